@@ -36,7 +36,7 @@ _NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "fla
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A page of servers, to be read within the transaction. ``marker``: the page was cut, go on behind this server."""
+    """A page of servers, to be read within the transaction. ``marker``: the last server, if the list may go on."""
 
     servers: Iterator[Instance]
     marker: str | None = None
@@ -56,7 +56,7 @@ def search(connection: sa.Connection, query: ServerQuery, partial: bool = False)
         marker = rows.marker_row(connection, known, query.marker)
     columns = brief_columns() if query.brief else list(TABLE.c)
     page = searches.page(connection, wanted, columns, query.limit, marker, partial)
-    return Found(rows.each_object(Instance, page.rows), page.cut["uuid"] if page.cut else None)
+    return Found(rows.each_object(Instance, page.rows), page.last)
 
 
 def _sort(query: ServerQuery) -> list[tuple[str, str]]:

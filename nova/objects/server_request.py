@@ -32,9 +32,10 @@ class ServerQuery(Object, kw_only=True):
 
 
 class ServerPage(Object, kw_only=True):
-    """A page of servers. ``marker``: the search was cut behind the server with this uuid, which need not match.
+    """A page of servers. ``marker``: the list goes on behind the server with this uuid, even if the page is short.
 
-    Such a page may be short, even empty, and the list goes on behind the marker. None: only a short page is the last.
+    Conductors of the previous release cut pages that are empty, at servers that do not match. None: a short page is the
+    last one.
     """
 
     servers: list[Instance]

@@ -3,8 +3,8 @@
 Every page is read in one of three ways:
 - What is wanted is a range of an index, or several: the page is read from there, however many rows follow.
 - A filter that has an index leaves few rows: all of these are read and sorted.
-- Else the index of the order is read in windows until the page is full or its time is over. Such a page is cut: it is
-  short, and tells the place to go on from.
+- Else the index of the order is read in windows until the page is full, or until its time is over and it has a row.
+  Such a page is cut: it is short, and the list goes on behind its last row.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from nova.db.sql import regexp, rows, scans
 
 # Rows that are few: these a statement may read and sort; so many has a window.
 FEW = 5000
-# Seconds after which no further window is read for a page that has rows already, and for one that is still empty:
-# some clients take an empty page for the end of the list.
-_SECONDS, _SECONDS_WHILE_EMPTY = 0.05, 0.2
+# Seconds after which no further window is read for a page that has rows. An empty page is never cut: stock clients take
+# it for the end of the list.
+_SECONDS = 0.05
 # Ranges that one statement merges.
 _MOST_RANGES = 16
 # Rows that one statement names.
@@ -80,10 +80,14 @@ class Wanted:
 
 
 class Page(NamedTuple):
-    """Rows, to be read within the transaction. ``cut``: the row behind which the list goes on if the page was cut."""
+    """Rows, to be read within the transaction. ``last``: the unique column of the last row if the list may go on.
+
+    A page without ``last`` is the last page if it has fewer rows than its limit. The last row is always one that the
+    list shows: a marker must not name a row that the caller may not see.
+    """
 
     rows: Iterator[sa.Row[Any]]
-    cut: scans.Place | None = None
+    last: Any = None
 
 
 def page(connection: sa.Connection, wanted: Wanted, columns: Sequence[sa.Column[Any]], limit: int | None,
@@ -95,7 +99,7 @@ def page(connection: sa.Connection, wanted: Wanted, columns: Sequence[sa.Column[
     if not all(wanted.equal.values()):
         return Page(iter(()))
     after = None if marker is None else {str(name): value for name, value in marker._mapping.items()}
-    column, keys, cut = wanted.range_column(), list[Any](), None
+    column, keys, cut = wanted.range_column(), list[Any](), False
     indexed = scans.is_indexed(wanted.table, wanted.order)
     if indexed and not wanted.where and not wanted.indexed and not wanted.expressions \
             and len(wanted.equal) == (column in wanted.equal):
@@ -114,7 +118,8 @@ def page(connection: sa.Connection, wanted: Wanted, columns: Sequence[sa.Column[
         keys = _keys(connection, wanted, statement, limit)
     else:
         keys, cut = _windows(connection, wanted, column, limit, after, partial)
-    return Page(_read(connection, wanted, columns, keys), cut)
+    # A row that vanishes before it is read makes the page short, not the list.
+    return Page(_read(connection, wanted, columns, keys), keys[-1] if cut or (keys and len(keys) == limit) else None)
 
 
 def among(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
@@ -143,20 +148,20 @@ def _few(connection: sa.Connection, wanted: Wanted) -> sa.Subquery | None:
 
 
 def _windows(connection: sa.Connection, wanted: Wanted, column: str, limit: int | None, after: scans.Place | None,
-             partial: bool) -> tuple[list[Any], scans.Place | None]:
-    """Return the keys of a page, and the place behind which the next one begins if it was cut."""
+             partial: bool) -> tuple[list[Any], bool]:
+    """Return the keys of a page, and True if it was cut."""
     began, keys = time.monotonic(), list[Any]()
     ranges = scans.ranges(wanted.table, wanted.order, wanted.prefixes_with(column))
     while True:
         end = scans.window_end(connection, ranges, FEW, after)
         left = None if limit is None else limit - len(keys)
         statement = scans.page(ranges, wanted.columns(), None if wanted.expressions else left, after, end,
-                               window=(FEW, wanted.conditions(column)))
+                               window=(2 * FEW, wanted.conditions(column)))  # rows may move into it meanwhile
         keys += _keys(connection, wanted, statement, left)
         if end is None or (limit is not None and len(keys) >= limit):
-            return keys, None
-        if partial and time.monotonic() - began > (_SECONDS if keys else _SECONDS_WHILE_EMPTY):
-            return keys, end
+            return keys, False
+        if partial and keys and time.monotonic() - began > _SECONDS:
+            return keys, True
         regexp.check_time(connection, began)
         after = end
 

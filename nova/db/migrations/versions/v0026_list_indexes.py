@@ -24,8 +24,9 @@ def upgrade() -> None:
         index("ix_instances_by_uuid", "instances", "deleted", "uuid")
         for name in _SERVERS:
             index(f"ix_instances_by_{name}", "instances", "deleted", name, "created_at", "uuid")
-        # ix_instances_by_updated_at is in its place; databases that have both choose the one that knows nothing of
-        # deleted servers.
+        # ix_instances_by_updated_at replaces the index: databases that have both choose the one without "deleted".
+        # Conductors of the previous release get the same lists, but read the whole table for changes-since of all
+        # projects until they are upgraded. No other query of that release uses the index.
         no_index("ix_instances_updated", "instances")
     if not is_left_for_later("migrations"):
         for name in _MIGRATIONS:

@@ -1,0 +1,163 @@
+"""Every list that a conductor answers is served by an index, or reads a table that is bounded by what operators made.
+
+The lists are enumerated from the interfaces of nova.rpcapi: a new list has to be added here. Lists of servers, of
+migrations and of instance actions are measured in test_list_plans.py.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from nova import rpcapi
+from nova.bus import Interface
+from nova.db import (
+    aggregates,
+    compute_nodes,
+    consoles,
+    evictions,
+    flavors,
+    floating_ip_dns,
+    floating_ips,
+    keypairs,
+    networks,
+    security_group_default_rules,
+    security_groups,
+    server_groups,
+    server_migrations,
+    services,
+    shares,
+    usage_audits,
+    usages,
+    volumes,
+)
+from nova.objects.console import ConsoleSession
+from nova.objects.flavor import FlavorQuery
+from nova.objects.floating_ip_dns import Domain
+from tests.unit.conductor.books import Books
+
+MOMENT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+P, U, LIMIT = "project", "user", 10
+# Tables that may be read in full, and what bounds the number of their rows.
+BOUNDED = {
+    "services": "hosts", "compute_nodes": "hosts", "providers": "hosts", "inventories": "hosts",
+    "aggregates": "aggregates, at most a few for each host", "flavors": "flavors, made by operators",
+    "dns_domains": "1,000 domains", "security_group_default_rules": "rules, made by operators",
+    "floating_ips": "floating addresses, made by operators", "networks": "embedded networks",
+}
+# Lists of all projects, which only operators have, that read the whole table: security groups have no pages; usages
+# pass over the servers of other periods in an index that has both times.
+WHOLE = {"security_groups.index of all projects", "usages.index of all projects"}
+# No list: the answer to a change or a report, as long as the request; or nothing is read from a table that grows.
+NO_LISTS = {
+    "external_events.create", "flavors.set_extra_specs", "flavors.add_access", "flavors.remove_access",
+    "guests.report_nodes", "servers.set_metadata", "servers.set_tags", "network_hosts.present", "network_hosts.rules",
+    "network_hosts.names", "guests.described", "guests.whereabouts",
+    "volume_snapshots.index",  # Cinder pages it
+}
+# Measured with rows in test_list_plans.py; guests.on_host and guests.expected are pages of ix_instances_host.
+ELSEWHERE = {"servers.index", "servers.page", "hypervisors.servers", "migrations.index", "actions.index",
+             "guests.on_host", "guests.expected"}
+QUERIES: dict[str, Callable[[sa.Connection], Any]] = {
+    "aggregates.index": aggregates.index,
+    "zones.index": aggregates.zones,
+    "zones.detail": services.index,
+    "consoles.over": lambda c: consoles.over(
+        c, [ConsoleSession(ident="i", instance_uuid="i", since=0)], ()),
+    "flavors.access": lambda c: flavors._access(c, 1),
+    "fleet.page": lambda c: compute_nodes.states(c, "node", LIMIT),
+    "floating_ip_dns.index": floating_ip_dns.index,
+    "floating_ip_dns.index of a project": lambda c: floating_ip_dns.index(c, P),
+    "floating_ip_dns.entries_of": lambda c: floating_ip_dns.entries_of(c, "example.org", "203.0.113.1"),
+    "floating_ips.pools": floating_ips.pools,
+    "floating_ips.index of all projects": floating_ips.index,
+    "floating_ips.index": lambda c: floating_ips.index(c, P),
+    "floating_ips.on_host": lambda c: floating_ips.on_host(c, "host"),
+    "guests.evictions": lambda c: evictions.of_host(c, "host", LIMIT, None),
+    "hypervisors.index": compute_nodes.index,
+    "hypervisors.index by name, of a host": lambda c: compute_nodes.index(c, "name", LIMIT, None, "host"),
+    "keypairs.index": lambda c: keypairs.index(c, U, LIMIT),
+    "migrations.in_progress": lambda c: server_migrations.in_progress(c, "instance"),
+    "networks.index": networks.index,
+    "networks.index of a project": lambda c: networks.index(c, P),
+    "security_group_default_rules.index": security_group_default_rules.index,
+    "security_groups.index of all projects": security_groups.index,
+    "security_groups.index": lambda c: security_groups.index(c, P),
+    "server_groups.index of all projects": lambda c: server_groups.index(c, None, LIMIT, 5),
+    "server_groups.index": lambda c: server_groups.index(c, P, LIMIT, 5),
+    "services.index": services.index,
+    "services.index of a host": lambda c: services.index(c, "host", "nova-compute"),
+    "shares.index of all projects": lambda c: shares.index(c, None, LIMIT, 5),
+    "shares.index": lambda c: shares.index(c, P, LIMIT, 5),
+    "usages.index": lambda c: usages.index(c, MOMENT, MOMENT, LIMIT, P),
+    "usages.index of all projects": lambda c: usages.index(c, MOMENT, MOMENT, LIMIT),
+    "volumes.index of all projects": lambda c: volumes.index(c, None, LIMIT, 5),
+    "volumes.index": lambda c: volumes.index(c, P, LIMIT, 5),
+    "usage_audits.page": lambda c: usage_audits.page(c, MOMENT, MOMENT, 5, LIMIT),
+    **{f"flavors.index by {key}": lambda c, key=key: flavors.index(  # type: ignore[misc]
+        c, FlavorQuery(sort_key=key, sort_dir="asc", project_id=P, is_public=True, name="m1", min_ram=1, min_disk=1))
+       for key in sorted(flavors.SORT_KEYS)},
+}
+
+
+def lists() -> set[str]:
+    """Return the methods of conductors that return a list, a map or a page."""
+    found = set()
+    for module in pkgutil.iter_modules(rpcapi.__path__):
+        for interface in vars(importlib.import_module(f"nova.rpcapi.{module.name}")).values():
+            if inspect.isclass(interface) and issubclass(interface, Interface) and interface is not Interface \
+                    and interface.topic == rpcapi.CONDUCTOR:
+                for name in interface.methods():
+                    answer = str(inspect.signature(getattr(interface, name)).return_annotation)
+                    if answer.startswith(("list", "dict")) or answer.endswith("Page"):
+                        found.add(f"{interface.namespace}.{name}")
+    return found
+
+
+def scans(connection: sa.Connection, query: Callable[[sa.Connection], Any]) -> list[str]:
+    """Return the steps of SQLite's plans that read a table from its beginning to its end."""
+    noted: list[tuple[str, Any]] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+        noted.append((statement, parameters))
+
+    sa.event.listen(connection, "before_cursor_execute", note)
+    query(connection)
+    sa.event.remove(connection, "before_cursor_execute", note)
+    assert noted, "the list reads nothing"
+    found = []
+    for statement, parameters in noted:
+        plan = [str(row[3]) for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+        # A page in the order of an index ends after its limit and offset.
+        page = "LIMIT" in statement and "WHERE" not in statement and not any("TEMP B-TREE" in step for step in plan)
+        found += [f"{step} ({statement})" for step in plan if step.startswith("SCAN ") and not page
+                  and step.split()[1] not in {*BOUNDED, "CONSTANT", "(subquery-1)"}]  # (an empty IN)
+    return found
+
+
+def test_every_list_of_the_interfaces_is_covered() -> None:
+    covered = {name.split(" ")[0] for name in QUERIES} | ELSEWHERE | NO_LISTS
+    covered.discard("usage_audits.page")  # it is read by a background task
+    assert lists() == covered
+
+
+@pytest.mark.parametrize("name", QUERIES)
+def test_a_list_scans_no_table_that_grows(core: Books, name: str) -> None:
+    core.db.write(lambda connection: floating_ip_dns.put_domain(connection, Domain(
+        domain="example.org", scope="public")))
+    found = core.db.read(lambda connection: scans(connection, QUERIES[name]))
+    assert bool(found) == (name in WHOLE), "\n".join(found)
+
+
+def test_a_scan_is_noticed(core: Books) -> None:
+    """By a column without an index; sorted by one."""
+    for statement in ("SELECT * FROM volumes WHERE name = 'x' LIMIT 5", "SELECT * FROM volumes ORDER BY name LIMIT 5"):
+        assert core.db.read(lambda connection, statement=statement: scans(  # type: ignore[misc]
+            connection, lambda c: c.exec_driver_sql(statement).all()))

@@ -1,0 +1,105 @@
+"""Pages of servers that are cut because no index serves the list: complete, without repetition, and never empty."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from nova import conf
+from nova.api.compute.servers import servers_list
+from nova.db import migrate, models, server_search
+from nova.db.sql import searches
+from nova.db.sql.engine import Database
+from nova.objects.server_request import ServerQuery
+from tools.bench import million_rows
+
+LIVE, DELETED = 180, 180
+PROJECT, OTHER = "project-0000007", "project-0000008"
+FEW, LIMIT = 10, 30
+TABLE = models.instances
+
+
+@pytest.fixture(scope="module")
+def page_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('pages')}/nova.sqlite"
+
+
+@pytest.fixture(scope="module")
+def two_projects(page_url: str) -> Iterator[Database]:
+    """Servers of two projects in turn; many sort keys are equal or null."""
+    conf.register()
+    migrate.sync(page_url)
+    database = Database(page_url)
+    million_rows.fill(database.engine, LIVE, DELETED)
+    with database.engine.begin() as connection:
+        number = TABLE.c.id % 6
+        connection.execute(sa.update(TABLE).values(
+            project_id=sa.case((TABLE.c.id % 2 == 0, PROJECT), else_=OTHER),
+            display_name=sa.case((number == 0, "Straße"), (number == 1, "ÅNGSTRÖM"), (number == 2, "Kelvin"),
+                                 (number == 3, "100%_!"), (number == 4, "vm (test)"), else_="c++"),
+            key_name=sa.case((number < 2, sa.null()), (number < 4, "key"), else_="Key"),
+            launched_at=sa.case((number == 5, sa.null()), else_=TABLE.c.launched_at)))
+    yield database
+    database.close()
+
+
+@pytest.fixture(autouse=True)
+def cut_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut every page at its first window."""
+    monkeypatch.setattr(searches, "FEW", FEW)
+    monkeypatch.setattr(searches, "_SECONDS", 0.0)
+
+
+def pages(database: Database, query: ServerQuery) -> Iterator[tuple[list[str], str | None]]:
+    """Return the pages as a client that follows next links requests them, and their markers."""
+    for _number in range(LIVE + DELETED):
+        def read(connection: sa.Connection) -> tuple[list[str], str | None]:
+            found = server_search.search(connection, query, partial=True)
+            return [server.uuid for server in found.servers], found.marker
+
+        uuids, marker = database.read(read)
+        yield uuids, marker
+        query.marker = marker or (uuids[-1] if len(uuids) == query.limit else None)
+        if query.marker is None:
+            return
+    pytest.fail("The pages do not end.")
+
+
+def everything(database: Database, **query: Any) -> list[str]:
+    return database.read(lambda connection: [server.uuid for server in server_search.search(
+        connection, ServerQuery(**query)).servers])
+
+
+@pytest.mark.parametrize("key", servers_list._SORT_KEYS)
+def test_a_cut_page_of_a_project_has_a_marker_of_the_project(two_projects: Database, key: str) -> None:
+    """A marker of another project's server would be refused, and would show the id of that server."""
+    for way in ("asc", "desc"):
+        query: dict[str, Any] = {"project_id": PROJECT, "filters": {"tags": ["web"], "power_state": "1"}, "brief": True,
+                                 "sort": [(key, way), ("created_at", way)]}
+        wanted = everything(two_projects, **query)
+        found: list[str] = []
+        for uuids, _marker in pages(two_projects, ServerQuery(**query, limit=LIMIT)):
+            found += uuids
+        assert found == wanted
+        assert len(found) > LIVE // 3, "the list proves nothing"
+
+
+@pytest.mark.parametrize("filters", [
+    {"name": "(server-|Kel|kel)vin"}, {"name": "straße"}, {"name": "å"}, {"name": "100%_!"}, {"name": "vm (test)"},
+    {"name": "c++"}, {"name": ".*"}, {"name": ""}, {"name": "^$"}, {"name": "(nothing|nobody)"}, {"ip": "10."},
+    {"ip": "10.0.1.7$"}, {"key_name": "KEY"}, {"tags": ["rare"]}, {"tags-any": ["rare", "none"]}, {"not-tags": ["web"]},
+    {"reservation_id": "r-77"}, {"name": "Kelvin", "tags": ["rare"]}, {"metadata": {"role": "web"}}], ids=str)
+@pytest.mark.parametrize("deleted", [False, None])
+def test_no_page_is_empty_unless_it_is_the_last(two_projects: Database, filters: dict[str, Any],
+                                                deleted: bool | None) -> None:
+    """Stock clients take an empty page for the end of the list."""
+    query: dict[str, Any] = {"filters": filters, "deleted": deleted, "brief": True}
+    wanted = everything(two_projects, **query)
+    found: list[str] = []
+    for uuids, marker in pages(two_projects, ServerQuery(**query, limit=LIMIT)):
+        found += uuids
+        assert marker is None or uuids[-1] == marker
+    assert found == wanted
