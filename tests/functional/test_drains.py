@@ -9,7 +9,7 @@ from nova import context
 from nova.cmd import manage
 from nova.compute.service import ComputeService
 from nova.conductor.acceptance import start
-from nova.db import drains as db
+from nova.db import drains
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.drain import Drain, DrainedServer
 from tests.functional.client import wait_for
@@ -34,7 +34,7 @@ def emptied(suite, pair, admin):
     host = pair.first.host
     yield host
     db_ = suite.conductor.core.db
-    db_.write(lambda connection: db.forget_host(connection, host))
+    db_.write(lambda connection: drains.forget_host(connection, host))
     set_service(admin, host, forced_down=False, status="enabled")
     wait_for(lambda: service_of(admin, host)["state"] == "up", reason="the host is up")
     told_scheduler(suite, host, True)
@@ -176,9 +176,9 @@ def test_what_was_begun_by_a_conductor_that_died_is_taken_up(run, suite, pair, a
     wanted = Drain(uuid=new_uuid(), host=emptied, parallel=2, patience=60, created_at=utcnow())
 
     def as_it_left_it(connection):
-        begun = db.begin(connection, wanted)
-        db.take(connection, begun.uuid, "dead", utcnow())
-        db.note(connection, begun.uuid, "dead", utcnow(), [
+        begun = drains.begin(connection, wanted)
+        drains.take(connection, begun.uuid, "dead", utcnow())
+        drains.note(connection, begun.uuid, "dead", utcnow(), [
             DrainedServer(drain_uuid=begun.uuid, instance_uuid=uuid, state="moving", how="cold",
                           request_id=f"req-{uuid}", since=utcnow(), started_at=utcnow())
             for uuid in (asked, not_asked)])

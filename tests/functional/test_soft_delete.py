@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.background.reclaim import reclaim
 from nova.conf import CONF
-from nova.db import servers as rows
+from nova.db import servers
 from nova.db.sql import clock
 from nova.objects import states
 from nova.objects.base import utcnow
@@ -55,7 +55,7 @@ def look(suite):
 
 def age(suite, uuid, seconds):
     since = utcnow() - datetime.timedelta(seconds=seconds)
-    suite.conductor.core.db.write(lambda connection: rows.update(connection, uuid, {"soft_deleted_at": since}))
+    suite.conductor.core.db.write(lambda connection: servers.update(connection, uuid, {"soft_deleted_at": since}))
 
 
 def test_a_soft_deleted_server_is_off_and_hidden_and_keeps_its_place(suite, admin, driver, server):
@@ -148,7 +148,7 @@ def test_a_second_delete_gives_it_no_more_time_and_no_less(suite, admin, server)
 
 
 def _since(suite, uuid):
-    return suite.conductor.core.db.read(lambda connection: rows.get(connection, uuid)).soft_deleted_at
+    return suite.conductor.core.db.read(lambda connection: servers.get(connection, uuid)).soft_deleted_at
 
 
 @pytest.mark.parametrize("action", ["os-start", "os-stop", "reboot", "pause", "suspend", "resize", "evacuate"])
@@ -231,7 +231,7 @@ def test_the_oldest_are_due_first_and_so_many_at_a_time(suite, patient, admin, f
 
     def due(seconds, limit):
         before = utcnow() - datetime.timedelta(seconds=seconds)
-        return suite.conductor.core.db.read(lambda connection: rows.soft_deleted(connection, before, limit))
+        return suite.conductor.core.db.read(lambda connection: servers.soft_deleted(connection, before, limit))
 
     assert due(1000, 2) == [uuids[2], uuids[1]]
     assert due(2001.5, 5) == [uuids[2]]
@@ -386,7 +386,7 @@ def test_looking_for_what_is_due_uses_an_index(suite):
 
     def look(connection):
         sa.event.listen(connection, "before_cursor_execute", lambda *call: asked.append(call[2:4]))
-        rows.soft_deleted(connection, utcnow(), 20)
+        servers.soft_deleted(connection, utcnow(), 20)
         statement, parameters = asked[0]
         return connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()
 

@@ -7,8 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova.conf import CONF
-from nova.db import servers as rows
-from nova.db import usages
+from nova.db import servers, usages
 from nova.objects.base import new_uuid, utcnow
 from tests.functional.client import Client
 from tests.functional.hosts import refused
@@ -41,12 +40,12 @@ def used(suite, admin, size, image_id):
             client.wait_gone(uuid)
             gone.append(uuid)
         changes = {"launched_at": at(begin), **({"terminated_at": at(end)} if end else {})}
-        suite.conductor.core.db.write(lambda connection: rows.update(connection, uuid, changes))
+        suite.conductor.core.db.write(lambda connection: servers.update(connection, uuid, changes))
         return uuid
 
     yield used
     for uuid in gone:  # in no period of other tests
-        suite.conductor.core.db.write(lambda connection, uuid=uuid: rows.update(
+        suite.conductor.core.db.write(lambda connection, uuid=uuid: servers.update(
             connection, uuid, {"launched_at": _FAR, "terminated_at": _FAR}))
 
 

@@ -14,8 +14,7 @@ import time
 import pytest
 
 from nova.conductor.endpoints.security_groups import SecurityGroups
-from nova.db import security_groups as db
-from nova.db import servers
+from nova.db import security_groups, servers
 from nova.network import netns
 from nova.objects.network import FilterRule, SecurityGroupRule
 from tests.integration.linuxnet_hosts import Hosts
@@ -166,7 +165,7 @@ def test_a_restarted_host_learns_of_the_rules_that_it_missed(cloud):
     cloud.core.db.write(lambda connection: servers.insert(connection, [server]))
     groups = SecurityGroups(cloud.core)
     group = groups.create(ctx("p"), "web", "")
-    cloud.core.db.write(lambda connection: db.add_members(connection, [group.id], [server.uuid]))
+    cloud.core.db.write(lambda connection: security_groups.add_members(connection, [group.id], [server.uuid]))
     guest, peer = cloud.boot(one, server, PING), cloud.boot(one, net.instance(6))
     assert peer.reaches(v4(guest))
     # The server is on no host, as far as the rows say: nobody is told.

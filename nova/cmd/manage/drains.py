@@ -15,10 +15,9 @@ from nova.cmd.manage import common
 from nova.conductor.background import drains as keeper
 from nova.conductor.background.drain_plan import plan
 from nova.conductor.core import Core
-from nova.db import drains as db
-from nova.db import services
+from nova.db import drains, services
 from nova.db.sql import clock
-from nova.objects import drain as drains
+from nova.objects import drain as drain_states
 from nova.objects.base import new_uuid
 from nova.objects.drain import Drain, DrainedServer
 
@@ -27,7 +26,7 @@ _LOOK = 1.0
 _PAGE = 500
 # Exit code: it goes on, and nobody watches any more.
 _UNDER_WAY = 3
-_STATES = (drains.MOVED, drains.GONE, drains.LEFT, drains.MOVING, drains.WAITING)
+_STATES = (drain_states.MOVED, drain_states.GONE, drain_states.LEFT, drain_states.MOVING, drain_states.WAITING)
 
 
 def add_commands(group: Any) -> None:
@@ -35,10 +34,10 @@ def add_commands(group: Any) -> None:
                                            "1 servers were left, 3 it goes on")
     drain.add_argument("--cold", action="store_true", help="shut running guests down that cannot be migrated live, and "
                                                            "move them (default: they are left)")
-    drain.set_defaults(run=_run, kind=drains.DRAIN)
+    drain.set_defaults(run=_run, kind=drain_states.DRAIN)
     evacuate = group.add_parser("evacuate", help="have the servers of a host that is down go on elsewhere; exit codes "
                                                  "as for drain. Make sure that the host is off")
-    evacuate.set_defaults(run=_run, kind=drains.EVACUATE, cold=False)
+    evacuate.set_defaults(run=_run, kind=drain_states.EVACUATE, cold=False)
     for command in (drain, evacuate):
         _add_options(command)
 
@@ -79,7 +78,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _dry_run(core, arguments)
     if arguments.stop:
-        core.db.write(functools.partial(db.stop, host=arguments.host))
+        core.db.write(functools.partial(drains.stop, host=arguments.host))
     elif not arguments.status:
         keeper.begin(core, _wanted(arguments), arguments.reason or f"nova-manage host {arguments.kind}")
     try:
@@ -100,33 +99,33 @@ def _watch(core: Core, arguments: argparse.Namespace) -> None:
     told: set[str] = set()
     until = time.monotonic() + (float("inf") if arguments.timeout is None else arguments.timeout)
     while True:
-        drain, lines = core.db.read(functools.partial(db.get, host=arguments.host))
+        drain, lines = core.db.read(functools.partial(drains.get, host=arguments.host))
         for line in lines:
             if line.ended_at is not None and line.instance_uuid not in told:
                 told.add(line.instance_uuid)
                 if not arguments.json:
                     print(f"{line.instance_uuid} {line.state} {line.how} {line.destination} {line.reason}".rstrip(),
                           flush=True)
-        if drain.state == drains.ENDED or time.monotonic() >= until:
+        if drain.state == drain_states.ENDED or time.monotonic() >= until:
             return
         time.sleep(min(_LOOK, max(0.0, until - time.monotonic())))
 
 
 def _report(core: Core, arguments: argparse.Namespace) -> int:
     """A line for each server, and how many there are of each kind."""
-    drain, lines = core.db.read(functools.partial(db.get, host=arguments.host))
+    drain, lines = core.db.read(functools.partial(drains.get, host=arguments.host))
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode({"drain": drain, "servers": lines}), indent=2).decode())
     else:
-        names = core.db.read(functools.partial(db.names, uuids=[line.instance_uuid for line in lines]))
+        names = core.db.read(functools.partial(drains.names, uuids=[line.instance_uuid for line in lines]))
         common.show(("Server", "Name", "State", "How", "To", "Seconds", "Reason"),
                     (_row(line, names) for line in lines))
         counts = ", ".join(f"{count} {state}" for state in _STATES
                            if (count := sum(line.state == state for line in lines)))
         print(f"{drain.kind} of {drain.host}: {drain.state}; {counts or 'there were no servers'}")
-    if drain.state != drains.ENDED:
+    if drain.state != drain_states.ENDED:
         return _UNDER_WAY
-    return 1 if any(line.state == drains.LEFT for line in lines) else 0
+    return 1 if any(line.state == drain_states.LEFT for line in lines) else 0
 
 
 def _row(line: DrainedServer, names: dict[str, str]) -> Sequence[Any]:
@@ -149,12 +148,12 @@ def _dry_run(core: Core, arguments: argparse.Namespace) -> int:
 def _planned(core: Core, wanted: Drain) -> Iterator[tuple[str, str, str, str]]:
     after = ""
     while True:
-        page = core.db.read(functools.partial(db.candidates, drain=wanted, limit=_PAGE, after=after))
+        page = core.db.read(functools.partial(drains.candidates, drain=wanted, limit=_PAGE, after=after))
         for server in page:
             found = plan(wanted, server)
             yield server.uuid, server.vm_state, found.how, found.reason
         if len(page) < _PAGE:
             break
         after = page[-1].uuid
-    for uuid, host in core.db.read(functools.partial(db.moved_out, drain=wanted)):
+    for uuid, host in core.db.read(functools.partial(drains.moved_out, drain=wanted)):
         yield uuid, "resized", "", f"it is on {host}, and its disks are here"

@@ -19,11 +19,10 @@ from nova.conductor.background.drain_plan import Plan, plan
 from nova.conductor.core import Core
 from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
-from nova.db import drains as db
-from nova.db import services
+from nova.db import drains, services
 from nova.db.drains import Candidate, Survey
 from nova.db.sql import clock
-from nova.objects import drain as drains
+from nova.objects import drain as drain_states
 from nova.objects import states
 from nova.objects.action import Action
 from nova.objects.base import new_uuid
@@ -52,15 +51,15 @@ class _Lost(Exception):
 
 def look_after(core: Core, engine: Engine) -> float | None:
     """Go on with all hosts that are being emptied; the seconds after which to look again, if there are any."""
-    found = core.db.read(db.due)
+    found = core.db.read(drains.due)
     for drain in found:
-        if core.db.write(functools.partial(db.take, uuid=drain.uuid, owner=core.name, until=_until())):
+        if core.db.write(functools.partial(drains.take, uuid=drain.uuid, owner=core.name, until=_until())):
             try:
                 _Look(core, engine, drain).go_on()
             except _Lost:
                 LOG.info("Host %s is looked after by another conductor now", drain.host)
             finally:
-                core.db.write(functools.partial(db.let_go, uuid=drain.uuid, owner=core.name))
+                core.db.write(functools.partial(drains.let_go, uuid=drain.uuid, owner=core.name))
     return _SOON if found else None
 
 
@@ -78,13 +77,13 @@ class _Look:
     def go_on(self) -> None:
         """Note what has ended, begin what there is room for, and end when nothing is left to do."""
         drain = self.drain
-        survey = self.core.db.read(functools.partial(db.survey, drain=drain))
+        survey = self.core.db.read(functools.partial(drains.survey, drain=drain))
         waiting = self._follow(survey)
-        if drain.state == drains.RUNNING and self._enabled_again():
+        if drain.state == drain_states.RUNNING and self._enabled_again():
             LOG.info("Host %s was enabled: no more of its servers are moved", drain.host)
-            self.core.db.write(functools.partial(db.stop, host=drain.host))
-            drain.state = drains.STOPPING
-        if drain.state == drains.RUNNING:
+            self.core.db.write(functools.partial(drains.stop, host=drain.host))
+            drain.state = drain_states.STOPPING
+        if drain.state == drain_states.RUNNING:
             left = self._begin_those_that_waited(waiting, survey)
             left += self._begin_others() + (survey.coming if self._patient(drain.created_at) else 0)
         else:
@@ -102,17 +101,18 @@ class _Look:
     def _note(self, *lines: DrainedServer) -> None:
         """Raises _Lost. Somebody may have said meanwhile that it shall stop."""
         state = self.core.db.write(functools.partial(
-            db.note, uuid=self.drain.uuid, owner=self.core.name, until=_until(), lines=lines))
+            drains.note, uuid=self.drain.uuid, owner=self.core.name, until=_until(), lines=lines))
         if state is None:
             raise _Lost
         self.drain.state = state
 
     def _end(self) -> None:
-        if not self.core.db.write(functools.partial(db.end, uuid=self.drain.uuid, owner=self.core.name)):
+        if not self.core.db.write(functools.partial(drains.end, uuid=self.drain.uuid, owner=self.core.name)):
             return
-        _drain, lines = self.core.db.read(functools.partial(db.get, host=self.drain.host))
+        _drain, lines = self.core.db.read(functools.partial(drains.get, host=self.drain.host))
         LOG.info("Host %s (%s) has ended: %d servers are elsewhere, %d were left", self.drain.host, self.drain.kind,
-                 sum(line.state == drains.MOVED for line in lines), sum(line.state == drains.LEFT for line in lines))
+                 sum(line.state == drain_states.MOVED for line in lines),
+                 sum(line.state == drain_states.LEFT for line in lines))
 
     # --- those under way -----------------------------------------------------------------------------
     def _follow(self, survey: Survey) -> list[DrainedServer]:
@@ -121,16 +121,16 @@ class _Look:
         for line in survey.lines:
             server = survey.servers.get(line.instance_uuid)
             if server is None or server.deleted:
-                changed.append(_ended(line, drains.GONE, "it was deleted"))
-            elif line.state == drains.MOVING:
+                changed.append(_ended(line, drain_states.GONE, "it was deleted"))
+            elif line.state == drain_states.MOVING:
                 if self._has_ended(line, server, survey):
                     changed.append(line)
-                if line.state == drains.MOVING:
+                if line.state == drain_states.MOVING:
                     self.moving += 1
-                elif line.state == drains.WAITING:
+                elif line.state == drain_states.WAITING:
                     waiting.append(line)
             elif server.host != self.drain.host:  # somebody else moved it
-                changed.append(_ended(line, drains.MOVED, "not by the drain", server.host or ""))
+                changed.append(_ended(line, drain_states.MOVED, "not by the drain", server.host or ""))
             else:
                 waiting.append(line)
         if changed:
@@ -146,14 +146,14 @@ class _Look:
             migration = survey.unconfirmed.get(server.uuid)
             if action is not None and migration is not None and migration.action_uuid == action.uuid:
                 return self._confirm(line, server)
-            _ended(line, drains.MOVED, _why(action) if action else "", server.host or "")
+            _ended(line, drain_states.MOVED, _why(action) if action else "", server.host or "")
         elif action is None:  # whoever wrote the line came no further
-            line.state, line.request_id, line.started_at = drains.WAITING, "", None
-        elif line.how == drains.LIVE and self.drain.cold and server.vm_state == states.ACTIVE:
-            line.state, line.how, line.reason = drains.WAITING, drains.COLD, _why(action)
+            line.state, line.request_id, line.started_at = drain_states.WAITING, "", None
+        elif line.how == drain_states.LIVE and self.drain.cold and server.vm_state == states.ACTIVE:
+            line.state, line.how, line.reason = drain_states.WAITING, drain_states.COLD, _why(action)
         else:
-            hint = _HINT if line.how == drains.LIVE and server.vm_state == states.ACTIVE else ""
-            _ended(line, drains.LEFT, (_why(action) or "it came back") + hint)
+            hint = _HINT if line.how == drain_states.LIVE and server.vm_state == states.ACTIVE else ""
+            _ended(line, drain_states.LEFT, (_why(action) or "it came back") + hint)
         return True
 
     def _confirm(self, line: DrainedServer, server: Candidate) -> bool:
@@ -164,13 +164,13 @@ class _Look:
         except exception.NovaException as error:
             if self._patient(line.started_at or line.since):
                 return False
-            _ended(line, drains.LEFT, f"it is on {server.host}, but could not be confirmed: {error.message}",
+            _ended(line, drain_states.LEFT, f"it is on {server.host}, but could not be confirmed: {error.message}",
                    server.host or "")
             return True
 
     # --- new ones ----------------------------------------------------------------------------------------
     def _room(self) -> bool:
-        return self.drain.state == drains.RUNNING and self.moving < self.drain.parallel
+        return self.drain.state == drain_states.RUNNING and self.moving < self.drain.parallel
 
     def _begin_those_that_waited(self, lines: list[DrainedServer], survey: Survey) -> int:
         """Returns how many wait still."""
@@ -180,16 +180,16 @@ class _Look:
                 server = survey.servers[line.instance_uuid]
                 before = (line.state, line.reason)
                 self._decide(line, server)
-                if (line.state, line.reason) != before and line.state != drains.MOVING:
+                if (line.state, line.reason) != before and line.state != drain_states.MOVING:
                     self._note(line)
-            left += line.state == drains.WAITING
+            left += line.state == drain_states.WAITING
         return left
 
     def _begin_others(self) -> int:
         """Returns how many there are that were not begun."""
         after, left = "", 0
         while self._room():
-            page = self.core.db.read(functools.partial(db.candidates, drain=self.drain, limit=_PAGE, after=after))
+            page = self.core.db.read(functools.partial(drains.candidates, drain=self.drain, limit=_PAGE, after=after))
             seen = []
             for server in page:
                 if not self._room():
@@ -197,42 +197,42 @@ class _Look:
                     continue
                 line = DrainedServer(drain_uuid=self.drain.uuid, instance_uuid=server.uuid, since=clock.now())
                 self._decide(line, server)
-                left += line.state == drains.WAITING
-                if line.state != drains.MOVING:
+                left += line.state == drain_states.WAITING
+                if line.state != drain_states.MOVING:
                     seen.append(line)
             if seen:
                 self._note(*seen)
             if len(page) < _PAGE:
                 break
             after = page[-1].uuid
-        if left or self.moving or self.drain.state != drains.RUNNING:
+        if left or self.moving or self.drain.state != drain_states.RUNNING:
             return left + self.moving
         self._tell_of_those_that_may_come_back()
         return 0
 
     def _tell_of_those_that_may_come_back(self) -> None:
         reason = "its disks are here until its resize is confirmed or reverted"
-        lines = [_ended(DrainedServer(drain_uuid=self.drain.uuid, instance_uuid=uuid, since=clock.now()), drains.LEFT,
-                        reason, host)
-                 for uuid, host in self.core.db.read(functools.partial(db.moved_out, drain=self.drain))]
+        lines = [_ended(DrainedServer(drain_uuid=self.drain.uuid, instance_uuid=uuid, since=clock.now()),
+                        drain_states.LEFT, reason, host)
+                 for uuid, host in self.core.db.read(functools.partial(drains.moved_out, drain=self.drain))]
         if lines:
             self._note(*lines)
 
     def _decide(self, line: DrainedServer, server: Candidate) -> None:
         """Begin its move, have it wait, or leave it where it is."""
-        wanted = plan(self.drain, server, cold_now=line.how == drains.COLD)
+        wanted = plan(self.drain, server, cold_now=line.how == drain_states.COLD)
         if wanted.operation:
             wanted = self._begin(line, server, wanted)
         if not wanted.reason:
             return
         if wanted.later and self._patient(line.since):
-            line.state, line.reason = drains.WAITING, wanted.reason[:_REASON]
+            line.state, line.reason = drain_states.WAITING, wanted.reason[:_REASON]
         else:
-            _ended(line, drains.LEFT, wanted.reason)
+            _ended(line, drain_states.LEFT, wanted.reason)
 
     def _begin(self, line: DrainedServer, server: Candidate, wanted: Plan) -> Plan:
         """Returns why it could not be begun, if it could not."""
-        line.state, line.how, line.reason = drains.MOVING, wanted.how, ""
+        line.state, line.how, line.reason = drain_states.MOVING, wanted.how, ""
         line.request_id, line.started_at = f"req-{new_uuid()}", clock.now()
         self._note(line)
         ctx = context.RequestContext(overwrite=False, is_admin=True, roles=["admin"], request_id=line.request_id)
@@ -250,7 +250,7 @@ class _Look:
         busy = isinstance(error, exception.InstanceInvalidState) and error.kwargs.get("attr") == "task_state"
         if busy or isinstance(error, _PASSING):
             return Plan(reason=error.message, later=True)
-        if wanted.how == drains.LIVE and server.vm_state == states.ACTIVE:
+        if wanted.how == drain_states.LIVE and server.vm_state == states.ACTIVE:
             if self.drain.cold:
                 return self._begin(line, server, plan(self.drain, server, cold_now=True))
             return Plan(reason=error.message + _HINT)
@@ -280,16 +280,16 @@ def begin(core: Core, wanted: Drain, reason: str) -> Drain:
     def transaction(connection: sa.Connection) -> tuple[Drain, tuple[Service, bool] | None]:
         service = services.lock(connection, services.uuid_of(connection, wanted.host, services.COMPUTE))
         up = services.host_up(connection, wanted.host)
-        if wanted.kind == drains.DRAIN and not up:
+        if wanted.kind == drain_states.DRAIN and not up:
             raise exception.HostIsDown(host=wanted.host)
-        if wanted.kind == drains.EVACUATE and up:
+        if wanted.kind == drain_states.EVACUATE and up:
             raise exception.ComputeServiceInUse(host=wanted.host)
         if wanted.target == wanted.host:
             raise exception.EvacuateToSameHost()
         if wanted.target and not services.compute_exists(connection, wanted.target):
             raise exception.ComputeHostNotFound(host=wanted.target)
         disabled = None if service.disabled else services.update(connection, service.uuid, True, reason, None)
-        return db.begin(connection, wanted), disabled
+        return drains.begin(connection, wanted), disabled
 
     drain, disabled = core.db.write(transaction)
     if disabled is not None:

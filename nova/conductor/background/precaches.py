@@ -12,8 +12,7 @@ from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.feeds.cached_images import images_cached
 from nova.conf import CONF
-from nova.db import precaches as db
-from nova.db import services
+from nova.db import precaches, services
 from nova.db.precaches import Busy
 from nova.db.sql import clock
 
@@ -28,7 +27,7 @@ _SOON = 1.0
 
 def look_after(core: Core) -> float | None:
     """Ask hosts while there is room for them; the seconds after which to look again, if there are any."""
-    found = core.db.read(db.busy)
+    found = core.db.read(precaches.busy)
     if not found:
         return None
     up = core.db.read(functools.partial(services.flags, hosts={busy.host for busy in found}))
@@ -47,7 +46,7 @@ def look_after(core: Core) -> float | None:
 
 
 def _ask(core: Core, busy: Busy) -> None:
-    images = core.db.write(functools.partial(db.take, of=busy, until=clock.after(_ASK_AGAIN)))
+    images = core.db.write(functools.partial(precaches.take, of=busy, until=clock.after(_ASK_AGAIN)))
     if not images:
         return  # another conductor did
     LOG.info("Host %s is asked to cache %d images", busy.host, len(images))
@@ -61,7 +60,7 @@ def _give_up(core: Core, busy: Busy, reason: str) -> None:
     LOG.warning("Host %s does not cache images: %s", busy.host, reason)
 
     def write(connection: sa.Connection) -> None:
-        done = db.give_up(connection, busy, reason)
+        done = precaches.give_up(connection, busy, reason)
         core.outbox.tell(connection, context.admin(), lambda teller: images_cached(connection, teller, done))
 
     core.db.write(write)

@@ -11,8 +11,7 @@ import sqlalchemy as sa
 from nova.conductor.endpoints import telling
 from nova.conductor.endpoints.derived import Endpoint, reads, told, write, writes
 from nova.context import RequestContext
-from nova.db import aggregates as db
-from nova.db import compute_nodes, precaches
+from nova.db import aggregates, compute_nodes, precaches
 from nova.objects.aggregate import Aggregate
 from nova.objects.image import Image
 from nova.objects.scheduling import HostState
@@ -26,33 +25,35 @@ _MOST_NODES = 500
 class Aggregates(Endpoint):
     """Implements :class:`nova.rpcapi.aggregates.Aggregates`."""
 
-    index = reads(db.index)
-    get = reads(db.get)
+    index = reads(aggregates.index)
+    get = reads(aggregates.get)
 
     # Only an aggregate without hosts can go: no scheduler has to hear of it.
-    delete = writes(db.delete, tells=telling.aggregate("delete"))
+    delete = writes(aggregates.delete, tells=telling.aggregate("delete"))
 
     def create(self, ctx: RequestContext, name: str, availability_zone: str | None = None) -> Aggregate:
-        return write(self.core, ctx, db.create, telling.aggregate_created, name, availability_zone)
+        return write(self.core, ctx, aggregates.create, telling.aggregate_created, name, availability_zone)
 
     def update(self, ctx: RequestContext, aggregate_id: int, name: str | None = None,
                availability_zone: str | None = None) -> Aggregate:
-        return self._changed(write(self.core, ctx, db.update, telling.aggregate("update_prop"),
+        return self._changed(write(self.core, ctx, aggregates.update, telling.aggregate("update_prop"),
                                    aggregate_id, name, availability_zone))
 
     def add_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
-        return self._moved(told(self.core, ctx, db.add_host, telling.aggregate("add_host")), aggregate_id, host)
+        return self._moved(told(self.core, ctx, aggregates.add_host, telling.aggregate("add_host")),
+                           aggregate_id, host)
 
     def remove_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
-        return self._moved(told(self.core, ctx, db.remove_host, telling.aggregate("remove_host")), aggregate_id, host)
+        return self._moved(told(self.core, ctx, aggregates.remove_host, telling.aggregate("remove_host")),
+                           aggregate_id, host)
 
     def set_metadata(self, ctx: RequestContext, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
-        return self._changed(write(self.core, ctx, db.set_metadata, telling.aggregate("update_metadata"),
+        return self._changed(write(self.core, ctx, aggregates.set_metadata, telling.aggregate("update_metadata"),
                                    aggregate_id, metadata))
 
     def cache_images(self, ctx: RequestContext, aggregate_id: int, images: list[Image]) -> None:
         def ask(connection: sa.Connection, aggregate_id: int) -> Aggregate:
-            found = db.lock(connection, aggregate_id)
+            found = aggregates.lock(connection, aggregate_id)
             precaches.ask(connection, aggregate_id, found.hosts, images)
             return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nova.conductor.core import Core
 from nova.context import RequestContext
-from nova.db import services as db
+from nova.db import services
 from nova.objects.service import Service
 
 
@@ -16,13 +16,13 @@ class Zones:
 
     def index(self, ctx: RequestContext) -> dict[str, bool]:
         available: dict[str, bool] = {}
-        for service in self.core.db.read(lambda connection: db.index(connection, binary=db.COMPUTE)):
+        for service in self.core.db.read(lambda connection: services.index(connection, binary=services.COMPUTE)):
             zone = service.availability_zone or ""
             available[zone] = available.get(zone, False) or not service.disabled
         return available
 
     def detail(self, ctx: RequestContext) -> dict[str, list[Service]]:
         found: dict[str, list[Service]] = {}
-        for service in self.core.db.read(db.index):
+        for service in self.core.db.read(services.index):
             found.setdefault(service.availability_zone or "", []).append(service)
         return found

@@ -7,7 +7,7 @@ import msgspec
 from nova.conductor.endpoints.derived import Endpoint
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.db import consoles as db
+from nova.db import consoles
 from nova.db.sql import clock
 from nova.objects.console import Console, ConsoleSession
 from nova.operations import REGISTRY
@@ -22,10 +22,10 @@ class Consoles(Endpoint):
     def create(self, ctx: RequestContext, digest: str, console: Console) -> Console:
         until = clock.after(CONF.consoleauth.token_ttl)
         return self.core.db.write(
-            lambda connection: db.create(connection, digest, msgspec.structs.replace(console), until))
+            lambda connection: consoles.create(connection, digest, msgspec.structs.replace(console), until))
 
     def get(self, ctx: RequestContext, digest: str) -> Console:
-        return self.core.db.read(lambda connection: db.get(connection, digest, ENDINGS))
+        return self.core.db.read(lambda connection: consoles.get(connection, digest, ENDINGS))
 
     def over(self, ctx: RequestContext, sessions: list[ConsoleSession]) -> list[str]:
-        return self.core.db.read(lambda connection: db.over(connection, sessions, ENDINGS))
+        return self.core.db.read(lambda connection: consoles.over(connection, sessions, ENDINGS))

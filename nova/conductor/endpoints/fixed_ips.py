@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from nova.conductor.endpoints.derived import Endpoint, reads, writes
-from nova.db import fixed_ips as db
+from nova.db import fixed_ips
 
 
 class FixedIps(Endpoint):
     """Implements :class:`nova.rpcapi.fixed_ips.FixedIps`."""
 
-    show = reads(db.show)
-    reserve = writes(db.reserve)
+    show = reads(fixed_ips.show)
+    reserve = writes(fixed_ips.reserve)

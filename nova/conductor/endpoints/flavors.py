@@ -7,25 +7,25 @@ import sqlalchemy as sa
 from nova.conductor.endpoints import telling
 from nova.conductor.endpoints.derived import Endpoint, reads, write, writes
 from nova.context import RequestContext
-from nova.db import flavors as db
+from nova.db import flavors
 from nova.objects.flavor import Flavor
 
 
 class Flavors(Endpoint):
     """Implements :class:`nova.rpcapi.flavors.Flavors`."""
 
-    index = reads(db.index)
-    get = reads(db.get)
-    create = writes(db.create, tells=telling.flavor_created)
-    delete = writes(db.delete, tells=telling.flavor_deleted)
-    set_extra_specs = writes(db.set_extra_specs, tells=telling.flavor_changed)
-    delete_extra_spec = writes(db.delete_extra_spec, tells=telling.flavor_changed)
-    access = reads(db.access)
-    add_access = writes(db.add_access, tells=telling.flavor_changed)
-    remove_access = writes(db.remove_access, tells=telling.flavor_changed)
+    index = reads(flavors.index)
+    get = reads(flavors.get)
+    create = writes(flavors.create, tells=telling.flavor_created)
+    delete = writes(flavors.delete, tells=telling.flavor_deleted)
+    set_extra_specs = writes(flavors.set_extra_specs, tells=telling.flavor_changed)
+    delete_extra_spec = writes(flavors.delete_extra_spec, tells=telling.flavor_changed)
+    access = reads(flavors.access)
+    add_access = writes(flavors.add_access, tells=telling.flavor_changed)
+    remove_access = writes(flavors.remove_access, tells=telling.flavor_changed)
 
     def update(self, ctx: RequestContext, flavorid: str, description: str | None) -> Flavor:
         def describe(connection: sa.Connection, flavorid: str) -> Flavor:
-            return db.update(connection, flavorid, description=description)
+            return flavors.update(connection, flavorid, description=description)
 
         return write(self.core, ctx, describe, telling.flavor_changed, flavorid)

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from nova.conductor.endpoints.derived import Endpoint, reads
 from nova.context import RequestContext
-from nova.db import floating_ip_dns as db
+from nova.db import floating_ip_dns
 from nova.objects.floating_ip_dns import Domain, Entry
 
 
 class FloatingIpDns(Endpoint):
     """Implements :class:`nova.rpcapi.floating_ip_dns.FloatingIpDns`."""
 
-    index = reads(db.index)
-    entry = reads(db.entry)
-    entries_of = reads(db.entries_of)
+    index = reads(floating_ip_dns.index)
+    entry = reads(floating_ip_dns.entry)
+    entries_of = reads(floating_ip_dns.entries_of)
 
     def put_domain(self, ctx: RequestContext, domain: Domain) -> Domain:
-        made = self.core.db.write(lambda connection: db.put_domain(connection, domain))
+        made = self.core.db.write(lambda connection: floating_ip_dns.put_domain(connection, domain))
         self.core.names.touch({made.domain})
         return made
 
     def delete_domain(self, ctx: RequestContext, domain: str) -> None:
-        self.core.db.write(lambda connection: db.delete_domain(connection, domain))
+        self.core.db.write(lambda connection: floating_ip_dns.delete_domain(connection, domain))
         self.core.names.touch({domain.lower()})
 
     def put_entry(self, ctx: RequestContext, entry: Entry, project_id: str | None = None) -> Entry:
-        made = self.core.db.write(lambda connection: db.put_entry(connection, entry, project_id))
+        made = self.core.db.write(lambda connection: floating_ip_dns.put_entry(connection, entry, project_id))
         self.core.names.touch({made.domain})
         return made
 
     def delete_entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> None:
-        self.core.db.write(lambda connection: db.delete_entry(connection, domain, name, project_id))
+        self.core.db.write(lambda connection: floating_ip_dns.delete_entry(connection, domain, name, project_id))
         self.core.names.touch({domain.lower()})

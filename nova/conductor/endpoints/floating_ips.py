@@ -11,8 +11,7 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.conductor.endpoints.derived import Endpoint, reads, writes
 from nova.context import RequestContext
-from nova.db import floating_ips as db
-from nova.db import servers
+from nova.db import floating_ips, servers
 from nova.objects.instance import Instance
 from nova.objects.network import FloatingIp
 
@@ -22,22 +21,22 @@ LOG = logging.getLogger(__name__)
 class FloatingIps(Endpoint):
     """Implements :class:`nova.rpcapi.floating_ips.FloatingIps`."""
 
-    index = reads(db.index)
-    get = reads(db.get)
-    on_host = reads(db.on_host)
-    create = writes(db.create)
-    delete = writes(db.delete)
+    index = reads(floating_ips.index)
+    get = reads(floating_ips.get)
+    on_host = reads(floating_ips.on_host)
+    create = writes(floating_ips.create)
+    delete = writes(floating_ips.delete)
 
     def pools(self, ctx: RequestContext) -> list[str]:
-        return self.core.db.read(db.pools)
+        return self.core.db.read(floating_ips.pools)
 
     def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
-        found = self.core.db.write(lambda connection: db.allocate(connection, project_id, pool))
+        found = self.core.db.write(lambda connection: floating_ips.allocate(connection, project_id, pool))
         LOG.info("Floating IP %s of pool %s is project %s's", found.address, found.pool, project_id)
         return found
 
     def release(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
-        server = self.core.db.write(lambda connection: db.release(connection, uuid, project_id))
+        server = self.core.db.write(lambda connection: floating_ips.release(connection, uuid, project_id))
         LOG.info("Floating IP %s is free", uuid)
         if server is not None:
             self.core.filters.tell_server(server)
@@ -45,14 +44,15 @@ class FloatingIps(Endpoint):
     def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
              project_id: str | None = None) -> None:
         def transaction(connection: sa.Connection) -> set[str]:
-            former = db.server_of(connection, address, servers.get(connection, instance_uuid, project_id).project_id)
+            instance = servers.get(connection, instance_uuid, project_id)
+            former = floating_ips.server_of(connection, address, instance.project_id)
             uuids = {instance_uuid} | ({former} if former else set())
             # in one order: others may want the same two servers the other way round
             held = {uuid: _held(ctx, connection, uuid, project_id) for uuid in sorted(uuids)}
             try:
                 if former is not None:
-                    db.take(connection, held[former], address)
-                db.give(connection, servers.get(connection, instance_uuid), address, fixed_address)
+                    floating_ips.take(connection, held[former], address)
+                floating_ips.give(connection, servers.get(connection, instance_uuid), address, fixed_address)
             except (exception.FloatingIpNotAssociated, exception.FloatingIpInUse) as error:  # who has it has changed
                 raise db_exception.RetryRequest(error) from error
             return uuids
@@ -63,7 +63,7 @@ class FloatingIps(Endpoint):
 
     def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
         self._change(ctx, instance_uuid, project_id,
-                     lambda connection, instance: db.take(connection, instance, address))
+                     lambda connection, instance: floating_ips.take(connection, instance, address))
         LOG.info("[instance: %s] Floating IP %s leads to it no more", instance_uuid, address)
 
     def _change(self, ctx: RequestContext, uuid: str, project_id: str | None,

@@ -14,8 +14,7 @@ from nova.conductor.endpoints.derived import write
 from nova.conductor.saga.run import owner_of
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.db import actions
-from nova.db import services as db
+from nova.db import actions, services
 from nova.db.sql import clock
 from nova.objects.service import Service, WorkerStats, check_connector
 from nova.rpcapi import COMPUTE
@@ -36,7 +35,7 @@ class Heartbeat:
         if ctx.asking_host and topic != COMPUTE:
             raise exception.CallerRefused(f"Host {host} may not be asked at {topic}.")
         check_connector(connector)
-        service = write(self.core, ctx, db.register, telling.service_registered,
+        service = write(self.core, ctx, services.register, telling.service_registered,
                         host, binary, topic, version, identity, connector, belongs_to, returning)
         LOG.info("%s on %s started", binary, host)
         announcer.publish_services(self.core, [(service, True)])
@@ -49,7 +48,7 @@ class Heartbeat:
 
         def transaction(connection: Any) -> tuple[Service | None, list[str]]:
             until = clock.after(CONF.conductor.lease)
-            return (db.beat(connection, host, binary, load),
+            return (services.beat(connection, host, binary, load),
                     actions.renew(connection, owner, running, until) if running else [])
 
         returned, lost = self.core.db.write(transaction)
@@ -66,7 +65,7 @@ class Heartbeat:
         def transaction(connection: Any) -> tuple[list[Service], list[str]]:
             until = clock.after(CONF.conductor.lease)
             actions.renew_of(connection, owners, until)
-            return db.beat_all(connection, list(running), binary)
+            return services.beat_all(connection, list(running), binary)
 
         returned, unknown = self.core.db.write(transaction)
         if returned:
@@ -80,5 +79,5 @@ class Heartbeat:
 
 def _check_binary(ctx: RequestContext, binary: str) -> None:
     """A host has a compute, and no service of the control plane. Raises CallerRefused."""
-    if ctx.asking_host and binary != db.COMPUTE:
+    if ctx.asking_host and binary != services.COMPUTE:
         raise exception.CallerRefused(f"Host {ctx.asking_host} may not pass itself off as {binary}.")

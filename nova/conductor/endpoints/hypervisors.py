@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from nova.conductor.endpoints.derived import Endpoint, reads
 from nova.context import RequestContext
-from nova.db import compute_nodes as db
-from nova.db import servers
+from nova.db import compute_nodes, servers
 from nova.objects.instance import Instance
 
 # More servers than this on the hosts of one request are not listed.
@@ -15,8 +14,8 @@ _MOST_SERVERS = 10000
 class Hypervisors(Endpoint):
     """Implements :class:`nova.rpcapi.hypervisors.Hypervisors`."""
 
-    index = reads(db.index)
-    get = reads(db.get)
+    index = reads(compute_nodes.index)
+    get = reads(compute_nodes.get)
 
     def servers(self, ctx: RequestContext, hosts: list[str]) -> list[Instance]:
         if not hosts:

@@ -7,17 +7,16 @@ from typing import Any
 from nova.conductor.endpoints import telling
 from nova.conductor.endpoints.derived import Endpoint, reads, told, writes
 from nova.context import RequestContext
-from nova.db import keypairs as db
-from nova.db import quotas
+from nova.db import keypairs, quotas
 from nova.objects.keypair import Keypair
 
 
 class Keypairs(Endpoint):
     """Implements :class:`nova.rpcapi.keypairs.Keypairs`."""
 
-    index = reads(db.index)
-    get = reads(db.get)
-    delete = writes(db.delete, tells=telling.key_deleted)
+    index = reads(keypairs.index)
+    get = reads(keypairs.get)
+    delete = writes(keypairs.delete, tells=telling.key_deleted)
 
     def create(self, ctx: RequestContext, keypair: Keypair, imported: bool = False) -> Keypair:
         def transaction(connection: Any) -> Keypair:
@@ -25,5 +24,5 @@ class Keypairs(Endpoint):
             most = quotas.limits(connection, ctx.project_id or "", keypair.user_id)["key_pairs"]
             return create(connection, keypair, most)
 
-        create = told(self.core, ctx, db.create, telling.key_imported if imported else telling.key_created)
+        create = told(self.core, ctx, keypairs.create, telling.key_imported if imported else telling.key_created)
         return self.core.db.write(transaction)

@@ -17,8 +17,7 @@ from nova.conductor.endpoints.instance_actions import done
 from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.run import host_of
 from nova.conf import CONF
-from nova.db import actions, servers
-from nova.db import server_migrations as db
+from nova.db import actions, server_migrations, servers
 from nova.db.sql import clock
 from nova.notifications.messages import Happened, Teller, publisher
 from nova.objects import migration as moves
@@ -60,12 +59,12 @@ _INTERRUPTS = {
 class Migrations(Endpoint):
     """Implements :class:`nova.rpcapi.migrations.Migrations`."""
 
-    index = reads(db.index)
+    index = reads(server_migrations.index)
 
     def in_progress(self, ctx: context.RequestContext, instance_uuid: str, project_id: str | None) -> list[Migration]:
         def look(connection: sa.Connection) -> list[Migration]:
             servers.get(connection, instance_uuid, project_id)
-            return db.in_progress(connection, instance_uuid)
+            return server_migrations.in_progress(connection, instance_uuid)
 
         return self.core.db.read(look)
 
@@ -73,7 +72,7 @@ class Migrations(Endpoint):
             project_id: str | None) -> Migration:
         def look(connection: sa.Connection) -> Migration:
             servers.get(connection, instance_uuid, project_id)
-            found = db.live(connection, instance_uuid, migration_id)
+            found = server_migrations.live(connection, instance_uuid, migration_id)
             if found.status not in moves.IN_PROGRESS:
                 raise exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_id=instance_uuid)
             return found
@@ -89,11 +88,11 @@ class Migrations(Endpoint):
         def write(connection: sa.Connection) -> Migration:
             instance = servers.lock(connection, instance_uuid, project_id)
             check(wanted.rules, instance, bool(ctx.is_admin), lambda: True)
-            migration = db.live(connection, instance_uuid, migration_id)
+            migration = server_migrations.live(connection, instance_uuid, migration_id)
             if migration.status not in statuses or not migration.open:
                 raise exception.InvalidMigrationState(
                     migration_id=migration_id, instance_uuid=instance_uuid, state=migration.status, method=what)
-            db.update(connection, migration.uuid, {"wanted": what})
+            server_migrations.update(connection, migration.uuid, {"wanted": what})
             migration.wanted = what
             actions.insert(connection, [done(ctx, instance_uuid, wanted.action, wanted.event,
                                              migration.source_compute)])
@@ -134,7 +133,7 @@ def tell(core: Core, ctx: context.RequestContext, migrations: Sequence[Migration
 # --- periodic --------------------------------------------------------------------------------------
 def look_after(core: Core, engine: Engine) -> None:
     """What nobody else sees to: messages that got lost, and moves that have waited long enough for their word."""
-    left = core.db.read(db.interrupted)
+    left = core.db.read(server_migrations.interrupted)
     if left:
         tell(core, context.admin(), left)
     if CONF.resize_confirm_window and clock.steady(CONF.service_down_time):
@@ -144,7 +143,7 @@ def look_after(core: Core, engine: Engine) -> None:
 def _confirm_overdue(core: Core, engine: Engine) -> None:
     before, after, begun = clock.overdue(CONF.resize_confirm_window), 0, 0
     while True:
-        page = core.db.read(functools.partial(db.unconfirmed, before=before, after=after, limit=_PAGE))
+        page = core.db.read(functools.partial(server_migrations.unconfirmed, before=before, after=after, limit=_PAGE))
         for migration in page:
             try:
                 start(engine, context.admin(), migration.instance_uuid, ConfirmResize.name, {})

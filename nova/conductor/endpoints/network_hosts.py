@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conductor.endpoints.derived import Endpoint
 from nova.context import RequestContext
-from nova.db import network_hosts as db
-from nova.db import security_filters, served_names
+from nova.db import network_hosts, security_filters, served_names
 from nova.objects import plain_ip
 from nova.objects.floating_ip_dns import ServedDomain
 from nova.objects.network import Peers, RuleSet
@@ -36,11 +35,11 @@ class NetworkHosts(Endpoint):
             """The networks that it may have; the answer, if there is nothing to write: as a rule, hosts only ask
             whether they know all.
             """
-            changed = db.differs(connection, host, address, networks, complete)
+            changed = network_hosts.differs(connection, host, address, networks, complete)
             if not changed:
-                return networks, db.newer(connection, networks)
+                return networks, network_hosts.newer(connection, networks)
             # Who is not there learns nothing of a network, and is no peer of those who are.
-            strange = db.strangers(connection, host, changed & set(networks)) if ctx.asking_host else set()
+            strange = network_hosts.strangers(connection, host, changed & set(networks)) if ctx.asking_host else set()
             return {network: known for network, known in networks.items() if network not in strange}, None
 
         mine, answer = self.core.db.read(look)
@@ -51,8 +50,8 @@ class NetworkHosts(Endpoint):
                         ", ".join(sorted(networks.keys() - mine.keys())))
 
         def write(connection: sa.Connection) -> tuple[set[str], list[Peers]]:
-            changed = db.present(connection, host, address, mine, complete)
-            return changed, db.newer(connection, mine)
+            changed = network_hosts.present(connection, host, address, mine, complete)
+            return changed, network_hosts.newer(connection, mine)
 
         changed, answer = self.core.db.write(write)
         self.core.peers.touch(changed)

@@ -7,7 +7,7 @@ from typing import Any
 from nova import exception
 from nova.conductor.core import Core
 from nova.context import RequestContext
-from nova.db import quotas as db
+from nova.db import quotas
 from nova.objects.quota import Quotas as QuotaSet
 
 
@@ -19,11 +19,11 @@ class Quotas:
 
     def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None, usage: bool = False) -> QuotaSet:
         return self.core.db.read(lambda connection: QuotaSet(
-            limits=db.limits(connection, project_id, user_id),
-            in_use=db.usage(connection, project_id, user_id) if usage else {}))
+            limits=quotas.limits(connection, project_id, user_id),
+            in_use=quotas.usage(connection, project_id, user_id) if usage else {}))
 
     def defaults(self, ctx: RequestContext) -> QuotaSet:
-        return self.core.db.read(lambda connection: QuotaSet(limits=db.defaults(connection)))
+        return self.core.db.read(lambda connection: QuotaSet(limits=quotas.defaults(connection)))
 
     def set(self, ctx: RequestContext, project_id: str, limits: dict[str, int], user_id: str | None = None,
             force: bool = False) -> QuotaSet:
@@ -32,27 +32,27 @@ class Quotas:
 
         def transaction(connection: Any) -> QuotaSet:
             _check(connection, project_id, user_id, limits, force)
-            db.set_limits(connection, project_id, user_id, limits)
-            return QuotaSet(limits=db.limits(connection, project_id, user_id))
+            quotas.set_limits(connection, project_id, user_id, limits)
+            return QuotaSet(limits=quotas.limits(connection, project_id, user_id))
 
         return self.core.db.write(transaction)
 
     def reset(self, ctx: RequestContext, project_id: str, user_id: str | None = None) -> None:
         if not project_id.startswith("class:"):
-            self.core.db.write(lambda connection: db.reset(connection, project_id, user_id))
+            self.core.db.write(lambda connection: quotas.reset(connection, project_id, user_id))
 
     def get_class(self, ctx: RequestContext, name: str) -> QuotaSet:
-        return self.core.db.read(lambda connection: QuotaSet(limits=db.class_limits(connection, name)))
+        return self.core.db.read(lambda connection: QuotaSet(limits=quotas.class_limits(connection, name)))
 
     def set_class(self, ctx: RequestContext, name: str, limits: dict[str, int]) -> QuotaSet:
         return self.core.db.write(
-            lambda connection: QuotaSet(limits=db.set_class_limits(connection, name, limits)))
+            lambda connection: QuotaSet(limits=quotas.set_class_limits(connection, name, limits)))
 
 
 def _check(connection: Any, project_id: str, user_id: str | None, limits: dict[str, int], force: bool) -> None:
     """Raises QuotaBelowUsage, QuotaAboveProject."""
-    used = {} if force else db.usage(connection, project_id, user_id)
-    of_project = db.limits(connection, project_id) if user_id else {}
+    used = {} if force else quotas.usage(connection, project_id, user_id)
+    of_project = quotas.limits(connection, project_id) if user_id else {}
     for name, limit in limits.items():
         if 0 <= limit < used.get(name, 0):
             raise exception.QuotaBelowUsage(limit=limit, key=name, minimum=used[name])

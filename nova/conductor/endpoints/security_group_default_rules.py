@@ -5,20 +5,20 @@ from __future__ import annotations
 from nova.conductor.endpoints.derived import Endpoint, reads, writes
 from nova.conductor.endpoints.security_groups import check_rule
 from nova.context import RequestContext
-from nova.db import security_group_default_rules as db
+from nova.db import security_group_default_rules
 from nova.objects.network import DefaultRule, SecurityGroupRule
 
 
 class SecurityGroupDefaultRules(Endpoint):
     """Implements :class:`nova.rpcapi.security_group_default_rules.SecurityGroupDefaultRules`."""
 
-    index = reads(db.index)
-    get = reads(db.get)
-    delete = writes(db.delete)
+    index = reads(security_group_default_rules.index)
+    get = reads(security_group_default_rules.get)
+    delete = writes(security_group_default_rules.delete)
 
     def create(self, ctx: RequestContext, rule: DefaultRule) -> DefaultRule:
         checked = check_rule(SecurityGroupRule(parent_group_id=0, protocol=rule.protocol, from_port=rule.from_port,
                                                to_port=rule.to_port, cidr=rule.cidr))
         stored = DefaultRule(protocol=checked.protocol, from_port=checked.from_port, to_port=checked.to_port,
                              cidr=checked.cidr)
-        return self.core.db.write(lambda connection: db.create(connection, stored))
+        return self.core.db.write(lambda connection: security_group_default_rules.create(connection, stored))

@@ -7,7 +7,7 @@ import logging
 from nova import exception
 from nova.conductor.core import Core
 from nova.context import RequestContext
-from nova.db import security_groups as db
+from nova.db import security_groups
 from nova.db.security_filters import members_of, rules_of
 from nova.objects import plain_ip
 from nova.objects.network import SecurityGroup, SecurityGroupRule
@@ -24,35 +24,35 @@ class SecurityGroups:
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
         if ctx.project_id and project_id in (None, ctx.project_id):
             self._ensure_default(ctx.project_id)
-        return self.core.db.read(lambda connection: db.index(connection, project_id))
+        return self.core.db.read(lambda connection: security_groups.index(connection, project_id))
 
     def _ensure_default(self, project_id: str) -> None:
-        if not self.core.db.read(lambda connection: db.has_default(connection, project_id)):
-            self.core.db.write(lambda connection: db.ensure_default(connection, project_id))
+        if not self.core.db.read(lambda connection: security_groups.has_default(connection, project_id)):
+            self.core.db.write(lambda connection: security_groups.ensure_default(connection, project_id))
 
     def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> SecurityGroup:
-        return self.core.db.read(lambda connection: db.get(connection, group_id, project_id))
+        return self.core.db.read(lambda connection: security_groups.get(connection, group_id, project_id))
 
     def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
         project_id = ctx.project_id
         if not project_id:
             raise exception.InvalidInput(reason="a security group needs a project")
-        return self.core.db.write(lambda connection: db.create(connection, project_id, name, description))
+        return self.core.db.write(lambda connection: security_groups.create(connection, project_id, name, description))
 
     def update(self, ctx: RequestContext, group_id: int, name: str, description: str,
                project_id: str | None = None) -> SecurityGroup:
         return self.core.db.write(
-            lambda connection: db.update(connection, group_id, name, description, project_id))
+            lambda connection: security_groups.update(connection, group_id, name, description, project_id))
 
     def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> None:
-        had_rules = self.core.db.write(lambda connection: db.delete(connection, group_id, project_id))
+        had_rules = self.core.db.write(lambda connection: security_groups.delete(connection, group_id, project_id))
         self.core.filters.touch([rules_of(other) for other in had_rules])
 
     def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
                  project_id: str | None = None) -> SecurityGroupRule:
         checked = check_rule(rule)
 
-        stored = self.core.db.write(lambda connection: db.add_rule(connection, checked, project_id))
+        stored = self.core.db.write(lambda connection: security_groups.add_rule(connection, checked, project_id))
         # Perhaps the hosts do not know yet who is in the group that the rule names.
         self.core.filters.touch([rules_of(stored.parent_group_id)]
                                 + ([members_of(stored.group_id)] if stored.group_id is not None else []))
@@ -60,7 +60,7 @@ class SecurityGroups:
 
     def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:
         self.core.filters.touch([rules_of(self.core.db.write(
-            lambda connection: db.delete_rule(connection, rule_id, project_id)))])
+            lambda connection: security_groups.delete_rule(connection, rule_id, project_id)))])
 
 
 def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:

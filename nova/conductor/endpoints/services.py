@@ -12,8 +12,7 @@ from nova.conductor import announcer
 from nova.conductor.endpoints import telling
 from nova.conductor.endpoints.derived import Endpoint, reads, told, write
 from nova.context import RequestContext
-from nova.db import aggregates, compute_nodes, drains, precaches, server_migrations, share_accesses
-from nova.db import services as db
+from nova.db import aggregates, compute_nodes, drains, precaches, server_migrations, services, share_accesses
 from nova.objects.service import Service
 
 LOG = logging.getLogger(__name__)
@@ -27,21 +26,21 @@ _EVICTION_WAIT, _EVICTION_POLL = 5.0, 0.2
 class Services(Endpoint):
     """Implements :class:`nova.rpcapi.services.Services`."""
 
-    index = reads(db.index)
+    index = reads(services.index)
 
     def get(self, ctx: RequestContext, uuid: str) -> Service:
-        return self.core.db.read(lambda connection: db.get(connection, uuid))
+        return self.core.db.read(lambda connection: services.get(connection, uuid))
 
     def update(self, ctx: RequestContext, service_id: str, disabled: bool | None = None, reason: str | None = None,
                forced_down: bool | None = None) -> Service:
         return self._announced(self._after_evictions(ctx, lambda: write(
-            self.core, ctx, db.update, telling.service_changed, service_id, disabled, reason, forced_down)))
+            self.core, ctx, services.update, telling.service_changed, service_id, disabled, reason, forced_down)))
 
     def update_by_host(self, ctx: RequestContext, host: str, binary: str, disabled: bool | None = None,
                        reason: str | None = None, forced_down: bool | None = None) -> Service:
-        change = told(self.core, ctx, db.update, telling.service_changed)
+        change = told(self.core, ctx, services.update, telling.service_changed)
         return self._announced(self._after_evictions(ctx, lambda: self.core.db.write(lambda connection: change(
-            connection, db.uuid_of(connection, host, binary), disabled, reason, forced_down))))
+            connection, services.uuid_of(connection, host, binary), disabled, reason, forced_down))))
 
     def _after_evictions(self, ctx: RequestContext, change: Callable[[], Changed]) -> Changed:
         """Run ``change``; if evacuated guests prevent it, have a running host remove them and try again for seconds.
@@ -72,17 +71,17 @@ class Services(Endpoint):
 
     def delete(self, ctx: RequestContext, service_id: str) -> None:
         def transaction(connection: Any) -> tuple[Service, list[str], bool]:
-            service = db.lock(connection, service_id)
+            service = services.lock(connection, service_id)
             removed: list[str] = []
             changed = False
-            if service.binary == db.COMPUTE:
+            if service.binary == services.COMPUTE:
                 removed = compute_nodes.remove_host(connection, service.host)
                 share_accesses.check_host(connection, service.host)
                 changed = aggregates.forget_host(connection, service.host)
                 drains.forget_host(connection, service.host)
                 precaches.forget(connection, service.host)
             self.core.outbox.tell(connection, ctx, lambda teller: telling.service(teller, "delete", service))
-            db.delete(connection, service)
+            services.delete(connection, service)
             return service, removed, changed
 
         service, removed, changed = self.core.db.write(transaction)

@@ -7,7 +7,7 @@ import logging
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conf import CONF
-from nova.db import shares as db
+from nova.db import shares
 from nova.objects.share import Share
 
 LOG = logging.getLogger(__name__)
@@ -27,20 +27,20 @@ class Shares:
     def index(self, ctx: context.RequestContext, project_id: str | None = None, limit: int | None = None,
               offset: int = 0) -> list[Share]:
         self._check_ours()
-        return self.core.db.read(lambda connection: db.index(connection, project_id, limit, offset))
+        return self.core.db.read(lambda connection: shares.index(connection, project_id, limit, offset))
 
     def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None) -> Share:
         self._check_ours()
-        return self.core.db.read(lambda connection: db.get(connection, uuid, project_id))
+        return self.core.db.read(lambda connection: shares.get(connection, uuid, project_id))
 
     def create(self, ctx: context.RequestContext, share: Share) -> Share:
         self._check_ours()
-        created = self.core.db.write(lambda connection: db.create(connection, share))
+        created = self.core.db.write(lambda connection: shares.create(connection, share))
         LOG.info("Share %s was created for project %s", created.uuid, created.project_id)
         return created
 
     def delete(self, ctx: context.RequestContext, uuid: str) -> Share:
         self._check_ours()
-        deleted = self.core.db.write(lambda connection: db.delete(connection, uuid))
+        deleted = self.core.db.write(lambda connection: shares.delete(connection, uuid))
         LOG.info("Share %s is forgotten; its directory stays on %s", uuid, deleted.host or "the hosts that had it")
         return deleted

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from nova.conductor.endpoints.derived import Endpoint, reads
-from nova.db import usages as db
+from nova.db import usages
 
 
 class Usages(Endpoint):
     """Implements :class:`nova.rpcapi.usages.Usages`."""
 
-    index = reads(db.index)
+    index = reads(usages.index)

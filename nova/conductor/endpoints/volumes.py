@@ -11,8 +11,7 @@ from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.resources.volume_removals import tell
 from nova.conf import CONF
-from nova.db import servers, services
-from nova.db import volumes as db
+from nova.db import servers, services, volumes
 from nova.objects.volume import AttachmentChanges, Volume, VolumeRemoval
 
 LOG = logging.getLogger(__name__)
@@ -28,12 +27,12 @@ class Volumes:
               offset: int = 0) -> list[Volume]:
         if self.core.attachments.volumes is not None:
             return self.core.attachments.volumes.index(ctx, limit or CONF.api.max_limit, offset)
-        return self.core.db.read(lambda connection: db.index(connection, project_id, limit, offset))
+        return self.core.db.read(lambda connection: volumes.index(connection, project_id, limit, offset))
 
     def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None) -> Volume:
         if self.core.attachments.volumes is not None:
             return self.core.attachments.volumes.get(ctx, uuid)
-        return self.core.db.read(lambda connection: db.get(connection, uuid, project_id))
+        return self.core.db.read(lambda connection: volumes.get(connection, uuid, project_id))
 
     def create(self, ctx: context.RequestContext, volume: Volume) -> Volume:
         if self.core.attachments.volumes is not None:
@@ -45,7 +44,7 @@ class Volumes:
             zone = volume.availability_zone
             if zone and not services.zone_is_available(connection, zone):
                 raise exception.InvalidInput(reason=f"availability zone '{zone}' is not available.")
-            return db.create(connection, volume)
+            return volumes.create(connection, volume)
 
         created = self.core.db.write(transaction)
         LOG.info("Volume %s of %d GiB was created for project %s", created.uuid, created.size_gb, created.project_id)
@@ -56,7 +55,7 @@ class Volumes:
             self.core.attachments.volumes.delete(ctx, uuid)
             LOG.info("Volume %s is being deleted", uuid)
             return
-        removal = self.core.db.write(lambda connection: db.delete(connection, uuid, project_id))
+        removal = self.core.db.write(lambda connection: volumes.delete(connection, uuid, project_id))
         LOG.info("Volume %s is deleted%s", uuid, ", its host removes the data" if removal else "")
         if removal is not None:
             tell(self.core, ctx, [removal])
@@ -81,6 +80,6 @@ class Volumes:
 
         def transaction(connection: sa.Connection) -> None:
             for removal in removals:
-                db.removed(connection, removal)
+                volumes.removed(connection, removal)
 
         self.core.db.write(transaction)

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from nova.conductor.endpoints.volumes import Volumes
-from nova.db import audit, models, servers
-from nova.db import volumes as db
+from nova.db import audit, models, servers, volumes
 from nova.db.audit.volumes import Devices
 from nova.db.audit.volumes import Volumes as Check
 from nova.objects.base import new_uuid
@@ -25,8 +24,8 @@ def owned(core: Books) -> tuple[Volume, Instance]:
     made = Volumes(core).create(ctx(), Volume(uuid=new_uuid(), project_id="p1", size_gb=1))
     instance = server(core, block_devices=[BlockDevice(
         source="volume", destination="volume", volume_id=made.uuid, attachment_id="a1")])
-    core.db.write(lambda connection: db.reserve(connection, made.uuid, "p1", instance.uuid, "a1", "/dev/vdb"))
-    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.reserve(connection, made.uuid, "p1", instance.uuid, "a1", "/dev/vdb"))
+    core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
     return made, instance
 
 
@@ -57,7 +56,7 @@ def test_a_volume_that_nobody_has_is_found_and_put_right(core: Books, owned: tup
     change(core, volume, **values)
     assert any(says in finding for finding in found(core))
     found(core, repair=True)
-    after = core.db.read(lambda connection: db.get(connection, volume.uuid))
+    after = core.db.read(lambda connection: volumes.get(connection, volume.uuid))
     assert after.status == ("error" if values.get("status") == "deleting" else "available")
     assert after.instance_uuid is None
 
@@ -80,6 +79,6 @@ def test_a_deleted_server_has_no_volumes(core: Books, owned: tuple[Volume, Insta
 
 def test_a_volume_that_waits_for_its_host_is_fine(core: Books) -> None:
     made = Volumes(core).create(ctx(), Volume(uuid=new_uuid(), project_id="p1", size_gb=1))
-    core.db.write(lambda connection: db.bind(connection, db.lock(connection, made.uuid), "h1"))
+    core.db.write(lambda connection: volumes.bind(connection, volumes.lock(connection, made.uuid), "h1"))
     Volumes(core).delete(ctx(), made.uuid)
     assert found(core) == []

@@ -10,8 +10,7 @@ from nova import operations
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.external_events import ExternalEvents
 from nova.conductor.saga.engine import Engine
-from nova.db import external_events as db
-from nova.db import servers
+from nova.db import external_events, servers
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.external_event import ExternalEvent
 from nova.objects.instance import Instance
@@ -104,11 +103,11 @@ def test_what_is_in_progress_or_too_long_to_be_waited_for_is_not_kept(core: Book
     uuid = server(core, "h1").uuid
     assert tell(engine, event(uuid, "one", status="in-progress"), event(uuid, "x" * 255)) == [200, 200]
     keys = [event_key(PLUGGED, tag) for tag in ("one", "x" * 255)]
-    assert core.db.read(lambda connection: db.came(connection, uuid, keys)) == {}
+    assert core.db.read(lambda connection: external_events.came(connection, uuid, keys)) == {}
 
 
 def test_the_same_event_again_replaces_the_first(core: Books, engine: Engine) -> None:
     uuid, key = server(core, "h1").uuid, event_key(PLUGGED, "one")
     tell(engine, event(uuid))
     tell(engine, event(uuid, status="failed"))
-    assert core.db.read(lambda connection: db.came(connection, uuid, [key])) == {key: "failed"}
+    assert core.db.read(lambda connection: external_events.came(connection, uuid, [key])) == {key: "failed"}

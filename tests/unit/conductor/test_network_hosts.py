@@ -7,8 +7,7 @@ import pytest
 from nova import exception
 from nova.conductor.endpoints.network_hosts import NetworkHosts
 from nova.conductor.endpoints.networks import Networks
-from nova.db import network_hosts as db
-from nova.db import networks, services
+from nova.db import network_hosts, networks, services
 from nova.objects.base import utcnow
 from nova.objects.network import Network, Peers
 from nova.objects.service import Service
@@ -104,9 +103,9 @@ def test_deleted_hosts_and_networks_are_forgotten(core: Books, desk: NetworkHost
         _present(desk, host, {tunnel: 0})
     service = Service(id=1, uuid="s", host="h2", binary="nova-compute", topic="compute", created_at=utcnow())
     core.db.write(lambda connection: services.delete(connection, service))
-    [left] = core.db.read(lambda connection: db.newer(connection, {tunnel: 0}))
+    [left] = core.db.read(lambda connection: network_hosts.newer(connection, {tunnel: 0}))
     assert set(left.hosts) == {"h1"}
     core.db.write(lambda connection: networks.delete(connection, tunnel))
-    assert core.db.read(lambda connection: db.newer(connection, {tunnel: 0})) == []
+    assert core.db.read(lambda connection: network_hosts.newer(connection, {tunnel: 0})) == []
     with pytest.raises(exception.NetworkNotFound):
         Networks(core).get(ctx(), tunnel)

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from nova import exception
 from nova.conductor.endpoints.networks import Networks
-from nova.db import fixed_ips
-from nova.db import networks as db
+from nova.db import fixed_ips, networks
 from nova.objects.base import new_uuid
 from nova.objects.network import Network
 from tests.unit.conductor.books import Books, ctx
@@ -65,48 +64,48 @@ def test_bad_values_name_their_field(core: Books, changes: dict[str, object], fi
 @given(st.text(max_size=20))
 def test_any_text_is_a_cidr_or_bad_input(text: str) -> None:
     try:
-        found = db.parse_cidr(text)
+        found = networks.parse_cidr(text)
     except exception.InvalidInput:
         return
     assert 8 <= found.prefixlen <= 30
 
 
 def test_overlapping_networks_are_refused(core: Books) -> None:
-    networks = Networks(core)
-    networks.create(ctx(), _network("10.1.0.0/16"))
+    endpoint = Networks(core)
+    endpoint.create(ctx(), _network("10.1.0.0/16"))
     for cidr in ("10.1.0.0/16", "10.1.2.0/24", "10.0.0.0/8"):
         with pytest.raises(exception.NetworkDuplicate):
-            networks.create(ctx(), _network(cidr))
-    networks.create(ctx(), _network("10.2.0.0/16", label="lan"))
+            endpoint.create(ctx(), _network(cidr))
+    endpoint.create(ctx(), _network("10.2.0.0/16", label="lan"))
     with pytest.raises(exception.NetworkDuplicate):
-        networks.create(ctx(), _network("10.3.0.0/16", label="lan"))
-    networks.create(ctx(), _network("10.3.0.0/16", label="lan", project_id="p1"))
+        endpoint.create(ctx(), _network("10.3.0.0/16", label="lan"))
+    endpoint.create(ctx(), _network("10.3.0.0/16", label="lan", project_id="p1"))
 
 
 def test_a_vlan_is_used_once_per_interface(core: Books) -> None:
-    networks = Networks(core)
-    networks.create(ctx(), _network("10.1.0.0/16", vlan=5, bridge_interface="eth1"))
+    endpoint = Networks(core)
+    endpoint.create(ctx(), _network("10.1.0.0/16", vlan=5, bridge_interface="eth1"))
     with pytest.raises(exception.InvalidInput, match="vlan 5 is in use"):
-        networks.create(ctx(), _network("10.2.0.0/16", vlan=5, bridge_interface="eth1"))
-    networks.create(ctx(), _network("10.2.0.0/16", vlan=5, bridge_interface="eth2"))
+        endpoint.create(ctx(), _network("10.2.0.0/16", vlan=5, bridge_interface="eth1"))
+    endpoint.create(ctx(), _network("10.2.0.0/16", vlan=5, bridge_interface="eth2"))
 
 
 def test_a_vni_is_used_once_and_can_be_chosen(core: Books) -> None:
-    networks = Networks(core)
-    networks.create(ctx(), _network("10.1.0.0/16", vni=1))
+    endpoint = Networks(core)
+    endpoint.create(ctx(), _network("10.1.0.0/16", vni=1))
     with pytest.raises(exception.InvalidInput, match="vni 1 is in use"):
-        networks.create(ctx(), _network("10.2.0.0/16", vni=1))
-    assert networks.create(ctx(), _network("10.2.0.0/16", vni=0)).vni == 2
-    assert networks.create(ctx(), _network("10.3.0.0/16")).vni is None
+        endpoint.create(ctx(), _network("10.2.0.0/16", vni=1))
+    assert endpoint.create(ctx(), _network("10.2.0.0/16", vni=0)).vni == 2
+    assert endpoint.create(ctx(), _network("10.3.0.0/16")).vni is None
 
 
 def test_ipv6_subnets_get_a_gateway_and_do_not_overlap(core: Books) -> None:
-    networks = Networks(core)
-    made = networks.create(ctx(), _network("10.1.0.0/16", cidr_v6="fd00:1::/64"))
+    endpoint = Networks(core)
+    made = endpoint.create(ctx(), _network("10.1.0.0/16", cidr_v6="fd00:1::/64"))
     assert (made.cidr_v6, made.gateway_v6, made.ipv6_mode) == ("fd00:1::/64", "fd00:1::1", "slaac")
     with pytest.raises(exception.NetworkDuplicate):
-        networks.create(ctx(), _network("10.2.0.0/16", cidr_v6="fd00:1::/64"))
-    made = networks.create(ctx(), _network("10.2.0.0/16", cidr_v6="fd00:2:0:0::/80", gateway_v6="FD00:2::99",
+        endpoint.create(ctx(), _network("10.2.0.0/16", cidr_v6="fd00:1::/64"))
+    made = endpoint.create(ctx(), _network("10.2.0.0/16", cidr_v6="fd00:2:0:0::/80", gateway_v6="FD00:2::99",
                                            ipv6_mode="dhcpv6-stateful"))
     assert (made.cidr_v6, made.gateway_v6) == ("fd00:2::/80", "fd00:2::99")
 
@@ -130,31 +129,31 @@ def test_the_same_network_at_once_is_made_once(core: Books) -> None:
 
 
 def test_shared_and_own_networks(core: Books) -> None:
-    networks = Networks(core)
-    shared = networks.create(ctx(), _network("10.1.0.0/16"))
-    mine = networks.create(ctx(), _network("10.2.0.0/16", project_id="p1"))
-    other = networks.create(ctx(), _network("10.3.0.0/16", project_id="p2"))
-    assert [one.uuid for one in networks.index(ctx())] == [shared.uuid, mine.uuid, other.uuid]
-    assert [one.uuid for one in networks.index(ctx(), "p1")] == [shared.uuid, mine.uuid]
-    assert [one.uuid for one in core.db.read(lambda connection: db.for_project(connection, "p1"))] == [
+    endpoint = Networks(core)
+    shared = endpoint.create(ctx(), _network("10.1.0.0/16"))
+    mine = endpoint.create(ctx(), _network("10.2.0.0/16", project_id="p1"))
+    other = endpoint.create(ctx(), _network("10.3.0.0/16", project_id="p2"))
+    assert [one.uuid for one in endpoint.index(ctx())] == [shared.uuid, mine.uuid, other.uuid]
+    assert [one.uuid for one in endpoint.index(ctx(), "p1")] == [shared.uuid, mine.uuid]
+    assert [one.uuid for one in core.db.read(lambda connection: networks.for_project(connection, "p1"))] == [
         shared.uuid, mine.uuid]
-    assert networks.get(ctx(), shared.uuid, "p1").uuid == shared.uuid
+    assert endpoint.get(ctx(), shared.uuid, "p1").uuid == shared.uuid
     for uuid in (other.uuid, new_uuid()):
         with pytest.raises(exception.NetworkNotFound):
-            networks.get(ctx(), uuid, "p1")
+            endpoint.get(ctx(), uuid, "p1")
 
 
 def test_a_network_in_use_stays(core: Books) -> None:
-    networks = Networks(core)
-    made = networks.create(ctx(), _network())
+    endpoint = Networks(core)
+    made = endpoint.create(ctx(), _network())
     owner = new_uuid()
     core.db.write(lambda connection: fixed_ips.take(connection, made, owner, new_uuid()))
     with pytest.raises(exception.NetworkInUse):
-        networks.delete(ctx(), made.uuid)
+        endpoint.delete(ctx(), made.uuid)
     core.db.write(lambda connection: fixed_ips.release(connection, owner))
-    networks.delete(ctx(), made.uuid)
+    endpoint.delete(ctx(), made.uuid)
     with pytest.raises(exception.NetworkNotFound):
-        networks.delete(ctx(), made.uuid)
-    again = networks.create(ctx(), _network())
+        endpoint.delete(ctx(), made.uuid)
+    again = endpoint.create(ctx(), _network())
     taken = core.db.write(lambda connection: fixed_ips.take(connection, again, owner, new_uuid()))
     assert taken.addresses == ["10.0.0.2"]

@@ -12,8 +12,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conductor.endpoints.networks import Networks
 from nova.conductor.endpoints.quotas import Quotas
-from nova.db import fixed_ips, models
-from nova.db import quotas as db
+from nova.db import fixed_ips, models, quotas
 from nova.objects import states
 from nova.objects.base import new_uuid
 from nova.objects.network import Network, NetworkRequest
@@ -44,54 +43,54 @@ def _reserve(core: Books, least: int, most: int, project: str = "p1", user: str 
 
 
 def _spend(connection: sa.Connection, *wanted: Any) -> int:
-    found = db.room(connection, *wanted)
-    db.take(connection, found)
+    found = quotas.room(connection, *wanted)
+    quotas.take(connection, found)
     return found.count
 
 
 def _usage(core: Books, user: str | None = None) -> dict[str, int]:
-    used = core.db.read(lambda connection: db.usage(connection, "p1", user))
+    used = core.db.read(lambda connection: quotas.usage(connection, "p1", user))
     return {name: used[name] for name in ("instances", "cores", "ram")}
 
 
 # --- limits ----------------------------------------------------------------------------------
 def test_the_nearest_limit_wins(core: Books) -> None:
-    quotas = Quotas(core)
-    assert quotas.get(ctx(), "p1").limits["cores"] == 20
-    quotas.set_class(ctx(), "default", {"cores": 30, "ram": 1000, "instances": 50})
-    quotas.set(ctx(), "p1", {"cores": 40, "ram": 2000})
-    quotas.set(ctx(), "p1", {"cores": 35}, user_id="u1")
-    assert [quotas.get(ctx(), "p1", "u1").limits[name] for name in ("cores", "ram", "instances")] == [35, 2000, 50]
-    assert quotas.get(ctx(), "p1").limits["cores"] == 40
-    assert quotas.get(ctx(), "p2").limits["cores"] == quotas.defaults(ctx()).limits["cores"] == 30
-    assert quotas.get_class(ctx(), "other").limits["cores"] == 20
+    endpoint = Quotas(core)
+    assert endpoint.get(ctx(), "p1").limits["cores"] == 20
+    endpoint.set_class(ctx(), "default", {"cores": 30, "ram": 1000, "instances": 50})
+    endpoint.set(ctx(), "p1", {"cores": 40, "ram": 2000})
+    endpoint.set(ctx(), "p1", {"cores": 35}, user_id="u1")
+    assert [endpoint.get(ctx(), "p1", "u1").limits[name] for name in ("cores", "ram", "instances")] == [35, 2000, 50]
+    assert endpoint.get(ctx(), "p1").limits["cores"] == 40
+    assert endpoint.get(ctx(), "p2").limits["cores"] == endpoint.defaults(ctx()).limits["cores"] == 30
+    assert endpoint.get_class(ctx(), "other").limits["cores"] == 20
 
 
 def test_a_change_keeps_the_other_limits(core: Books) -> None:
-    quotas = Quotas(core)
-    quotas.set(ctx(), "p1", {"cores": 40})
-    assert quotas.set(ctx(), "p1", {"ram": -1}).limits["cores"] == 40
+    endpoint = Quotas(core)
+    endpoint.set(ctx(), "p1", {"cores": 40})
+    assert endpoint.set(ctx(), "p1", {"ram": -1}).limits["cores"] == 40
 
 
 def test_reset_goes_back_to_the_defaults(core: Books) -> None:
-    quotas = Quotas(core)
-    quotas.set(ctx(), "p1", {"cores": 40})
-    quotas.set(ctx(), "p1", {"cores": 5}, user_id="u1")
-    quotas.reset(ctx(), "p1", "u1")
-    assert quotas.get(ctx(), "p1", "u1").limits["cores"] == 40
-    quotas.set(ctx(), "p1", {"cores": 5}, user_id="u1")
-    quotas.reset(ctx(), "p1")
-    assert quotas.get(ctx(), "p1", "u1").limits["cores"] == 20
+    endpoint = Quotas(core)
+    endpoint.set(ctx(), "p1", {"cores": 40})
+    endpoint.set(ctx(), "p1", {"cores": 5}, user_id="u1")
+    endpoint.reset(ctx(), "p1", "u1")
+    assert endpoint.get(ctx(), "p1", "u1").limits["cores"] == 40
+    endpoint.set(ctx(), "p1", {"cores": 5}, user_id="u1")
+    endpoint.reset(ctx(), "p1")
+    assert endpoint.get(ctx(), "p1", "u1").limits["cores"] == 20
 
 
 def test_a_limit_below_what_is_used_needs_force(core: Books) -> None:
-    quotas = Quotas(core)
+    endpoint = Quotas(core)
     _reserve(core, 3, 3)
     with pytest.raises(exception.QuotaBelowUsage, match="Quota limit 2 for instances must be greater than or equal "
                                                         "to already used and reserved 3"):
-        quotas.set(ctx(), "p1", {"instances": 2})
-    assert quotas.set(ctx(), "p1", {"instances": 2}, force=True).limits["instances"] == 2
-    assert quotas.set(ctx(), "p1", {"instances": -1}).limits["instances"] == -1
+        endpoint.set(ctx(), "p1", {"instances": 2})
+    assert endpoint.set(ctx(), "p1", {"instances": 2}, force=True).limits["instances"] == 2
+    assert endpoint.set(ctx(), "p1", {"instances": -1}).limits["instances"] == -1
 
 
 @pytest.mark.parametrize("limit", [21, -1])
@@ -137,9 +136,9 @@ def test_unlimited(core: Books) -> None:
 
 def test_a_release_gives_back_and_never_goes_below_zero(core: Books) -> None:
     _reserve(core, 2, 2)
-    core.db.write(lambda connection: db.release(connection, "p1", "u1", 1, 1, 512))
+    core.db.write(lambda connection: quotas.release(connection, "p1", "u1", 1, 1, 512))
     assert _usage(core) == {"instances": 1, "cores": 1, "ram": 512} == _usage(core, "u1")
-    core.db.write(lambda connection: db.release(connection, "p1", "u1", 5, 5, 5000))
+    core.db.write(lambda connection: quotas.release(connection, "p1", "u1", 5, 5, 5000))
     assert _usage(core) == {"instances": 0, "cores": 0, "ram": 0}
 
 
@@ -158,11 +157,11 @@ def test_what_others_spend_before_the_end_of_a_transaction_is_not_spent_again(co
     overtaken = [True]
 
     def transaction(connection: sa.Connection) -> int:
-        found = db.room(connection, "p1", "u1", 1, 512, 1, 2)
+        found = quotas.room(connection, "p1", "u1", 1, 512, 1, 2)
         if overtaken.pop():
-            db.spend(connection, "p1", "u1", instances=1, cores=1, ram=512)
+            quotas.spend(connection, "p1", "u1", instances=1, cores=1, ram=512)
             overtaken.append(False)
-        db.take(connection, found)
+        quotas.take(connection, found)
         return found.count
 
     assert core.db.write(transaction) == 2
@@ -232,9 +231,9 @@ def test_usage_counts_what_is_not_servers(core: Books) -> None:
 
 def test_serialized_transactions_do_not_overlap(core: Books) -> None:
     def count(connection: sa.Connection) -> int:
-        db.serialize(connection, "test")
-        before = db.class_limits(connection, "counter")["cores"]
-        db.set_limits(connection, "class:counter", None, {"cores": before + 1})
+        quotas.serialize(connection, "test")
+        before = quotas.class_limits(connection, "counter")["cores"]
+        quotas.set_limits(connection, "class:counter", None, {"cores": before + 1})
         return before
 
     assert sorted(_together(lambda: core.db.write(count), 6)) == list(range(20, 26))
@@ -248,7 +247,7 @@ def test_deletes_at_once_do_not_wait_in_larger_numbers_than_allowed(core: Books)
         one = left.pop()
 
         def transaction(connection: sa.Connection) -> None:
-            db.check_waiting(connection, one)
+            quotas.check_waiting(connection, one)
             connection.execute(sa.update(models.instances).where(models.instances.c.uuid == one.uuid).values(
                 task_state=states.SOFT_DELETING))
 

@@ -9,8 +9,7 @@ import sqlalchemy as sa
 from nova.conductor.endpoints.networks import Networks
 from nova.conductor.endpoints.security_groups import SecurityGroups
 from nova.conductor.feeds import feed
-from nova.db import fixed_ips, models, security_filters, server_migrations
-from nova.db import security_groups as db
+from nova.db import fixed_ips, models, security_filters, security_groups, server_migrations
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
 from nova.objects.migration import Migration
@@ -37,7 +36,7 @@ def _member(core: Books, network: Network, *groups: SecurityGroup, host: str | N
     one = server(core, host, security_groups=[group.name for group in groups])
 
     def place(connection: sa.Connection) -> tuple[str, set[str]]:
-        db.add_members(connection, [group.id for group in groups], [one.uuid])
+        security_groups.add_members(connection, [group.id for group in groups], [one.uuid])
         taken = fixed_ips.take(connection, network, one.uuid, new_uuid())
         return taken.addresses[0], security_filters.moved(connection, one.uuid)
 
@@ -69,7 +68,7 @@ def test_a_zone_that_an_earlier_release_took_reaches_no_host(
         groups: SecurityGroups, core: Books, network: Network) -> None:
     web = groups.create(ctx(), "web", "")
     _member(core, network, web, host="h1")
-    core.db.write(lambda connection: db.add_rule(connection, SecurityGroupRule(
+    core.db.write(lambda connection: security_groups.add_rule(connection, SecurityGroupRule(
         parent_group_id=web.id, protocol="icmp", cidr="fd00::%a }\nflush ruleset\n#/64")))
     _rule(groups, web, protocol="tcp")
     [told] = core.told()["h1"]

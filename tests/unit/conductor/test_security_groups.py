@@ -12,8 +12,7 @@ from nova.conductor.endpoints.network_hosts import NetworkHosts
 from nova.conductor.endpoints.networks import Networks
 from nova.conductor.endpoints.quotas import Quotas
 from nova.conductor.endpoints.security_groups import SecurityGroups
-from nova.db import fixed_ips, security_filters, servers, versions
-from nova.db import security_groups as db
+from nova.db import fixed_ips, security_filters, security_groups, servers, versions
 from nova.objects.base import new_uuid
 from nova.objects.instance import Instance
 from nova.objects.network import FilterRule, Network, RuleSet, SecurityGroup, SecurityGroupRule
@@ -37,7 +36,8 @@ def _rule(group: SecurityGroup, **values: object) -> SecurityGroupRule:
 def _member(core: Books, network: Network, *groups: SecurityGroup, host: str | None = "h1") -> tuple[Instance, str]:
     """A server in these groups, and its address."""
     one = server(core, host, security_groups=[group.name for group in groups])
-    core.db.write(lambda connection: db.add_members(connection, [group.id for group in groups], [one.uuid]))
+    core.db.write(lambda connection: security_groups.add_members(
+        connection, [group.id for group in groups], [one.uuid]))
     return one, core.db.write(
         lambda connection: fixed_ips.take(connection, network, one.uuid, new_uuid())).addresses[0]
 
@@ -47,7 +47,8 @@ def _rules(core: Books, instance: Instance) -> list[FilterRule]:
 
 
 def _rule_set(core: Books, instance: Instance) -> RuleSet:
-    return core.db.read(lambda connection: db.rules_of_instances(connection, [instance.uuid])[instance.uuid])
+    return core.db.read(
+        lambda connection: security_groups.rules_of_instances(connection, [instance.uuid]))[instance.uuid]
 
 
 # --- groups ----------------------------------------------------------------------------------
@@ -124,7 +125,7 @@ def test_a_group_with_servers_stays_and_its_new_name_shows_on_them(
         groups.delete(ctx(), made.id)
     groups.update(ctx(), made.id, "www", "")
     assert core.db.read(lambda connection: servers.get(connection, member.uuid)).security_groups == ["db", "www"]
-    core.db.write(lambda connection: db.remove_members(connection, member.uuid))
+    core.db.write(lambda connection: security_groups.remove_members(connection, member.uuid))
     groups.delete(ctx(), made.id)
 
 
@@ -167,7 +168,8 @@ def test_resolve(groups: SecurityGroups, core: Books) -> None:
     web = groups.create(ctx(), "web", "")
 
     def resolve(*names: str, project: str = "p1") -> list[str]:
-        return [one.name for one in core.db.write(lambda connection: db.resolve(connection, project, names))]
+        return [group.name for group in core.db.write(
+            lambda connection: security_groups.resolve(connection, project, names))]
 
     assert resolve("web", "default", "web", str(web.id)) == ["web", "default"]
     assert resolve("default", project="p3") == ["default"]
@@ -227,7 +229,7 @@ def test_rules_cost_three_statements_however_many_servers(
     groups.add_rule(ctx(), _rule(web, group_id=web.id))
     members = [_member(core, network, web)[0].uuid for _ in range(5)]
     core.statements()
-    found = core.db.read(lambda connection: db.rules_of_instances(connection, [*members, "gone"]))
+    found = core.db.read(lambda connection: security_groups.rules_of_instances(connection, [*members, "gone"]))
     assert len(core.statements()) == 3
     assert {len(found[uuid].rules[0].sources) for uuid in members} == {5}
     assert found["gone"] == RuleSet()
@@ -266,7 +268,7 @@ def test_every_change_of_what_servers_let_in_has_a_greater_version(
     assert newer()
     core.db.write(lambda connection: security_filters.moved(connection, back.uuid))  # nobody lets this one in
     assert not newer()
-    core.db.write(lambda connection: db.remove_members(connection, front.uuid))
+    core.db.write(lambda connection: security_groups.remove_members(connection, front.uuid))
     groups.delete(ctx(), web.id)
     assert newer()
 
@@ -277,7 +279,7 @@ def test_a_server_that_left_its_last_group_still_has_the_version_of_its_project(
     one, _address = _member(core, network, web)
     groups.add_rule(ctx(), _rule(web, protocol="icmp"))
     before = _rule_set(core, one)
-    core.db.write(lambda connection: db.remove_members(connection, one.uuid))
+    core.db.write(lambda connection: security_groups.remove_members(connection, one.uuid))
     assert _rule_set(core, one) == RuleSet(version=before.version)
 
 

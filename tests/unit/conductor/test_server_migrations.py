@@ -11,8 +11,7 @@ from nova import context, exception
 from nova.conductor.endpoints import migrations as endpoint
 from nova.conductor.endpoints.migrations import Migrations
 from nova.conductor.saga.engine import Engine
-from nova.db import actions, models, servers, services
-from nova.db import server_migrations as db
+from nova.db import actions, models, server_migrations, servers, services
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.action import Action
@@ -33,12 +32,12 @@ def moved(core: Books, instance: Instance | None = None, **changes: Any) -> Migr
         "migration_type": moves.LIVE_MIGRATION, "status": moves.RUNNING, "source_compute": "h1", "dest_compute": "h2",
         "user_id": "u1", "old_flavor": flavor(), "new_flavor": flavor(), "created_at": EARLY, "updated_at": EARLY}
     made = Migration(**{**values, **changes})
-    core.db.write(lambda connection: db.insert(connection, made))
+    core.db.write(lambda connection: server_migrations.insert(connection, made))
     return made
 
 
 def stored(core: Books, migration: Migration) -> Migration:
-    return core.db.read(lambda connection: db.get(connection, migration.uuid))
+    return core.db.read(lambda connection: server_migrations.get(connection, migration.uuid))
 
 
 # --- lists -----------------------------------------------------------------------------------------
@@ -138,7 +137,8 @@ def test_what_is_wanted_is_a_row_that_is_told_until_the_migration_has_ended(
     for _ in range(2):
         endpoint.look_after(core, engine)
     assert core.sent.interrupts == [("h1", migration.action_uuid, what)] * 2
-    core.db.write(lambda connection: db.update(connection, migration.uuid, {"open": False, "status": "cancelled"}))
+    core.db.write(lambda connection: server_migrations.update(
+        connection, migration.uuid, {"open": False, "status": "cancelled"}))
     endpoint.look_after(core, engine)
     assert len(core.sent.interrupts) == 2
 
@@ -283,7 +283,7 @@ def test_one_that_cannot_be_confirmed_holds_up_no_other(
     for _ in range(4):
         resized(core)
     instance, migration = resized(core)
-    core.db.write(lambda connection: db.update(
+    core.db.write(lambda connection: server_migrations.update(
         connection, migration.uuid, {"source_compute": "h2", "updated_at": EARLY}))
     endpoint.look_after(core, engine)
     assert [found[0] for found in begun(core)] == [instance.uuid]

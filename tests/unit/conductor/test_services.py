@@ -15,8 +15,7 @@ from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conductor.endpoints.hypervisors import Hypervisors
 from nova.conductor.endpoints.services import Services
 from nova.conf import CONF
-from nova.db import actions, allocations, drains, models, share_accesses
-from nova.db import services as db
+from nova.db import actions, allocations, drains, models, services, share_accesses
 from nova.db.sql import clock
 from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
@@ -37,7 +36,7 @@ def _silent(core: Books, seconds: int, host: str = "h1") -> None:
 
 
 def _mark_down(core: Books) -> list[str]:
-    return core.db.write(db.mark_down)
+    return core.db.write(services.mark_down)
 
 
 # --- liveness --------------------------------------------------------------------------------
@@ -58,7 +57,7 @@ def test_what_the_schedulers_hear_has_an_order_whoever_tells_it(core: Books) -> 
     hear()
     _silent(core, 120)
     _mark_down(core)
-    core.fleet.services(core.db.read(lambda connection: db.flags(connection, ["h1"])))
+    core.fleet.services(core.db.read(lambda connection: services.flags(connection, ["h1"])))
     hear()
     Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
     hear()
@@ -122,10 +121,10 @@ def test_a_silent_service_is_down_at_once_for_whoever_looks(core: Books) -> None
     uuid = _register(core).uuid
     _silent(core, CONF.service_down_time + 1)
     assert not Services(core).get(ctx(), uuid).up
-    assert not core.db.read(lambda connection: db.host_up(connection, "h1"))
+    assert not core.db.read(lambda connection: services.host_up(connection, "h1"))
     Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
     assert Services(core).get(ctx(), uuid).up
-    assert core.db.read(lambda connection: db.host_up(connection, "h1"))
+    assert core.db.read(lambda connection: services.host_up(connection, "h1"))
 
 
 def test_going_down_is_noted_once_and_coming_back_is_told(core: Books) -> None:
@@ -135,7 +134,7 @@ def test_going_down_is_noted_once_and_coming_back_is_told(core: Books) -> None:
     _silent(core, CONF.service_down_time + 1)
     assert _mark_down(core) == ["h1"]
     assert _mark_down(core) == []
-    flags = core.db.read(lambda connection: db.flags(connection, ["h1", "h2", "h3"]))
+    flags = core.db.read(lambda connection: services.flags(connection, ["h1", "h2", "h3"]))
     assert {host: (found.up, found.disabled) for host, found in flags.items()} == {
         "h1": (False, False), "h2": (True, False)}
     Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
@@ -178,10 +177,10 @@ def test_a_beat_renews_leases_and_names_what_was_lost(core: Books) -> None:
 def test_disable_and_enable(core: Books) -> None:
     uuid = _register(core).uuid
     core.sent.take()
-    services = Services(core)
-    disabled = services.update(ctx(), uuid, disabled=True, reason="broken fan")
+    endpoint = Services(core)
+    disabled = endpoint.update(ctx(), uuid, disabled=True, reason="broken fan")
     assert (disabled.disabled, disabled.disabled_reason, disabled.up) == (True, "broken fan", True)
-    enabled = services.update(ctx(), uuid, disabled=False)
+    enabled = endpoint.update(ctx(), uuid, disabled=False)
     assert (enabled.disabled, enabled.disabled_reason) == (False, None)
     assert [delta.services for delta in core.sent.take()] == [{"h1": (True, True)}, {"h1": (True, False)}]
 
@@ -189,11 +188,11 @@ def test_disable_and_enable(core: Books) -> None:
 def test_forced_down_wins_over_heartbeats(core: Books) -> None:
     uuid = _register(core).uuid
     core.sent.take()
-    services = Services(core)
-    assert not services.update(ctx(), uuid, forced_down=True).up
+    endpoint = Services(core)
+    assert not endpoint.update(ctx(), uuid, forced_down=True).up
     Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
-    assert not services.get(ctx(), uuid).up
-    assert services.update(ctx(), uuid, forced_down=False).up
+    assert not endpoint.get(ctx(), uuid).up
+    assert endpoint.update(ctx(), uuid, forced_down=False).up
     assert [delta.services for delta in core.sent.take()] == [{"h1": (False, False)}, {"h1": (True, False)}]
 
 
@@ -210,13 +209,13 @@ def test_lists_can_be_narrowed(core: Books) -> None:
 
 
 def test_unknown_services(core: Books) -> None:
-    services = Services(core)
-    for call in (lambda: services.get(ctx(), "x"), lambda: services.delete(ctx(), "99"),
-                 lambda: services.delete(ctx(), "9" * 30), lambda: services.update(ctx(), new_uuid(), disabled=True)):
+    endpoint = Services(core)
+    for call in (lambda: endpoint.get(ctx(), "x"), lambda: endpoint.delete(ctx(), "99"),
+                 lambda: endpoint.delete(ctx(), "9" * 30), lambda: endpoint.update(ctx(), new_uuid(), disabled=True)):
         with pytest.raises(exception.ServiceNotFound):
             call()
     with pytest.raises(exception.HostBinaryNotFound, match="nova-compute on host h9"):
-        services.update_by_host(ctx(), "h9", "nova-compute", disabled=True)
+        endpoint.update_by_host(ctx(), "h9", "nova-compute", disabled=True)
 
 
 def test_a_host_with_servers_is_not_deleted(core: Books) -> None:
@@ -313,5 +312,5 @@ def test_the_api_is_known_to_operators_only(core: Books) -> None:
     _register(core)
     assert [service.binary for service in Services(core).index(ctx())] == ["nova-compute"]
     assert [service.binary for service in Services(core).index(ctx(), binary="nova-api")] == []
-    listed = core.db.read(lambda connection: db.index(connection, hidden=True))
+    listed = core.db.read(lambda connection: services.index(connection, hidden=True))
     assert sorted(service.binary for service in listed) == ["nova-api", "nova-compute"]

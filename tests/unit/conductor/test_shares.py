@@ -11,8 +11,7 @@ from nova import exception
 from nova.conductor.endpoints.shares import Shares
 from nova.conductor.resources.shares import EmbeddedShares
 from nova.conductor.saga.control import ConductorControl
-from nova.db import audit, servers, share_accesses
-from nova.db import shares as db
+from nova.db import audit, servers, share_accesses, shares
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
 from nova.objects.share import ATTACHING, INACTIVE, Share, ShareMapping
@@ -66,7 +65,7 @@ def test_a_directory_belongs_to_the_first_host_unless_all_have_the_same(core: Bo
     share = made(core)
 
     def bind(host: str, everywhere: bool = False) -> None:
-        core.db.write(lambda connection: db.bind(connection, share.uuid, host, everywhere))
+        core.db.write(lambda connection: shares.bind(connection, share.uuid, host, everywhere))
 
     bind("h1", everywhere=True)
     assert Shares(core).get(ctx(), share.uuid).host is None

@@ -14,8 +14,7 @@ from nova import exception
 from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conductor.endpoints.volumes import Volumes
 from nova.conductor.resources import volume_removals
-from nova.db import models, servers
-from nova.db import volumes as db
+from nova.db import models, servers, volumes
 from nova.objects import volume as states
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.image import Image
@@ -33,18 +32,19 @@ def volume(core: Books, **changes: object) -> Volume:
 
 
 def reserve(core: Books, made: Volume, attachment: str = "a1", instance: str = "s1") -> Volume:
-    return core.db.write(lambda connection: db.reserve(connection, made.uuid, "p1", instance, attachment, "/dev/vdb"))
+    return core.db.write(lambda connection: volumes.reserve(
+        connection, made.uuid, "p1", instance, attachment, "/dev/vdb"))
 
 
 def bind(core: Books, made: Volume, host: str) -> Volume:
-    return core.db.write(lambda connection: db.bind(connection, db.lock(connection, made.uuid), host))
+    return core.db.write(lambda connection: volumes.bind(connection, volumes.lock(connection, made.uuid), host))
 
 
 def attached(core: Books, host: str = "h1", **changes: object) -> Volume:
     made = volume(core, **changes)
     reserve(core, made)
     bind(core, made, host)
-    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
     return now(core, made)
 
 
@@ -53,7 +53,7 @@ def now(core: Books, made: Volume) -> Volume:
 
 
 def release(core: Books, made: Volume, attachment: str = "a1", delete: bool = False) -> VolumeRemoval | None:
-    return core.db.write(lambda connection: db.release(connection, made.uuid, attachment, delete))
+    return core.db.write(lambda connection: volumes.release(connection, made.uuid, attachment, delete))
 
 
 def there(core: Books, made: Volume) -> bool:
@@ -65,15 +65,15 @@ def test_data_that_are_made_when_a_server_leaves_the_shelf_count_from_then_on(co
     """It was given to a server without a host, so that there was no place for its data."""
     made = volume(core)
     reserve(core, made)
-    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
     assert (now(core, made).status, now(core, made).written_at) == (states.IN_USE, None)
     bind(core, made, "h1")
-    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
     written = now(core, made)
     assert written.written_at is not None
-    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
     assert now(core, made) == written
-    assert core.db.write(lambda connection: db.unbind(connection, db.lock(connection, made.uuid))) is None
+    assert core.db.write(lambda connection: volumes.unbind(connection, volumes.lock(connection, made.uuid))) is None
 
 
 def test_a_volume_belongs_to_its_project(core: Books) -> None:
@@ -187,7 +187,7 @@ def test_a_volume_that_is_detached_is_free_and_keeps_its_data(core: Books) -> No
     assert (made.status, made.device_name) == (states.IN_USE, "/dev/vdb")
     assert made.attached_at is not None
     assert made.attached_at == made.written_at
-    core.db.write(lambda connection: db.begin_detaching(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.begin_detaching(connection, made.uuid, "a1"))
     assert now(core, made).status == states.DETACHING
     assert release(core, made) is None
     after = now(core, made)
@@ -198,10 +198,10 @@ def test_a_volume_that_is_detached_is_free_and_keeps_its_data(core: Books) -> No
 
 def test_what_is_in_use_is_detached_once_and_may_stay(core: Books) -> None:
     made = attached(core)
-    core.db.write(lambda connection: db.begin_detaching(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.begin_detaching(connection, made.uuid, "a1"))
     with pytest.raises(exception.InvalidVolume, match="in-use"):
-        core.db.write(lambda connection: db.begin_detaching(connection, made.uuid, "a1"))
-    core.db.write(lambda connection: db.roll_detaching(connection, made.uuid, "a1"))
+        core.db.write(lambda connection: volumes.begin_detaching(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.roll_detaching(connection, made.uuid, "a1"))
     assert now(core, made).status == states.IN_USE
 
 
@@ -210,14 +210,14 @@ def test_an_attachment_that_ended_has_no_say_any_more(core: Books) -> None:
     release(core, made)
     reserve(core, made, "a2", "s2")
     release(core, made, "a1")
-    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
-    core.db.write(lambda connection: db.roll_detaching(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.roll_detaching(connection, made.uuid, "a1"))
     after = now(core, made)
     assert (after.status, after.instance_uuid) == (states.ATTACHING, "s2")
 
 
 def test_a_volume_that_is_gone_is_released_without_a_word(core: Books) -> None:
-    assert core.db.write(lambda connection: db.release(connection, new_uuid(), "a1", True)) is None
+    assert core.db.write(lambda connection: volumes.release(connection, new_uuid(), "a1", True)) is None
 
 
 # --- where its data are ----------------------------------------------------------------------------------
@@ -232,18 +232,18 @@ def test_a_volume_that_no_guest_had_may_be_made_elsewhere_and_its_first_data_go(
     made = volume(core)
     reserve(core, made)
     bind(core, made, "h1")
-    removal = core.db.write(lambda connection: db.unbind(connection, db.lock(connection, made.uuid)))
+    removal = core.db.write(lambda connection: volumes.unbind(connection, volumes.lock(connection, made.uuid)))
     assert removal == VolumeRemoval(volume_uuid=made.uuid, generation=1, host="h1")
     bound = bind(core, made, "h2")
     assert (bound.host, bound.generation) == ("h2", 2)
-    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
     Volumes(core).removed(ctx(), [removal])
     assert now(core, made).status == states.IN_USE
 
 
 def test_a_volume_that_a_guest_had_stays_where_it_is(core: Books) -> None:
     made = attached(core)
-    assert core.db.write(lambda connection: db.unbind(connection, db.lock(connection, made.uuid))) is None
+    assert core.db.write(lambda connection: volumes.unbind(connection, volumes.lock(connection, made.uuid))) is None
     assert now(core, made).host == "h1"
 
 
@@ -255,7 +255,7 @@ def test_what_a_host_is_told_says_whether_there_must_be_data(core: Books) -> Non
     assert msgspec.convert(told, LocalConnection) == LocalConnection(
         volume_id=made.uuid, generation=1, size_gb=7, fresh=True, image=IMAGE)
     reserve(core, made)
-    core.db.write(lambda connection: db.complete(connection, made.uuid, "a1"))
+    core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
     assert msgspec.convert(now(core, made).connection_info(), LocalConnection) == LocalConnection(
         volume_id=made.uuid, generation=1, size_gb=7)
 
@@ -331,7 +331,7 @@ def test_what_waits_for_a_host_that_is_gone_keeps_nobody_else_waiting(core: Book
         core.db.write(lambda connection, host=host: connection.execute(sa.insert(models.volume_removals).values(
             volume_uuid=new_uuid(), generation=1, host=host, created_at=utcnow() - datetime.timedelta(minutes=1))))
     Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
-    [found] = core.db.read(lambda connection: db.forgotten(connection, utcnow(), 1))
+    [found] = core.db.read(lambda connection: volumes.forgotten(connection, utcnow(), 1))
     assert found.host == "h1"
 
 
