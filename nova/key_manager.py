@@ -1,6 +1,7 @@
-"""What the key manager keeps for a caller, asked with the caller's own token ([key_manager] says where).
+"""Reads secrets from the key manager (Barbican, through castellan) with the caller's own token.
 
-Whatever castellan needs is imported when it is first asked: who keeps no secrets there needs none of it.
+The group [key_manager] selects the back end. Castellan is imported at first use, so that a deployment without a key
+manager does not need it.
 """
 
 from __future__ import annotations
@@ -16,78 +17,77 @@ from nova.context import RequestContext
 LOG = logging.getLogger(__name__)
 
 _GROUP, _BACKEND = "key_manager", "backend"
-# Seconds that Barbican, and Keystone for it, may take for an answer.
-_PATIENCE = 10.0
-# So many of a process ask it at the same time: who asks holds a thread that others wait for, too, who want nothing of
-# it. Whoever has waited for so many seconds for his turn is told that it does not answer.
-_AT_ONCE, _TURN = 4, 1.0
-_TURNS = threading.BoundedSemaphore(_AT_ONCE)
+# Timeout in seconds of requests to Barbican, and to Keystone for their tokens.
+_TIMEOUT = 10.0
+# Maximum number of requests that this process sends to the key manager at the same time, since each occupies a thread
+# that other requests need. A request that has waited _SLOT_TIMEOUT seconds for a slot fails with KeyManagerUnavailable.
+_MAX_REQUESTS, _SLOT_TIMEOUT = 4, 1.0
+_REQUEST_SLOTS = threading.BoundedSemaphore(_MAX_REQUESTS)
 
 
 class NotConfigured(Exception):
-    """There is no key manager."""
+    """No key manager is configured or installed."""
 
 
-class Refused(Exception):
-    """It does not have such a secret, or not for this caller."""
+class SecretDenied(Exception):
+    """The key manager has no such secret, or the caller may not read it."""
 
 
-def caller(ctx: RequestContext) -> Any:
-    """What castellan sees of who asks."""
+def castellan_context(ctx: RequestContext) -> Any:
+    """Return the context of the caller as castellan requires it."""
     from keystoneauth1 import identity
 
     class Token(identity.Token):
-        """The caller's. castellan makes sessions that wait for ever, and hands them to this first."""
+        """The caller's token. It sets the timeout of castellan's sessions, which have none by default."""
 
         def get_access(self, session: Any, **more: Any) -> Any:
-            session.timeout = session.timeout or _PATIENCE
+            session.timeout = session.timeout or _TIMEOUT
             return super().get_access(session, **more)
 
-    class Caller(RequestContext):
-        def get_auth_plugin(self) -> Any:
-            """The name that castellan looks for."""
+    class CastellanContext(RequestContext):
+        def get_auth_plugin(self) -> Any:  # castellan calls this method
             return Token(auth_url=CONF.barbican.auth_endpoint, token=self.auth_token or "",
                          project_id=self.project_id)
 
-    return Caller(overwrite=False, auth_token=ctx.auth_token, project_id=ctx.project_id, user_id=ctx.user_id)
+    return CastellanContext(overwrite=False, auth_token=ctx.auth_token, project_id=ctx.project_id, user_id=ctx.user_id)
 
 
-def is_away(told: BaseException | None) -> bool:
-    """Whether castellan tells that the key manager did not answer, not that it does not give what was asked for."""
+def is_unavailable(error: BaseException | None) -> bool:
+    """Return True if an error of castellan means that the key manager failed to respond, not that it denied access."""
     from castellan.common.exception import KeyManagerError
 
-    answered = getattr(told.__context__, "status_code", None) if told else None
-    return isinstance(told, KeyManagerError) and not (answered and 400 <= answered < 500)
+    status = getattr(error.__context__, "status_code", None) if error else None
+    return isinstance(error, KeyManagerError) and not (status and 400 <= status < 500)
 
 
 def check_configured() -> None:
-    """Raises NotConfigured, unless an operator has chosen a back end: castellan's own choice is one that needs more."""
+    """Raise NotConfigured unless nova.conf names a back end; castellan's default needs more configuration."""
     _manager()
 
 
 def secret(ctx: RequestContext, ident: str) -> bytes:
-    """The bytes of a secret as the caller may read it. Raises NotConfigured, Refused, KeyManagerUnavailable."""
+    """Return the bytes of a secret, read as the caller. Raises NotConfigured, SecretDenied, KeyManagerUnavailable."""
     manager = _manager()
-    from castellan.common import exception as told
+    from castellan.common import exception as castellan
 
-    if not _TURNS.acquire(timeout=_TURN):
+    if not _REQUEST_SLOTS.acquire(timeout=_SLOT_TIMEOUT):
         raise exception.KeyManagerUnavailable()
     try:
-        found = manager.get(caller(ctx), ident).get_encoded()
-    except told.KeyManagerError as error:
-        if is_away(error):
+        value = manager.get(castellan_context(ctx), ident).get_encoded()
+    except castellan.KeyManagerError as error:
+        if is_unavailable(error):
             raise exception.KeyManagerUnavailable() from error
-        raise Refused from error
-    except (told.CastellanException, ValueError) as error:
-        raise Refused from error
-    except Exception as error:  # each back end of castellan has its own
-        LOG.error("Secret %s could not be asked for: %s", ident, error)
+        raise SecretDenied from error
+    except (castellan.CastellanException, ValueError) as error:
+        raise SecretDenied from error
+    except Exception as error:  # each back end of castellan raises its own exceptions
+        LOG.error("Cannot read secret %s from the key manager, the request fails: %s", ident, error)
         raise exception.KeyManagerUnavailable() from error
     finally:
-        _TURNS.release()
-    if not isinstance(found, bytes) or not found:
-        raise Refused
-    return found
+        _REQUEST_SLOTS.release()
+    if not isinstance(value, bytes) or not value:
+        raise SecretDenied
+    return value
 
 
 def _manager() -> Any:
@@ -97,7 +97,7 @@ def _manager() -> Any:
     except ImportError as error:
         raise NotConfigured from error
     CONF.register_opts(key_manager.key_manager_opts, group=_GROUP)
-    chosen = CONF.get_location(_BACKEND, _GROUP)
-    if chosen is None or chosen.location == Locations.opt_default:
+    location = CONF.get_location(_BACKEND, _GROUP)
+    if location is None or location.location == Locations.opt_default:
         raise NotConfigured
     return key_manager.API(CONF)

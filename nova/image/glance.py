@@ -18,8 +18,8 @@ from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
 from nova.image.base import Admit, ImageStore, check_number
-from nova.neighbours import TIMEOUT, Neighbour, Unreachable, decoded
 from nova.objects.image import Image
+from nova.service_clients import TIMEOUT, ServiceClient, Unreachable, decode_response
 
 LOG = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class GlanceStore(ImageStore):
     """``[image]driver`` glance."""
 
     def __init__(self) -> None:
-        self._glance = Neighbour(GROUP, {"service_type": "image", "interface": ["internal", "public"]}, ("/v2",))
+        self._glance = ServiceClient(GROUP, {"service_type": "image", "interface": ["internal", "public"]}, ("/v2",))
 
     def show(self, ctx: RequestContext, image_id: str, token: str | None = None) -> Image:
         return to_image(self._raw(ctx, image_id, token))
@@ -229,7 +229,7 @@ def _checked(answer: requests.Response, image_id: str, user: bool) -> requests.R
 
 def _body(answer: requests.Response, shape: Any = dict[str, Any]) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = decoded(answer, shape)
+        found: dict[str, Any] = decode_response(answer, shape)
     except Unreachable as error:
         raise exception.ImageBackendUnavailable(reason=str(error)) from error
     return found
@@ -243,7 +243,7 @@ def to_image(raw: Mapping[str, Any]) -> Image:
     try:
         return msgspec.convert({**fields, "properties": properties}, Image)
     except msgspec.ValidationError as error:
-        raise exception.ImageBackendUnavailable(reason=f"its answer makes no sense ({error})") from error
+        raise exception.ImageBackendUnavailable(reason=f"its response is malformed ({error})") from error
 
 
 def patch(now: Mapping[str, str], wanted: Mapping[str, str | None], replace: bool) -> list[dict[str, str]]:

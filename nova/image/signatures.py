@@ -79,10 +79,10 @@ def _verifier(image: Image, certificate: x509.Certificate) -> Any:
 
 def _get(ctx: RequestContext, image: Image, ident: str) -> x509.Certificate:
     try:
-        found: x509.Certificate = signature_utils.get_certificate(key_manager.caller(ctx), ident)
+        found: x509.Certificate = signature_utils.get_certificate(key_manager.castellan_context(ctx), ident)
     except (SignatureVerificationError, AttributeError, *_MALFORMED) as error:
         # (cursive tells of one that did not answer as of a certificate that it does not give)
-        if key_manager.is_away(error.__context__):
+        if key_manager.is_unavailable(error.__context__):
             raise exception.ImageBackendUnavailable(reason="the certificates of images cannot be asked for") from error
         # (what is no certificate has none of its attributes)
         raise _refuse(image, f"certificate {ident} cannot be had") from error

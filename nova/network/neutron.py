@@ -218,7 +218,7 @@ class NeutronAllocator:
             return [_vif(port, networks[port["network_id"]], subnets, request)
                     for port, request in zip(ports, wanted, strict=True)]
         except ValueError as error:
-            raise exception.NetworkServiceUnavailable(reason=f"its answer makes no sense ({error})") from error
+            raise exception.NetworkServiceUnavailable(reason=f"its response is malformed ({error})") from error
 
 
 def _network_ids(ports: Iterable[Raw]) -> list[str]:

@@ -13,7 +13,7 @@ from msgspec import Meta
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.neighbours import Neighbour, Unreachable, decoded
+from nova.service_clients import ServiceClient, Unreachable, decode_response
 
 GROUP = "neutron"
 
@@ -84,7 +84,8 @@ class NeutronApi:
     """
 
     def __init__(self) -> None:
-        self._neutron = Neighbour(GROUP, {"service_type": "network", "interface": ["internal", "public"]}, ("/v2.0",))
+        self._neutron = ServiceClient(
+            GROUP, {"service_type": "network", "interface": ["internal", "public"]}, ("/v2.0",))
         # The extensions of the service, and when they were requested (monotonic).
         self._extensions: tuple[frozenset[str], float] | None = None
 
@@ -143,7 +144,7 @@ class NeutronApi:
             answer = self._neutron.request(ctx, method, f"/v2.0{path}", token, dict(headers or {}),
                                            connect_retries=repeats, **more)
             _check(answer, bool(token))
-            return decoded(answer, _SHAPES[key], key) if key else None
+            return decode_response(answer, _SHAPES[key], key) if key else None
         except Unreachable as error:
             raise exception.NetworkServiceUnavailable(reason=str(error)) from error
 

@@ -16,8 +16,8 @@ import requests
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.neighbours import Neighbour, Unreachable, decoded, message_of
 from nova.objects.share import ADDRESS, NFS, Share
+from nova.service_clients import ServiceClient, Unreachable, decode_response, error_message
 
 LOG = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class ManilaShares:
 
     def __init__(self, db: Any) -> None:
         """It asks no database."""
-        self._manila = Neighbour(GROUP, {"service_type": "shared-file-system"})
+        self._manila = ServiceClient(GROUP, {"service_type": "shared-file-system"})
 
     def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
         found = self._asked(ctx, "GET", f"/shares/{share_id}", _Share, "share", share_id, ctx.auth_token)
@@ -136,7 +136,7 @@ class ManilaShares:
             answer = self._manila.request(ctx, method, path, token, {
                 "X-OpenStack-Manila-API-Version": str(CONF.manila.api_version)}, **more)
             _check(answer, share_id)
-            return decoded(answer, shape, key) if shape is not None else None
+            return decode_response(answer, shape, key) if shape is not None else None
         except Unreachable as error:
             raise exception.ShareServiceUnavailable(reason=str(error)) from error
 
@@ -149,7 +149,7 @@ def _check(answer: requests.Response, share_id: str) -> None:
     if status == 404:
         raise exception.ShareNotFound(share_id=share_id)
     if status in (401, 403):
-        raise exception.Forbidden(message_of(answer, "share"))
+        raise exception.Forbidden(error_message(answer, "share"))
     if status < 500 and status not in (408, 429):
-        raise exception.Invalid(message_of(answer, "share"))
+        raise exception.Invalid(error_message(answer, "share"))
     raise exception.ShareServiceUnavailable(reason=f"it answered {status}")

@@ -14,7 +14,7 @@ from msgspec import Meta
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.neighbours import Neighbour, Unreachable, decoded
+from nova.service_clients import ServiceClient, Unreachable, decode_response
 from nova.volume.cinder_errors import check
 
 GROUP = "cinder"
@@ -151,7 +151,7 @@ class CinderApi:
         kind, name, interface = (*CONF.cinder.catalog_info.split(":"), "", "")[:3]
         where = {"service_type": kind, "service_name": name or None, "region_name": CONF.cinder.os_region_name,
                  "interface": _INTERFACES.get(interface, interface) or None}
-        self._cinder = Neighbour(GROUP, {key: value for key, value in where.items() if value}, ("/v3", "/v2"))
+        self._cinder = ServiceClient(GROUP, {key: value for key, value in where.items() if value}, ("/v3", "/v2"))
 
     # --- volumes -----------------------------------------------------------------------------------
     def volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
@@ -299,6 +299,6 @@ class CinderApi:
                 ctx, method, f"/v3/{project}{path}" if project else f"/v3{path}", token,
                 {"OpenStack-API-Version": _VERSION, **(headers or {})}, connect_retries=repeats, **more)
             check(answer, volume)
-            return decoded(answer, shape or _SHAPES[key], key) if key or shape else None
+            return decode_response(answer, shape or _SHAPES[key], key) if key or shape else None
         except Unreachable as error:
             raise exception.VolumeServiceUnavailable(reason=str(error)) from error

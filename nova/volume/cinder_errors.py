@@ -5,7 +5,7 @@ from __future__ import annotations
 import requests
 
 from nova import exception
-from nova.neighbours import message_of
+from nova.service_clients import error_message
 
 
 def check(answer: requests.Response, volume: str = "") -> None:
@@ -14,7 +14,7 @@ def check(answer: requests.Response, volume: str = "") -> None:
     status = answer.status_code
     if status < 300:
         return
-    message = message_of(answer, "volume")
+    message = error_message(answer, "volume")
     if status == 404 and volume:
         raise exception.VolumeNotFound(volume_id=volume)
     if status == 404:

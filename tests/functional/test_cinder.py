@@ -183,7 +183,7 @@ def test_a_volume_that_is_none_is_503(member, server, cinder, driver, change):
     volume = cinder.new(MEMBER)
     cinder.twist("show_volume", change)
     code, message = refused(lambda: attach(member, server, volume))
-    assert (code, "its answer makes no sense" in message) == (503, True)
+    assert (code, "its response is malformed" in message) == (503, True)
     holds_nothing(cinder, driver, member, server)
 
 

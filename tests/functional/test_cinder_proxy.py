@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from nova import neighbours
+from nova import service_clients
 from tests.functional.client import Client, wait_for
 from tests.functional.hosts import refused
 from tests.functional.refusals import NIL
@@ -96,8 +96,8 @@ def test_an_id_that_is_none_is_not_asked_for(old, cinder, ident):  # noqa: F811
     ("create_snapshot", lambda old, volume: old.post("/os-snapshots", {"snapshot": {"volume_id": volume}}))])
 def test_few_wait_for_a_service_that_says_nothing_whatever_they_ask(
         suite, cinder, monkeypatch, verb, ask):  # noqa: F811
-    for name, value in {"_AT_ONCE": 4, "_WHILE_SUSPECT": 1, "_SUSPECT": 0.2}.items():
-        monkeypatch.setattr(neighbours, name, value)
+    for name, value in {"_MAX_PENDING": 4, "_MAX_PENDING_SUSPECT": 1, "_SUSPECT_AFTER": 0.2}.items():
+        monkeypatch.setattr(service_clients, name, value)
     volume, held = cinder.new("p"), [cinder.hold(verb) for _again in range(8)]
 
     def asked(_number):

@@ -130,7 +130,7 @@ def having(**values):
 def test_a_network_that_is_none_refuses_servers(member, neutron, blue, boot, twist):
     neutron.twists["GET", "networks"] = [twist]
     code, message = refused(boot, {"uuid": blue})
-    assert (code, "its answer makes no sense" in message) == (503, True)
+    assert (code, "its response is malformed" in message) == (503, True)
     assert member.get("/servers")["servers"] == []
 
 

@@ -57,7 +57,7 @@ from __future__ import annotations
 import sys, threading
 from typing import TypedDict
 import requests
-from nova import neighbours
+from nova import service_clients
 
 kinds = []
 for number in range(300):
@@ -67,7 +67,7 @@ answer = requests.Response()
 answer._content = b'{"field_3": [{"one": 2}]}'
 
 def use(kind):
-    neighbours.decoded(answer, kind)
+    service_clients.decode_response(answer, kind)
 """
 
 

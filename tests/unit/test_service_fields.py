@@ -1,6 +1,6 @@
-"""Every field of what Neutron and Cinder answer, and of what Nova sends with a port, is used, refused or listed.
+"""Each field of the responses of Neutron and Cinder, and of the ports that Nova sends, is used, refused or listed.
 
-tests/data/neighbour_fields.json has the fields; a field that is listed as not used has its reason.
+tests/data/service_fields.json lists the fields, with a reason for each field that is not used.
 """
 
 import ast
@@ -14,13 +14,13 @@ from nova.network import neutron_api
 from nova.volume import cinder_api
 
 ROOT = pathlib.Path(__file__).parents[2]
-FIELDS = json.loads((ROOT / "tests/data/neighbour_fields.json").read_text("utf-8"))
-# The typed shapes of answers; what is not in them is not read.
+FIELDS = json.loads((ROOT / "tests/data/service_fields.json").read_text("utf-8"))
+# The typed shapes of responses. Nova reads no field that is not in its shape.
 _SHAPES = {
     "neutron port": neutron_api._SHAPES["port"], "neutron network": neutron_api._SHAPES["network"],
     "neutron subnet": typing.get_args(neutron_api._SHAPES["subnets"])[0],
     "cinder attachment": cinder_api._SHAPES["attachment"]}
-# Modules that read or write untyped ones by their names.
+# Modules that read or write untyped fields by name.
 _MODULES = {"cinder connection_info": ("nova/volume/cinder_host.py", "nova/volume/cinder.py"),
             "sent with a port": ("nova/network/neutron.py",)}
 
@@ -34,7 +34,7 @@ def _strings(path):
 def test_every_field_is_used_refused_or_listed_with_a_reason(kind):
     used, refused, unused = (FIELDS[kind][name] for name in ("used", "refused", "not used"))
     named = [*used, *refused, *unused]
-    assert len(named) == len(set(named)), "a field has one place"
+    assert len(named) == len(set(named)), "a field is listed twice"
     assert all(unused.values())
     if kind in _SHAPES:
         assert sorted([*used, *refused]) == sorted(typing.get_type_hints(_SHAPES[kind]))
@@ -46,6 +46,6 @@ def test_every_field_is_used_refused_or_listed_with_a_reason(kind):
 
 @pytest.mark.parametrize("kind", ["neutron port", "neutron network", "neutron subnet"])
 def test_every_field_of_a_shape_is_read(kind):
-    """A shape that checks what nobody reads refuses answers for nothing."""
+    """A shape that checks unused fields would reject good responses."""
     strings = _strings("nova/network/neutron.py")
     assert sorted(set(typing.get_type_hints(_SHAPES[kind])) - strings) == []
