@@ -48,7 +48,7 @@ def _serve(kind: Kind) -> int:
     except exception.InvalidInput as error:
         raise SystemExit(f"{kind.name}: {error.message}") from error
     except OSError as error:
-        LOG.error("Cannot listen on %s port %d: %s", *kind.listens, error)
+        LOG.error("Cannot listen on %s port %d: %s", *kind.address, error)
         return 1
     process.watch()
     stop.wait()

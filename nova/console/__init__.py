@@ -1,7 +1,8 @@
-"""The proxies between browsers and the consoles of guests.
+"""Proxies between browsers and the consoles of guests.
 
-A proxy serves web pages and takes WebSocket connections (:mod:`nova.console.server`). A connection brings the token of
-its URL: the conductor says what that leads to, and the guest's host whether the console is still there
-(:mod:`nova.console.gate`). Then bytes go to and fro until one side ends, or the server is not what it was
-(:mod:`nova.console.session`). One event loop has all connections; what asks over the bus has a few threads.
+A proxy serves web pages and accepts WebSocket connections (:mod:`nova.console.server`). The URL of a connection has a
+token: the conductor returns the console of the token, and the guest's host confirms that the console still exists
+(:mod:`nova.console.authorization`). Then the proxy relays bytes until either side closes the connection, or until the
+server is stopped, moved or deleted (:mod:`nova.console.session`). One event loop serves all connections; RPC calls run
+in a small thread pool.
 """

@@ -1,4 +1,4 @@
-"""The web pages of a proxy: files below one directory, and nothing else."""
+"""The static web pages of a console proxy, read from one directory."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 from http import HTTPStatus
 from urllib.parse import unquote
 
-# Bytes; what is larger is no web page.
-_LARGEST = 16 * 1024 * 1024
-# The URL of a page has a token: it goes to nobody else, and what was read is what it is.
+# Maximum size of a web page in bytes.
+_MAX_SIZE = 16 * 1024 * 1024
+# The URL of a page has a token, which must not be sent to other sites as the referrer.
 _HEADERS = {"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json", ".svg": "image/svg+xml",
           ".woff2": "font/woff2", ".wasm": "application/wasm"}
@@ -22,9 +22,9 @@ def missing() -> Page:
 
 
 def read(directory: str, path: str) -> Page:
-    """The page that a request's path asks for: status, headers, content."""
+    """Return status, headers and content of the page at this path of a request."""
     if path.startswith("//"):
-        return _plain(HTTPStatus.BAD_REQUEST, "A path begins with one slash.")
+        return _plain(HTTPStatus.BAD_REQUEST, "A path must begin with one slash.")
     name = unquote(path.partition("?")[0])
     root = os.path.realpath(directory)
     file = os.path.realpath(os.path.join(root, name.lstrip("/"))) if "\0" not in name else root
@@ -32,7 +32,7 @@ def read(directory: str, path: str) -> Page:
         return missing()
     try:
         with open(file, "rb") as opened:
-            if os.fstat(opened.fileno()).st_size > _LARGEST:
+            if os.fstat(opened.fileno()).st_size > _MAX_SIZE:
                 return missing()
             content = opened.read()
     except OSError:

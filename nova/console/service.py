@@ -1,4 +1,4 @@
-"""A console proxy as a service: which consoles, where it listens, and a thread for its event loop."""
+"""Console proxies as services: their console types, listening addresses and event loop threads."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from nova import bus
 from nova.conf import CONF
 from nova.console import rfb, tls, vencrypt
-from nova.console.gate import Gate
+from nova.console.authorization import TokenAuthorizer
 from nova.console.server import ConsoleServer
-from nova.console.streams import Host
+from nova.console.streams import HostStream
 from nova.objects import console
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.consoles import Consoles
@@ -27,13 +27,17 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# Seconds in which browsers have to notice that the proxy ends.
-_STOP = 10.0
+# Timeout in seconds for closing all connections when the proxy stops.
+_STOP_TIMEOUT = 10.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A proxy: the types of consoles that it opens, where its options are, and where Debian has its web pages."""
+    """A type of console proxy.
+
+    ``types``: its console types; ``group`` and ``prefix``: group and prefix of its options; ``web``: the
+    directory of its web pages in Debian.
+    """
 
     name: str
     types: tuple[str, ...]
@@ -42,7 +46,7 @@ class Kind:
     web: str = ""
 
     @property
-    def listens(self) -> tuple[str, int]:
+    def address(self) -> tuple[str, int]:
         options = CONF[self.group]
         return options[f"{self.prefix}_host"], options[f"{self.prefix}_port"]
 
@@ -54,15 +58,15 @@ KINDS = (NOVNC, SPICE, SERIAL)
 
 
 class ConsoleProxy:
-    """start() listens, stop() closes all consoles. Raises InvalidInput for options that cannot be used."""
+    """A console proxy. Raises InvalidInput for invalid options."""
 
     def __init__(self, transport: messaging.RPCTransport, kind: Kind) -> None:
         self._kind = kind
-        self._secure = tls.of_browsers()
+        self._secure = tls.browser_context()
         self._rate = limiter("console", "rate_limit_address")
-        self._schemes = schemes_of(CONF.vnc.auth_schemes)
+        self._schemes = security_schemes(CONF.vnc.auth_schemes)
         consoles = bus.client(transport, Consoles)
-        self._gate = Gate(consoles, bus.client(transport, Compute), kind.types)
+        self._authorizer = TokenAuthorizer(consoles, bus.client(transport, Compute), kind.types)
         self._consoles = consoles
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=kind.name, daemon=True)
@@ -70,26 +74,28 @@ class ConsoleProxy:
         self.port = 0
 
     def start(self) -> None:
-        """Returns when browsers are answered. Raises OSError when the address cannot be had."""
+        """Listen, and return when connections are accepted. Raises OSError if the address is not available."""
         self._thread.start()
-        host, port = self._kind.listens
-        self.port = self._ask(self._listen(host, port))
+        host, port = self._kind.address
+        self.port = self._run_coroutine(self._listen(host, port))
         LOG.info("%s listens on %s port %d%s", self._kind.name, host, self.port, " (TLS)" if self._secure else "")
 
     def stop(self) -> None:
+        """Close all consoles and end the event loop."""
         if self._server is not None:
-            self._ask(self._server.stop(), _STOP)
+            self._run_coroutine(self._server.stop(), _STOP_TIMEOUT)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_STOP)
+        self._thread.join(_STOP_TIMEOUT)
 
     async def _listen(self, host: str, port: int) -> int:
-        self._server = ConsoleServer(self._gate, self._consoles, self._pages(), self._schemes, self._rate)
+        self._server = ConsoleServer(self._authorizer, self._consoles, self._pages(), self._schemes, self._rate)
         return await self._server.start(host, port, self._secure)
 
     def _pages(self) -> str:
         directory = self._kind.web if CONF.web is None else CONF.web
         if directory and not os.path.isdir(directory):
-            LOG.warning("There are no web pages in %s (option web): only WebSocket clients are served", directory)
+            LOG.warning("The directory of web pages %s (option web) does not exist: only WebSocket clients are served",
+                        directory)
             return ""
         return str(directory)
 
@@ -97,18 +103,21 @@ class ConsoleProxy:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
 
-    def _ask(self, what: Any, seconds: float | None = None) -> Any:
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(seconds)
+    def _run_coroutine(self, coroutine: Any, seconds: float | None = None) -> Any:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
 
 
-def schemes_of(names: Collection[str]) -> Callable[[Host], dict[int, rfb.Scheme]]:
-    """What is done with a host, by security type, for these [vnc]auth_schemes. Raises InvalidInput."""
+def security_schemes(names: Collection[str]) -> Callable[[HostStream], dict[int, rfb.Scheme]]:
+    """Return a function that returns the handshakes with a host by security type, for these [vnc]auth_schemes.
+
+    Raises InvalidInput for invalid options.
+    """
     secure = vencrypt.context() if "vencrypt" in names else None
 
-    def schemes(host: Host) -> dict[int, rfb.Scheme]:
-        known: dict[int, rfb.Scheme] = {rfb.NONE: rfb.none} if "none" in names else {}
+    def schemes(host: HostStream) -> dict[int, rfb.Scheme]:
+        handshakes: dict[int, rfb.Scheme] = {rfb.NONE: rfb.none} if "none" in names else {}
         if secure is not None:
-            known[vencrypt.TYPE] = functools.partial(vencrypt.secure, host, secure)
-        return known
+            handshakes[vencrypt.TYPE] = functools.partial(vencrypt.secure, host, secure)
+        return handshakes
 
     return schemes

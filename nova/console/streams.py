@@ -15,88 +15,91 @@ from websockets.exceptions import ConnectionClosed
 
 from nova.objects import plain_ip
 
-# Bytes that are read at once.
-_PART = 64 * 1024
+# Maximum number of bytes per read.
+_READ_SIZE = 64 * 1024
 # TCP keepalive: seconds of silence before the first probe, seconds between probes, and unanswered probes until the
 # system closes the connection.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
-# Seconds between two heartbeats to a browser, which keep the connection open in proxies and firewalls on the way.
-HEARTBEAT = 20.0
-# Seconds that data may wait for a browser to read, until the session ends.
-UNREAD = 60.0
-# Seconds in which a host takes what is left for it when its connection is closed.
-LEFT = 5.0
-# Closed so, the system keeps nothing of it (SO_LINGER).
-_AT_ONCE = struct.pack("ii", 1, 0)
+# Interval in seconds of heartbeats to a browser, which keep the connection open in proxies and firewalls on the way.
+HEARTBEAT_INTERVAL = 20.0
+# Seconds that data may wait for a browser to read before the session ends.
+READ_TIMEOUT = 60.0
+# Seconds in which a host may read the remaining data after its connection is closed, before the connection is reset.
+LINGER = 5.0
+# SO_LINGER value that makes the system reset the connection and discard unsent data.
+_RESET = struct.pack("ii", 1, 0)
 
 Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the system close the connection a minute after its peer has vanished."""
+    """Enable TCP keepalive, so that the system closes the connection a minute after its peer vanished."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in _KEEPALIVE:
         with contextlib.suppress(OSError):
             connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-class Unread(EOFError):
-    """The browser has read nothing for UNREAD seconds although data waited for it."""
+class ReadTimeout(EOFError):
+    """The browser has not read pending data for READ_TIMEOUT seconds."""
 
 
-class Browser:
-    """The browser's side: a stream of bytes, however the browser cuts them into messages.
+class BrowserStream:
+    """The browser's WebSocket as a stream of bytes, regardless of message boundaries.
 
-    A browser that is gone is recognized by TCP keepalive and by data that it does not read. It is never asked to
-    answer: many simple clients read what a console writes but send no pongs.
+    A vanished browser is detected by TCP keepalive and by data that it does not read. Pings are not used, since many
+    simple clients send no pongs.
     """
 
     def __init__(self, websocket: Connection) -> None:
         self._websocket = websocket
-        self._left = b""
+        self._buffer = b""
 
     async def read(self, size: int) -> bytes:
-        """Exactly so many. Raises EOFError."""
-        while len(self._left) < size:
-            part = await self._receive()
-            if part is None:
+        """Return exactly ``size`` bytes. Raises EOFError."""
+        while len(self._buffer) < size:
+            message = await self._receive()
+            if message is None:
                 raise EOFError
-            self._left += part
-        found, self._left = self._left[:size], self._left[size:]
-        return found
+            self._buffer += message
+        data, self._buffer = self._buffer[:size], self._buffer[size:]
+        return data
 
-    async def some(self) -> bytes:
-        """What has come; b"": it is the end."""
-        found, self._left = self._left, b""
-        while not found:
-            part = await self._receive()
-            if part is None:
+    async def read_available(self) -> bytes:
+        """Wait for data and return it, or b"" at the end of the stream."""
+        data, self._buffer = self._buffer, b""
+        while not data:
+            message = await self._receive()
+            if message is None:
                 return b""
-            found = part
-        return found
+            data = message
+        return data
 
     async def write(self, data: bytes) -> None:
-        """Send data, waiting while the browser does not read. Raises EOFError, Unread."""
-        await self._in_time(self._websocket.send(data))
+        """Send data, waiting while the browser does not read. Raises EOFError, ReadTimeout."""
+        await self._send(self._websocket.send(data))
 
     async def heartbeat(self) -> None:
-        """Send an empty pong, which needs no answer (RFC 6455 section 5.5.3), now and then. Raises EOFError, Unread."""
-        while True:
-            await asyncio.sleep(HEARTBEAT)
-            await self._in_time(self._websocket.pong(b""))
+        """Send an empty pong, which requires no response (RFC 6455 section 5.5.3), at intervals.
 
-    async def gone(self) -> None:
-        """Return when the connection is closed, also while nothing reads what the browser sent."""
+        Raises EOFError, ReadTimeout.
+        """
+        while True:
+            await asyncio.sleep(HEARTBEAT_INTERVAL)
+            await self._send(self._websocket.pong(b""))
+
+    async def wait_closed(self) -> None:
+        """Return when the connection is closed, even if nothing reads the data that the browser sent."""
         await self._websocket.wait_closed()
 
-    async def _in_time(self, sending: Awaitable[None]) -> None:
+    async def _send(self, sending: Awaitable[None]) -> None:
         try:
-            async with asyncio.timeout(UNREAD):
+            async with asyncio.timeout(READ_TIMEOUT):
                 await sending
         except ConnectionClosed:
             raise EOFError from None
         except TimeoutError:
-            raise Unread from None
+            raise ReadTimeout from None
 
     async def _receive(self) -> bytes | None:
         try:
@@ -105,30 +108,30 @@ class Browser:
             return None
 
 
-class Host:
-    """The console's own connection."""
+class HostStream:
+    """The TCP connection to a console on its host."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
 
     async def read(self, size: int) -> bytes:
-        """Exactly so many. Raises EOFError, OSError."""
+        """Return exactly ``size`` bytes. Raises EOFError, OSError."""
         return await self._reader.readexactly(size)
 
-    async def some(self) -> bytes:
-        return await self._reader.read(_PART)
+    async def read_available(self) -> bytes:
+        return await self._reader.read(_READ_SIZE)
 
     async def write(self, data: bytes) -> None:
         self._writer.write(data)
         await self._writer.drain()
 
     async def start_tls(self, context: ssl.SSLContext) -> None:
-        """Raises OSError.
+        """Continue the connection in TLS. Raises OSError.
 
-        What came before in the clear, from whoever is between, is not read any more: it would pass for the host's.
+        Unread plain-text bytes are discarded: a man in the middle could have sent them.
         """
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
-        protocol = _Secured(reader, self._writer)
+        protocol = _TlsProtocol(reader, self._writer)
         transport = await loop.start_tls(self._writer.transport, protocol, context)
         if transport is None:
             raise ConnectionResetError("the host has closed the connection")
@@ -136,49 +139,54 @@ class Host:
         self._reader, self._writer = reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     def close(self) -> None:
-        """A host that takes nothing does not keep the connection, nor whoever comes next from the console."""
+        """Close the connection. A stalled host gets a reset after LINGER seconds, to free the console."""
         self._writer.close()
-        asyncio.get_running_loop().call_later(LEFT, _abort, self._writer)
+        asyncio.get_running_loop().call_later(LINGER, _abort, self._writer)
 
 
-class _Secured(asyncio.StreamReaderProtocol):
-    """What came by TLS. Keeps the writer from before: one that is forgotten closes its connection."""
+class _TlsProtocol(asyncio.StreamReaderProtocol):
+    """The protocol of the TLS connection.
 
-    def __init__(self, reader: asyncio.StreamReader, before: asyncio.StreamWriter) -> None:
+    It refers to the writer of the plain connection, since a writer closes its connection when it is garbage-collected.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, plain_writer: asyncio.StreamWriter) -> None:
         super().__init__(reader)
-        self._before = before
+        self._plain_writer = plain_writer
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):  # it is closed, most of the time
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+    with contextlib.suppress(OSError):  # the socket is usually closed already
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
 
 
-async def connect(host: str, port: int, networks: Networks) -> Host:
-    """Raises OSError, also for a host that is in none of the ``networks`` (none given: anywhere)."""
+async def connect(host: str, port: int, networks: Networks) -> HostStream:
+    """Connect to a console. Raises OSError, also if the host is outside all ``networks`` (empty: any network)."""
     addresses = [address for address in await _addresses(host, port) if not networks or _is_in(address, networks)]
     if not addresses:
-        raise OSError(f"{host} is in none of [console]guest_networks")
+        raise OSError(f"{host} is not in [console]guest_networks")
     reader, writer = await asyncio.open_connection(addresses[0], port)
     keep_alive(writer.get_extra_info("socket"))
-    return Host(reader, writer)
+    return HostStream(reader, writer)
 
 
 async def _addresses(host: str, port: int) -> list[str]:
-    """Raises OSError. An address waits for none of the few threads that ask for names: a host may say names of which
-    nobody answers."""
+    """Return the addresses of a host name or address. Raises OSError.
+
+    An address is returned without the resolver, whose few threads may all wait for names that do not resolve.
+    """
     try:
         return [str(plain_ip.address(host))]
     except ValueError:
         pass
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except UnicodeError as error:  # a name that no name can be
-        raise OSError(f"{host} is no name of a host") from error
-    return [str(item[4][0]) for item in found]
+        results = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # an invalid name
+        raise OSError(f"{host} is not a host name") from error
+    return [str(item[4][0]) for item in results]
 
 
 def _is_in(address: str, networks: Networks) -> bool:
-    known = plain_ip.address(address.partition("%")[0])
-    return any(known in network for network in networks)
+    ip = plain_ip.address(address.partition("%")[0])
+    return any(ip in network for network in networks)

@@ -1,4 +1,4 @@
-"""TLS to browsers: what the options cert, key, ssl_only and [console]ssl_* say."""
+"""TLS between browsers and console proxies, as configured by cert, key, ssl_only and [console]ssl_*."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from nova.conf import CONF
 _VERSIONS = {"default": ssl.TLSVersion.TLSv1_2, "tlsv1_2": ssl.TLSVersion.TLSv1_2, "tlsv1_3": ssl.TLSVersion.TLSv1_3}
 
 
-def of_browsers() -> ssl.SSLContext | None:
-    """None: plain HTTP. Raises InvalidInput for options that cannot be used."""
+def browser_context() -> ssl.SSLContext | None:
+    """Return the TLS context, or None for plain HTTP. Raises InvalidInput for invalid options."""
     if not CONF.cert:
         if CONF.ssl_only or CONF.key:
-            raise exception.InvalidInput(reason="ssl_only and key need a cert")
+            raise exception.InvalidInput(reason="ssl_only and key require cert")
         return None
-    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    made.minimum_version = _VERSIONS[CONF.console.ssl_minimum_version]
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = _VERSIONS[CONF.console.ssl_minimum_version]
     try:
-        made.load_cert_chain(CONF.cert, CONF.key)
+        tls.load_cert_chain(CONF.cert, CONF.key)
         if CONF.console.ssl_ciphers:
-            made.set_ciphers(CONF.console.ssl_ciphers)
-    except OSError as error:  # ssl.SSLError is one
-        raise exception.InvalidInput(reason=f"cert {CONF.cert}, key or [console]ssl_ciphers cannot be used: "
+            tls.set_ciphers(CONF.console.ssl_ciphers)
+    except OSError as error:  # includes ssl.SSLError
+        raise exception.InvalidInput(reason=f"cert {CONF.cert}, key or [console]ssl_ciphers is invalid: "
                                             f"{error}") from error
-    return made
+    return tls

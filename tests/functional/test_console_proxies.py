@@ -14,7 +14,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from nova import exception
 from nova.conf import CONF
 from nova.console import streams
-from nova.console.gate import Gate, Refused
+from nova.console.authorization import ConnectionDenied, TokenAuthorizer
 from nova.console.service import NOVNC, ConsoleProxy
 from nova.objects.base import new_uuid
 from tests.certificates import Authority
@@ -177,12 +177,12 @@ def test_who_waits_for_a_host_that_does_not_answer_holds_up_nobody(proxy, monkey
     port, answers, asked = proxy(), threading.Event(), []
     (tmp_path / "hello.html").write_text("<p>hello</p>")
 
-    def admit(_gate, token):
+    def authorize(_authorizer, token):
         asked.append(token)
         answers.wait(60)
-        raise Refused("The token is not valid.")
+        raise ConnectionDenied("The token is not valid.")
 
-    monkeypatch.setattr(Gate, "admit", admit)
+    monkeypatch.setattr(TokenAuthorizer, "authorize", authorize)
     many, one = new_uuid(), new_uuid()
     with contextlib.ExitStack() as stack:
         stack.callback(answers.set)
@@ -231,8 +231,8 @@ _HEARTBEAT = b"\x8a\x00"
 @pytest.fixture
 def quick_heartbeat(monkeypatch):
     """A heartbeat twenty times a second; a client may leave data unread for a second."""
-    monkeypatch.setattr(streams, "HEARTBEAT", 0.05)
-    monkeypatch.setattr(streams, "UNREAD", 1.0)
+    monkeypatch.setattr(streams, "HEARTBEAT_INTERVAL", 0.05)
+    monkeypatch.setattr(streams, "READ_TIMEOUT", 1.0)
 
 
 def test_a_client_that_sends_no_pongs_stays_connected(quick_heartbeat, serial):

@@ -451,7 +451,7 @@ def test_an_open_console_outlives_its_token_unless_the_operator_says_otherwise(s
         CONF.set_override("enforce_session_timeout", True, group="consoleauth")
         with opened(port, token(member, server)) as websocket:
             Screen(websocket)
-            assert ended(websocket) == (1008, "The time of its token is over.")
+            assert ended(websocket) == (1008, "The token has expired.")
     finally:
         CONF.clear_override("token_ttl", group="consoleauth")
         CONF.clear_override("enforce_session_timeout", group="consoleauth")

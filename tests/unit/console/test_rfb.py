@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from nova.console import rfb
-from nova.console.streams import Host
+from nova.console.streams import HostStream
 
 VERSION = b"RFB 003.008\n"
 
@@ -15,7 +15,7 @@ async def _pair():
     """(our end of a TCP connection, the other side's reader and writer)"""
     made = asyncio.get_running_loop().create_future()
     server = await asyncio.start_server(lambda *ends: made.set_result(ends), "127.0.0.1", 0)
-    ours = Host(*await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1]))
+    ours = HostStream(*await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1]))
     return ours, await made
 
 
@@ -31,7 +31,7 @@ def negotiated(host_says, browser_says, schemes=None):
         try:
             async with asyncio.timeout(10):
                 await rfb.negotiate(browser, host, {rfb.NONE: rfb.none} if schemes is None else schemes)
-        except (rfb.Failed, EOFError) as raised:
+        except (rfb.HandshakeFailed, EOFError) as raised:
             error = raised
         browser.close(), host.close()
         return await browser_in.read(), await host_in.read(), error
@@ -67,21 +67,21 @@ def test_without_a_common_scheme_the_browser_reads_why_and_the_host_gets_no_choi
 def test_what_is_not_rfb_hears_nothing_from_the_browser(says):
     browser, host, error = negotiated(says, VERSION + b"\x01evil")
     assert (browser, host) == (b"", b"")
-    assert str(error) == "the host does not speak RFB 3.8"
+    assert str(error) == "the host does not support RFB 3.8"
 
 
 def test_an_old_browser_is_sent_away():
-    assert str(negotiated(VERSION + b"\x01\x01", b"RFB 003.003\n")[2]) == "the browser does not speak RFB 3.8"
+    assert str(negotiated(VERSION + b"\x01\x01", b"RFB 003.003\n")[2]) == "the browser does not support RFB 3.8"
 
 
 def test_a_browser_that_takes_what_was_not_offered_is_sent_away():
     _browser, host, error = negotiated(VERSION + b"\x02\x01\x02", VERSION + b"\x02")
-    assert (host, str(error)) == (VERSION, "the browser chose what was not offered")
+    assert (host, str(error)) == (VERSION, "the browser chose a security type that was not offered")
 
 
 def test_a_refusal_of_the_host_is_told_in_the_log_without_its_control_characters():
     *_heard, error = negotiated(VERSION + b"\x00" + struct.pack("!I", 9) + b"full\nup\x1b!", VERSION)
-    assert str(error) == r"the host refuses: full\nup\x1b!"
+    assert str(error) == r"the host refused the connection: full\nup\x1b!"
 
 
 def test_a_refusal_that_never_ends_is_cut():

@@ -9,7 +9,7 @@ from websockets.asyncio.server import serve
 
 from nova.console import streams
 from nova.console.session import Session
-from nova.console.streams import Browser
+from nova.console.streams import BrowserStream
 from nova.objects.console import SERIAL, Console, ConsoleAddress
 
 
@@ -33,7 +33,7 @@ def test_a_browser_that_is_gone_is_noticed_though_the_host_takes_nothing():
             async def session(websocket):
                 session = Session("ident", console, SERIAL)
                 ended.add_done_callback(lambda _ended: session.end(1000, "The test is over."))
-                await session.run(Browser(websocket), to_host, None)
+                await session.run(BrowserStream(websocket), to_host, None)
                 over.set()
 
             async with serve(session, "127.0.0.1", 0, ping_interval=1, ping_timeout=1, max_queue=4) as server:

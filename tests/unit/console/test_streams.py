@@ -11,7 +11,7 @@ from nova.console.streams import connect
 
 def test_a_host_that_takes_nothing_does_not_keep_its_connection(monkeypatch):
     """A guest that does not read its serial port: QEMU lets nobody else in before this connection has ended."""
-    monkeypatch.setattr(streams, "LEFT", 0.2, raising=False)
+    monkeypatch.setattr(streams, "LINGER", 0.2, raising=False)
 
     async def run():
         with socket.create_server(("127.0.0.1", 0)) as listening:

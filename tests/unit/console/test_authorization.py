@@ -2,13 +2,13 @@
 
 import pytest
 
-from nova.console.gate import Asked, Refused, check_origin
+from nova.console.authorization import ConnectionDenied, ConnectionRequest, check_origin
 
 TOKEN = "0a1b2c3d-1111-4222-8333-444455556666"
 
 
 def asked(path="/", **headers):
-    return Asked(path, {name.replace("_", "-"): value for name, value in headers.items()})
+    return ConnectionRequest(path, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
 @pytest.mark.parametrize(("path", "cookie"), [
@@ -25,7 +25,7 @@ def test_the_token_is_in_the_query_or_else_in_a_cookie(path, cookie):
     (f"/token/{TOKEN}", ""), ("/", "token"), ("/", "\x00;=;token=;"), ("http://[/?token=", ""),
 ])
 def test_nothing_else_is_a_token(path, cookie):
-    with pytest.raises(Refused):
+    with pytest.raises(ConnectionDenied):
         assert asked(path, cookie=cookie).token
 
 
@@ -52,7 +52,7 @@ def test_own_pages_and_allowed_ones_connect(origin, host, url):
     ("http://consoles.example", "consoles.example", "ftp://x/"),
 ])
 def test_all_other_pages_do_not(origin, host, url):
-    with pytest.raises(Refused):
+    with pytest.raises(ConnectionDenied):
         check_origin(asked(origin=origin, host=host), [], url)
 
 

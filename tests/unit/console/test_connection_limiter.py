@@ -5,14 +5,14 @@ import socket
 import struct
 
 from nova.conf import register
-from nova.console.door import Door, Listener
+from nova.console.connection_limiter import ConnectionLimiter, Listener
 
 register()
 
 
 def test_a_client_that_comes_back_from_the_same_port_is_counted_once():
     """With a reset the system lets it in again before this side has closed what it had."""
-    with Listener(Door(), "127.0.0.1", 0) as listening, contextlib.ExitStack() as stack:
+    with Listener(ConnectionLimiter(), "127.0.0.1", 0) as listening, contextlib.ExitStack() as stack:
         where, port = listening.getsockname(), 0
         for _time in range(100):
             client = socket.socket()
