@@ -45,7 +45,7 @@ def _renew(core: Core, uuid: str) -> None:
     """The server's row knows its interfaces as the service has them; what is lost here comes with the next event."""
     try:
         instance = core.db.read(lambda connection: servers.get(connection, uuid))
-        found = {vif.id: vif for vif in core.allocator.renewed(context.admin(), instance)} \
+        found = {vif.id: vif for vif in core.allocator.refreshed(context.admin(), instance)} \
             if instance.network_info else {}
     except exception.NovaException as error:
         LOG.warning("[instance: %s] Its interfaces are not read anew: %s", uuid, error)

@@ -1,4 +1,4 @@
-"""Networks of guests on a host: :func:`driver` gives the back end that [network]driver names."""
+"""Networks of guests on a host: :func:`driver` returns the back end selected by [network]driver."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ NAMESPACE = "nova.network.drivers"
 
 @functools.lru_cache(maxsize=1)
 def driver() -> HostNetwork:
-    """The one network back end of this process, made at first use. Raises stevedore's NoMatches for a bad name."""
+    """Return the network back end of this process, created at first use. Raises NoMatches for an unknown name."""
     manager: Any = stevedore_driver.DriverManager(NAMESPACE, CONF.network.driver, invoke_on_load=True)
     return cast(HostNetwork, manager.driver)

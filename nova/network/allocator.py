@@ -1,6 +1,6 @@
-"""The conductor's half of a network back end: who gets which interfaces and addresses, and what they let in.
+"""The interface of a network back end on the conductor: allocation of interfaces and addresses.
 
-The other half, on the hosts, is :class:`nova.network.base.HostNetwork`. Both come from [network]driver.
+Its counterpart on the hosts is :class:`nova.network.base.HostNetwork`. [network]driver selects both.
 """
 
 from __future__ import annotations
@@ -12,61 +12,63 @@ from nova.context import RequestContext
 from nova.objects.instance import Instance
 from nova.objects.network import VIF, NetworkRequest
 
-# A database's; this side of the house knows nothing of it.
+# A database connection, whose type this package must not import.
 Connection = Any
 
 
 class Allocator(Protocol):
-    """Interfaces are found again by their ids: every verb may run a second time after half a run.
+    """Allocates interfaces. All methods are idempotent, since interfaces are identified by their ids.
 
-    ``external`` says how: such a back end talks to a service of its own, never inside of a transaction, and its verbs
-    are external steps. Others do everything in the transaction of the step, on the ``connection`` they are given.
+    ``external``: True if the back end calls an external service, outside of transactions, so that its methods run in
+    external steps. Otherwise its methods run in the transaction of the step, on the given ``connection``.
     """
 
     external: bool
 
     def validate(self, ctx: RequestContext, project_id: str,
                  wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
-        """What the interfaces of a new server (or the new one of a server) shall be, as the caller may have it.
+        """Validate the requested interfaces of a server with the rights of the caller, and return them completed.
 
-        Outside of any transaction, before the request is accepted. ``wanted`` None: as the project has it.
+        Called outside of transactions, before a request is accepted. ``wanted``: None for the network of the project.
         Raises NetworkAmbiguous, NetworkNotFound, PortNotFound, PortInUse, PortNotSupported, PortFieldNotSupported,
         FixedIpInvalid, FixedIpInUse, NetworkRequiresSubnet, PortRequiresFixedIp, ExternalNetworkAttachForbidden, and
-        where it is external NetworkServiceUnavailable, Forbidden.
+        from an external back end NetworkServiceUnavailable, Forbidden.
         """
 
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
-        """Whether a new server may have these security groups, where they are not ours.
+        """Check that security groups of an external service exist.
 
         Raises SecurityGroupNotFound, NoUniqueMatch.
         """
 
     def allocate(self, ctx: RequestContext, instance: Instance, wanted: Sequence[NetworkRequest],
                  connection: Connection = None) -> list[VIF]:
-        """New interfaces with their addresses, or what an earlier try made of the same.
+        """Create interfaces with addresses, or return those that an earlier attempt created.
 
         Raises NoMoreFixedIps, FixedIpInUse, NetworkNotFound, PortInUse, QuotaLimit.
         """
 
     def check_more(self, connection: Connection, instance: Instance) -> None:
-        """Whether the instance may have one interface more, where its number is ours to limit. Raises QuotaLimit."""
+        """Raise QuotaLimit if the instance may not have another interface."""
 
     def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
              connection: Connection = None) -> list[VIF]:
-        """The interfaces as this host has to plug them; a second host of a move gets a binding of its own.
+        """Bind interfaces to a host and return them as the host has to plug them.
+
+        During a move each of the two hosts has a binding.
 
         Raises PortBindingFailed, PortNotFound.
         """
 
     def unbind(self, ctx: RequestContext, instance: Instance) -> None:
-        """No host has the interfaces of the instance, which keeps them. Only asked where it is external."""
+        """Remove the bindings of the instance's interfaces, but not the interfaces. Only for external back ends."""
 
     def release(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF] | None = None,
                 connection: Connection = None) -> None:
-        """Give back interfaces with their addresses (None: all of the instance); ports of users are let go of."""
+        """Release interfaces with their addresses (None: all of the instance). Ports of users are only unbound."""
 
-    def unknown(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
-        """Interfaces that are the instance's, and that its row does not know: what is left of half a run."""
+    def unrecorded(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+        """Return interfaces of the instance that its database row lacks, left by an interrupted operation."""
 
-    def renewed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
-        """The interfaces of the instance with what the back end says of them now."""
+    def refreshed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+        """Return the interfaces of the instance with current data of the back end."""

@@ -1,6 +1,6 @@
-"""The interface of a network back end on a host. Addresses are given out by the conductor.
+"""The interface of a network back end on a host. The conductor allocates the addresses.
 
-All verbs are idempotent; a VIF says everything a host needs to know of its network.
+All methods are idempotent. A VIF contains all data of its network that a host needs.
 """
 
 from __future__ import annotations
@@ -15,67 +15,67 @@ from nova.rpcapi.network_hosts import NetworkHosts
 
 
 class HostNetwork(abc.ABC):
-    """What nova-compute asks of the network on its own host."""
+    """The network of a host, as used by nova-compute."""
 
-    # Whether start() wants to see the guests (there may be many).
+    # True if start() needs the guests, of which there may be many.
     needs_guests = True
 
-    def connect(self, host: str, desk: NetworkHosts) -> None:
-        """Before anything else: the name of this host, and whom it asks about other hosts."""
+    def connect(self, host: str, conductor: NetworkHosts) -> None:
+        """Set the name of this host and the conductor proxy. Called before all other methods."""
 
     @abc.abstractmethod
     def start(self, instances: Sequence[Instance]) -> None:
-        """The service started: put the networks of these guests (all that belong here) right again.
+        """Restore the networks of all guests that belong to this host, when the service starts.
 
-        Guests that are not among them keep what they have until unplug_guest.
+        Other guests keep their networks until unplug_guest.
         """
 
     @abc.abstractmethod
     def plug(self, instance: Instance, rules: RuleSet) -> None:
-        """Make the networks, DHCP reservations and filters of all VIFs of a guest ready.
+        """Set up networks, DHCP reservations and packet filters of all VIFs of a guest.
 
-        After this the hypervisor may attach tap devices named ``vif.devname`` to ``vif.bridge``.
+        Afterwards the hypervisor may attach tap devices named ``vif.devname`` to ``vif.bridge``.
         """
 
     @abc.abstractmethod
     def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None:
-        """The same for one VIF more."""
+        """Set up an additional VIF of a guest."""
 
     @abc.abstractmethod
     def unplug(self, instance: Instance) -> None:
-        """Remove what plug made for this guest; a network without guests on this host goes too."""
+        """Remove the VIFs of a guest, and networks that have no more guests on this host."""
 
     @abc.abstractmethod
     def unplug_vif(self, instance: Instance, vif: VIF) -> None:
-        """Remove what was made for this VIF; the guest's others stay."""
+        """Remove one VIF of a guest."""
 
     @abc.abstractmethod
     def unplug_guest(self, uuid: str) -> None:
-        """Remove all that was ever made here for a guest of which only the uuid is known."""
+        """Remove all VIFs of a guest, given only its uuid."""
 
     @abc.abstractmethod
     def guests(self) -> set[str]:
-        """The guests that anything was made for."""
+        """Return the uuids of the guests with VIFs on this host."""
 
     @abc.abstractmethod
     def refresh_rules(self, uuid: str, rules: RuleSet) -> None:
-        """Replace the ingress rules of a guest, atomically, unless it has or was told newer ones."""
+        """Replace the ingress rules of a guest atomically, unless newer rules were received before."""
 
     def refresh_groups(self, filters: Sequence[GroupFilter]) -> None:
-        """These security groups have other rules or members, unless newer ones are known."""
+        """Apply changed rules or members of security groups, unless newer ones were received before."""
 
     def refresh_peers(self, peers: Peers) -> None:
-        """Other hosts have a network than before, unless newer ones are known."""
+        """Apply a changed list of the hosts of a network, unless a newer one was received before."""
 
     def refresh_names(self, domains: Sequence[ServedDomain]) -> None:
-        """Names that guests may ask for are other ones than before, unless newer ones are known."""
+        """Apply changed DNS records of floating addresses, unless newer ones were received before."""
 
     def stop(self) -> None:
-        """The service ends. Networks and guests go on."""
+        """Stop the threads of the service. Networks and guests continue."""
 
 
 class NoNetwork(HostNetwork):
-    """For virtual hosts: interfaces exist in the books only."""
+    """A back end for hosts of the fake driver: interfaces exist only in the database."""
 
     needs_guests = False
 

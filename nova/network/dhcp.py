@@ -1,7 +1,7 @@
-"""The DHCP and DNS server of one network, and its router advertisements: a dnsmasq in the network's namespace.
+"""The DHCP and DNS server of a network, with router advertisements: a dnsmasq process in the network's namespace.
 
-It outlives nova-compute. Its files live below /run, as long as the namespaces do. New reservations
-are files that it notices by itself; removed ones need a SIGHUP.
+The process continues when nova-compute stops. Its files are below /run and so exist as long as the namespaces.
+dnsmasq detects new reservation files by itself; changed or removed ones need a SIGHUP.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ from nova import exception
 from nova.conf import CONF
 from nova.network import commands, dhcp_release, netns
 from nova.network.filters import METADATA
-from nova.network.records import Guest, HostNet
+from nova.network.state_files import Guest, HostNet
 from nova.objects import plain_ip
 from nova.objects.network import DHCPV6, VIF
 
 LOG = logging.getLogger(__name__)
 
 RUN = "/run"
-# How often the file of leases is read until it is whole.
+# Maximum number of reads of the lease file until the file is complete.
 _READS = 10
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
 def names_file(tag: str) -> str:
-    """The file of the names of floating addresses."""
+    """Return the path of the hosts file with the names of floating addresses."""
     return os.path.join(RUN, f"nova-{tag}", "floating-names")
 
 
 class DhcpServer:
-    """``tag`` tells state paths apart that share a machine."""
+    """The dnsmasq process of a network. ``tag``: the identifier of the state path, see ``state_files.tag``."""
 
     def __init__(self, net: HostNet, tag: str) -> None:
         self.net = net
         self.folder = os.path.join(RUN, f"nova-{tag}", net.id)
         self.hosts = os.path.join(self.folder, "hosts")
-        # Those of floating addresses, of all networks of the host (nova.network.names).
+        # Names of floating addresses of all networks of the host (nova.network.dns).
         self.names = names_file(tag)
-        # Of each name in the DNS the guest that had it first, also after a reboot.
+        # DNS name -> uuid of the first guest with the name; persists across reboots.
         self._owners = os.path.join(CONF.state_path, "networks", net.id, "names")
         self._conf = os.path.join(self.folder, "dnsmasq.conf")
         self._pid = os.path.join(self.folder, "dnsmasq.pid")
         self._leases = os.path.join(self.folder, "leases")
 
     def ensure(self) -> None:
-        """Running, with the configuration of now."""
+        """Start the server, or restart it if its configuration has changed. Raises NetworkSetupError."""
         wanted = self.configuration()
         if self.pid() is not None and read(self._conf) == wanted:
             return
         self.stop()
-        # dnsmasq gives up root: it must be able to read these, and there is nothing secret in them.
+        # Readable by dnsmasq after it drops root privileges. The files have no secrets.
         for folder in (os.path.dirname(self.folder), self.folder, self.hosts):
             os.makedirs(folder, mode=0o755, exist_ok=True)
             os.chmod(folder, 0o755)  # noqa: S103
         write(self._conf, wanted)
         program = shutil.which(CONF.network.dnsmasq, path=os.environ.get("PATH", "") + commands.SBIN)
         if program is None:
-            raise exception.NetworkSetupError(reason=f"there is no {CONF.network.dnsmasq}")
+            raise exception.NetworkSetupError(reason=f"{CONF.network.dnsmasq} is not installed")
         netns.call(self.net.namespace, lambda: commands.run([program, f"--conf-file={self._conf}"]))
-        LOG.info("DHCP server of network %s is running", self.net.id)
+        LOG.info("Started the DHCP server of network %s", self.net.id)
 
     def stop(self) -> None:
-        """Not running any more; its files stay."""
+        """Stop the process, but keep its files."""
         pid = self.pid()
         if pid is None:
             return
@@ -91,7 +91,7 @@ class DhcpServer:
             os.rmdir(os.path.dirname(self.folder))
 
     def pid(self) -> int | None:
-        """The process, if it lives and is really ours."""
+        """Return the id of the dnsmasq process of this network, or None if it is not running."""
         try:
             pid = int(read(self._pid) or "")
             with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -102,27 +102,27 @@ class DhcpServer:
 
     # --- reservations ---------------------------------------------------------------------------
     def reserve(self, guest: Guest) -> None:
-        """Hand out the addresses of a guest from now on, and its name, if no other guest of the network has it."""
+        """Offer the addresses of a guest by DHCP, and its name by DNS if no other guest of the network has the name."""
         label = label_of(guest.hostname)
         path = os.path.join(self.hosts, guest.uuid)
         before = read(path)
         if before is not None and not _is_named(before, label):
-            self._give_back(guest.uuid)
-        ours = label is not None and label.lower() not in _reserved() and self._claim(label, guest.uuid)
-        text = "".join(host_line(vif, label if ours else None) for vif in guest.vifs)
+            self._release_names(guest.uuid)
+        named = label is not None and label.lower() not in _reserved() and self._claim(label, guest.uuid)
+        text = "".join(host_line(vif, label if named else None) for vif in guest.vifs)
         if before != text:
             write(path, text)
         if before not in (None, text):
-            # It reads what a changed file says, and still knows what the file said before.
-            self.reread()
+            # dnsmasq reads changed files by itself, but forgets their former content only at SIGHUP.
+            self.reload()
 
-    def reread(self) -> None:
-        """What is in its files counts from now on."""
+    def reload(self) -> None:
+        """Make the process read its files again."""
         if (pid := self.pid()) is not None:
             os.kill(pid, signal.SIGHUP)
 
     def _claim(self, label: str, uuid: str) -> bool:
-        """Whether the name is this guest's from now on."""
+        """Claim a name for a guest, and return True unless another guest has the name."""
         os.makedirs(self._owners, mode=0o755, exist_ok=True)
         path = os.path.join(self._owners, label.lower())
         owner = read(path)
@@ -130,8 +130,8 @@ class DhcpServer:
             write(path, uuid)
         return owner in (None, uuid)
 
-    def _give_back(self, *uuids: str) -> None:
-        """The names of these guests are free again."""
+    def _release_names(self, *uuids: str) -> None:
+        """Release the names of these guests."""
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self._owners):
                 path = os.path.join(self._owners, name)
@@ -140,23 +140,23 @@ class DhcpServer:
 
     def keep_only(self, uuids: Sequence[str]) -> None:
         """Remove the reservations of all other guests."""
-        gone: set[str] = set()
+        others: set[str] = set()
         with contextlib.suppress(FileNotFoundError):
-            gone = set(os.listdir(self.hosts)) - set(uuids)
-        for uuid in gone:
+            others = set(os.listdir(self.hosts)) - set(uuids)
+        for uuid in others:
             _remove(os.path.join(self.hosts, uuid))
-        self._give_back(*gone)
+        self._release_names(*others)
 
     def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
-        """Forget the addresses of these interfaces, so that the next owner can have them at once.
+        """Release the leases of these interfaces, so that their addresses can be assigned again at once.
 
-        ``guest`` has those that stay.
+        ``guest`` has the remaining interfaces.
         """
         if guest.vifs:
             self.reserve(guest)
         else:
             _remove(os.path.join(self.hosts, guest.uuid))
-            self._give_back(guest.uuid)
+            self._release_names(guest.uuid)
         pid = self.pid()
         if pid is None:
             return
@@ -165,19 +165,20 @@ class DhcpServer:
         try:
             netns.call(self.net.namespace, lambda: self._release(vifs, leases))
         except OSError as error:
-            LOG.warning("Leases of %s on network %s could not be released: %s", guest.uuid, self.net.id, error)
+            LOG.warning("[instance: %s] Cannot release the DHCP leases on network %s, they expire later: %s",
+                        guest.uuid, self.net.id, error)
 
     def _release(self, vifs: Sequence[VIF], leases: tuple[bytes, list[dhcp_release.Lease6]] | None) -> None:
-        """In the server's namespace: say that the guest needs these no more."""
+        """Send DHCP release messages for a guest. Runs in the namespace of the server."""
         dhcp_release.send(self.net.gateway, [(vif.mac, address) for vif in vifs for address in vif.addresses(4)])
         if leases:
             dhcp_release.send_v6(*leases)
 
     def _leases_v6(self, vifs: Sequence[VIF]) -> tuple[bytes, list[dhcp_release.Lease6]] | None:
-        """The server's identifier and the IPv6 leases of these; None if it never gave any."""
-        addresses = [each for vif in vifs for each in vif.addresses(6)]
+        """Return the server's identifier and the IPv6 leases of these interfaces, or None if the server has none."""
+        addresses = [address for vif in vifs for address in vif.addresses(6)]
         before = None
-        # dnsmasq empties the file and writes it again at every change, also at SIGHUP: only what stays is whole.
+        # dnsmasq truncates and rewrites the file at every change and at SIGHUP: two equal reads mean a complete file.
         for _attempt in range(_READS):
             text = read(self._leases) or ""
             server, leases = dhcp_release.leases_v6(text, addresses)
@@ -196,7 +197,7 @@ class DhcpServer:
             f"pid-file={self._pid}",
             f"dhcp-leasefile={self._leases}",
             "interface=gw", "except-interface=lo", "bind-interfaces",
-            # Names are what the conductor says: no guest names itself.
+            # Only names from the conductor are used: guests cannot choose names by DHCP.
             "dhcp-ignore-names",
             "no-hosts", "no-resolv", "no-ping", "dhcp-authoritative", "strict-order", "domain-needed", "bogus-priv",
             f"dhcp-range={network.network_address},static,{network.netmask},{CONF.network.dhcp_lease_time}s",
@@ -206,7 +207,7 @@ class DhcpServer:
             f"dhcp-option-force=option:mtu,{net.mtu}",
             f"dhcp-option=option:router,{net.gateway}",
             f"dhcp-option=option:dns-server,{dns}",
-            # Clients that take classless routes ignore the router option.
+            # Clients that support classless routes ignore the router option.
             f"dhcp-option=option:classless-static-route,{METADATA}/32,{net.gateway},0.0.0.0/0,{net.gateway}",
             f"dhcp-option=249,{METADATA}/32,{net.gateway},0.0.0.0/0,{net.gateway}",
             *(f"server={address}" for address in upstream(net.dns)),
@@ -227,27 +228,27 @@ class DhcpServer:
         return [
             "enable-ra",
             f"dhcp-range={network.network_address},{kind},{network.prefixlen},{CONF.network.dhcp_lease_time}s",
-            # Nobody's default router: IPv6 ends in the namespace.
+            # Not a default router, since the namespace does not forward IPv6.
             f"ra-param=gw,mtu:{net.mtu},0,0",
             f"dhcp-option=option6:dns-server,{dns}",
         ]
 
 
 def label_of(hostname: str) -> str | None:
-    """The name of a guest in the DNS; users choose it, and what is no DNS label is none."""
+    """Return the DNS label of a host name, or None if it is not a valid label."""
     label = hostname.split(".")[0]
     return label if _LABEL.fullmatch(label) else None
 
 
 def host_line(vif: VIF, label: str | None) -> str:
-    """One line of dnsmasq's dhcp-host. ``label``: its name, if it has one."""
+    """Return a dhcp-host line of dnsmasq. ``label``: the name of the guest, if any."""
     addresses = "".join(f",{ipaddress.IPv4Address(address)}" for address in vif.addresses(4)[:1])
     addresses += "".join(f",[{fixed.address}]" for fixed in vif.fixed_ips if fixed.mode == DHCPV6)
     return f"{vif.mac.lower()}{addresses}{f',{label}' if label else ''}\n"
 
 
 def _is_named(lines: str, label: str | None) -> bool:
-    """Whether these lines of dhcp-host have this name, or none."""
+    """Return True if these dhcp-host lines have this name or no name."""
     return all(line.rpartition(",")[2] == label or not _LABEL.fullmatch(line.rpartition(",")[2])
                for line in lines.splitlines())
 
@@ -261,18 +262,21 @@ def of_version(addresses: Sequence[str], version: int) -> list[str]:
 
 
 def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[str]:
-    """The servers that questions are passed on to: the network's own, or the host's (loopback cannot be reached)."""
+    """Return the servers that DNS queries are forwarded to: those of the network, or else those of the host.
+
+    Loopback addresses are left out, since the namespace cannot reach them.
+    """
     if of_version(dns, 4):
         return of_version(dns, 4)
-    found = []
+    servers = []
     for line in (read(resolv_conf) or "").splitlines():
         words = line.split()
         if len(words) >= 2 and words[0] == "nameserver":
             with contextlib.suppress(ValueError):
                 address = plain_ip.address(words[1])
                 if address.version == 4 and not address.is_loopback:
-                    found.append(str(address))
-    return found
+                    servers.append(str(address))
+    return servers
 
 
 def read(path: str) -> str | None:
@@ -289,7 +293,7 @@ def _remove(path: str) -> None:
 
 
 def write(path: str, text: str) -> None:
-    """Replace a file in one go, readable by all. Hidden names are ignored by dnsmasq."""
+    """Replace a file atomically, readable by all users. dnsmasq ignores the hidden temporary file."""
     handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)

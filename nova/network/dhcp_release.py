@@ -1,6 +1,6 @@
-"""Saying for a guest that it needs its addresses no more, so that the DHCP server lets the next owner have them.
+"""DHCP release messages on behalf of guests, so that the DHCP server can assign their addresses again.
 
-Packets of RFC 2131 and RFC 8415, sent inside of the network's namespace.
+Packets of RFC 2131 and RFC 8415, sent in the namespace of the network.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Collection
 from typing import NamedTuple
 
-# The network's interface in its namespace.
+# Name of the interface in the namespace.
 _DEVICE = "gw"
 _ALL_SERVERS = "ff02::1:2"
 _RELEASE = 8
@@ -19,7 +19,7 @@ _CLIENT_ID, _SERVER_ID, _IA_NA, _IA_ADDRESS = 1, 2, 3, 5
 
 
 class Lease6(NamedTuple):
-    """A line of dnsmasq's lease file: who holds an IPv6 address. Identifiers are raw bytes."""
+    """An IPv6 lease in dnsmasq's lease file. Identifiers are raw bytes."""
 
     address: str
     iaid: int
@@ -27,16 +27,16 @@ class Lease6(NamedTuple):
 
 
 def packet(server: str, mac: str, address: str) -> bytes:
-    """A client's DHCPRELEASE of IPv4."""
+    """Return a DHCPRELEASE message (IPv4)."""
     hardware = bytes.fromhex(mac.replace(":", ""))
-    found = struct.pack("!BBBBIHH4s4s4s4s16s64s128s", 1, 1, len(hardware), 0, 0x4E6F7661, 0, 0,
-                        socket.inet_aton(address), bytes(4), bytes(4), bytes(4), hardware, b"", b"")
-    found += b"\x63\x82\x53\x63" + b"\x35\x01\x07" + b"\x36\x04" + socket.inet_aton(server) + b"\xff"
-    return found.ljust(300, b"\0")
+    message = struct.pack("!BBBBIHH4s4s4s4s16s64s128s", 1, 1, len(hardware), 0, 0x4E6F7661, 0, 0,
+                          socket.inet_aton(address), bytes(4), bytes(4), bytes(4), hardware, b"", b"")
+    message += b"\x63\x82\x53\x63" + b"\x35\x01\x07" + b"\x36\x04" + socket.inet_aton(server) + b"\xff"
+    return message.ljust(300, b"\0")
 
 
 def packet_v6(server: bytes, lease: Lease6) -> bytes:
-    """A client's Release of DHCPv6."""
+    """Return a Release message (DHCPv6)."""
     address = _option(_IA_ADDRESS, socket.inet_pton(socket.AF_INET6, lease.address) + bytes(8))
     return (struct.pack("!B", _RELEASE) + b"nov" + _option(_CLIENT_ID, lease.client) + _option(_SERVER_ID, server)
             + _option(_IA_NA, struct.pack("!III", lease.iaid, 0, 0) + address))
@@ -47,35 +47,35 @@ def _option(code: int, value: bytes) -> bytes:
 
 
 def leases_v6(text: str, addresses: Collection[str]) -> tuple[bytes | None, list[Lease6]]:
-    """The server's identifier, and the leases of these addresses, from dnsmasq's lease file."""
-    server, found = None, []
+    """Return the server's identifier and the leases of these addresses from the content of dnsmasq's lease file."""
+    server, leases = None, []
     for line in text.splitlines():
         words = line.split()
         try:
             if len(words) == 2 and words[0] == "duid":
                 server = _raw(words[1])
             elif len(words) >= 5 and words[2] in addresses and words[1].isdecimal():
-                found.append(Lease6(words[2], int(words[1]), _raw(words[4])))
+                leases.append(Lease6(words[2], int(words[1]), _raw(words[4])))
         except (ValueError, binascii.Error):
-            continue  # a line that is being written
-    return server, found
+            continue  # an incomplete line, while dnsmasq writes the file
+    return server, leases
 
 
 def _raw(text: str) -> bytes:
     return bytes.fromhex(text.replace(":", ""))
 
 
-def send(server: str, held: Collection[tuple[str, str]]) -> None:
-    """Release (MAC address, IPv4 address) at this server. Raises OSError."""
+def send(server: str, leases: Collection[tuple[str, str]]) -> None:
+    """Release pairs of MAC address and IPv4 address at this server. Raises OSError."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        # The server must see it come from the network's own interface.
+        # The server requires that the packet arrives from the interface of the network.
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _DEVICE.encode() + b"\0")
-        for mac, address in held:
+        for mac, address in leases:
             sender.sendto(packet(server, mac, address), (server, 67))
 
 
 def send_v6(server: bytes, leases: Collection[Lease6]) -> None:
-    """Release these leases. Raises OSError."""
+    """Release IPv6 leases. Raises OSError."""
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _DEVICE.encode() + b"\0")
         for lease in leases:

@@ -1,8 +1,8 @@
-"""Packet filters as nftables commands: pure text, one transaction at a time.
+"""Packet filters as lists of nftables commands.
 
-Tables, all our own: ``bridge <name>`` filters what guests send and receive on the bridges (``guest_filters`` makes
-their chains); ``ip <name>`` in the root namespace keeps tenants apart from the host and translates addresses; ``ip
-nova`` and ``ip6 nova`` in each network's namespace say what guests may ask of it.
+All tables belong to Nova. ``bridge <name>`` filters traffic of guests on the bridges (``guest_filters`` has the chains
+of guests). ``ip <name>`` in the root namespace isolates tenants from the host and translates addresses. ``ip nova`` and
+``ip6 nova`` in the namespace of each network restrict what guests may request from the namespace.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ import ipaddress
 import re
 from collections.abc import Mapping, Sequence
 
-from nova.network.records import DEVICE, MAC, HostNet
+from nova.network.state_files import DEVICE, MAC, HostNet
 from nova.objects import plain_ip
 
 METADATA = "169.254.169.254"
-# The port of VXLAN between hosts.
+# UDP port of VXLAN between hosts.
 VXLAN_PORT = 4789
-# The set of guests that come from another host, where their flows were learned.
+# Set of the guests that arrived from another host, where their flows were learned.
 MOVED = "moved"
-# The bit in the mark of packets that the filters let through: gates (nova.network.gates) drop what does not have it.
+# Bit in the mark of accepted packets. Egress guards (nova.network.egress_guard) drop packets without this bit.
 PASSED = 0x40000000
 _PASS = f"meta mark set meta mark or {PASSED:#x}"
-# ICMPv6 that neighbours on a link need of one another.
+# ICMPv6 types that IPv6 nodes on a link need.
 _NEIGHBOURS = "{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }"
 
 
 def base(table: str) -> list[str]:
-    """The table and its hooks; harmless where they exist.
+    """Create the table and its hooks, if they do not exist.
 
-    ``ports`` are all ports of our bridges: nothing from there reaches the host's own stack, and what comes from or
-    goes to a port that is not known passes only for ``others``, which an operator has put on a bridge of their own.
+    The set ``ports`` has all ports of Nova's bridges. Packets from there never reach the IP stack of the host. Packets
+    from or to other ports are dropped, except for the set ``others``: ports that an operator added to their own bridge.
     """
     t = f"bridge {table}"
     return [
@@ -40,7 +40,7 @@ def base(table: str) -> list[str]:
         f"add map {t} sent {{ type ifname : verdict; }}",
         f"add map {t} received {{ type ifname : verdict; }}",
         f"add set {t} {MOVED} {{ type ifname; flags timeout; }}",
-        # Before br_netfilter, which would show the frames to the host's IP filters.
+        # Priority before br_netfilter, which would pass the frames to the host's IP filters.
         f"add chain {t} prerouting {{ type filter hook prerouting priority -300; policy accept; }}",
         f"add chain {t} input {{ type filter hook input priority -300; policy accept; }}",
         f"add chain {t} forwarding {{ type filter hook forward priority -300; policy accept; }}",
@@ -60,19 +60,20 @@ def remove_table(table: str) -> list[str]:
 
 
 def port(table: str, device: str, kind: str = "ports") -> list[str]:
-    """A port of one of our bridges that is not filtered; or one of ``others``."""
+    """Add a port of a Nova bridge to the set ``ports``, or another port to the set ``others``."""
     return [f'add element bridge {table} {kind} {{ "{device_name(device)}" }}']
 
 
-def port_gone(table: str, device: str, kind: str = "ports") -> list[str]:
-    # Adding first makes the deletion harmless where the element is not there.
+def remove_port(table: str, device: str, kind: str = "ports") -> list[str]:
+    # The element is added first, since deleting a missing element fails.
     return [*port(table, device, kind), f'delete element bridge {table} {kind} {{ "{device_name(device)}" }}']
 
 
 def wire(table: str, device: str, net: HostNet) -> list[str]:
-    """The port to other hosts: each host has the gateway and the DHCP server of its own guests.
+    """Filter the port to other hosts: traffic of the gateway and the DHCP server must not cross it.
 
-    These are alike everywhere, down to the MAC address: a guest that moves finds them where it comes to.
+    Each host has a gateway and a DHCP server for its guests, with the same addresses on all hosts, so that a migrated
+    guest finds them on its new host.
     """
     name = name_of(device)
     own = f"{{ {net.gateway}, {METADATA} }}"
@@ -89,20 +90,20 @@ def wire(table: str, device: str, net: HostNet) -> list[str]:
     return [*lines, *hook(table, device, name)]
 
 
-def wire_gone(table: str, device: str) -> list[str]:
+def remove_wire(table: str, device: str) -> list[str]:
     name = name_of(device)
     t = f"bridge {table}"
     return [f"add chain {t} sent_{name}", f"add chain {t} received_{name}", *hook(table, device, name),
-            *port_gone(table, device), *unhook(table, device, name)]
+            *remove_port(table, device), *unhook(table, device, name)]
 
 
 def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequence[str] = (),
          unreachable: Sequence[str] = (), floating: Sequence[str] = ()) -> list[str]:
-    """The root namespace's table, replaced as a whole.
+    """Replace the table of the root namespace.
 
-    Tenants reach what is behind ``uplink``, apart from networks that are ``unreachable``, of the host only ``services``
-    (matches on packets), and each other only by ``floating`` addresses, which the namespaces translate. Without
-    ``uplink`` nothing is translated or forwarded.
+    Tenants reach networks behind ``uplink``, except for ``unreachable`` networks. They reach only the ``services`` of
+    the host (packet matches), and other tenants only by ``floating`` addresses, which the namespaces translate.
+    Without ``uplink`` nothing is translated or forwarded.
     """
     t = f"ip {table}"
     links = [net.uplink_port for net in nets if net.link is not None]
@@ -116,11 +117,11 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequ
         f"add chain {t} forwarding {{ type filter hook forward priority -10; policy accept; }}",
         f"add chain {t} leaving {{ type filter hook postrouting priority 300; policy accept; }}",
         f"add chain {t} postrouting {{ type nat hook postrouting priority 100; policy accept; }}",
-        # Where br_netfilter is on, bridged packets come by; overlapping networks would share entries, and, were this
-        # not before fragments are put together, packets.
+        # With br_netfilter, bridged packets pass here. Without notrack, overlapping networks would share connection
+        # tracking entries. The priority is before defragmentation, which would mix fragments of these networks.
         f"add rule {t} tracking iifname @bridges notrack",
         f"add rule {t} leaving oifname @links {_PASS}",
-        # Whoever can send VXLAN to a host is in all its networks.
+        # A sender of VXLAN packets to a host has access to all its networks.
         f"add rule {t} input iifname @links udp dport {VXLAN_PORT} drop",
         f"add rule {t} forwarding iifname @links udp dport {VXLAN_PORT} drop",
         f"add rule {t} input iifname @links ct state established,related accept",
@@ -150,8 +151,8 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequ
     ]
 
 
-def inside() -> list[str]:
-    """The tables in a network's namespace: what guests may ask of it, and the way out."""
+def namespace() -> list[str]:
+    """Replace the tables in the namespace of a network: services for guests, and forwarding to the uplink."""
     t, six = "ip nova", "ip6 nova"
     return [
         f"add table {t}", f"delete table {t}", f"add table {t}",
@@ -159,7 +160,7 @@ def inside() -> list[str]:
         f"add chain {t} forwarding {{ type filter hook forward priority 0; policy drop; }}",
         f"add chain {t} prerouting {{ type nat hook prerouting priority -100; policy accept; }}",
         f"add chain {t} postrouting {{ type nat hook postrouting priority 100; policy accept; }}",
-        # Floating address -> fixed address, and back.
+        # Floating address -> fixed address, and fixed address -> floating address.
         f"add map {t} floating {{ type ipv4_addr : ipv4_addr; }}",
         f"add map {t} fixed {{ type ipv4_addr : ipv4_addr; }}",
         f'add rule {t} prerouting iifname "out" dnat to ip daddr map @floating',
@@ -171,7 +172,7 @@ def inside() -> list[str]:
         f'add rule {t} input iifname "gw" ip daddr {METADATA} tcp dport 80 accept',
         f"add rule {t} input icmp type echo-request accept",
         f'add rule {t} input iifname "gw" meta l4proto tcp reject with tcp reset',
-        # Also said in the root namespace; but a flush there does not reach here.
+        # Also dropped in the root namespace, but a flush there does not affect this table.
         f"add rule {t} forwarding udp dport {VXLAN_PORT} drop",
         f"add rule {t} forwarding ct state established,related accept",
         f'add rule {t} forwarding iifname "gw" oifname "out" ip daddr != 169.254.0.0/16 accept',
@@ -190,11 +191,11 @@ def inside() -> list[str]:
     ]
 
 
-def translated(leads: Mapping[str, str]) -> list[str]:
-    """In a network's namespace: these floating addresses lead to these fixed ones, and no others lead anywhere."""
+def translate(mapping: Mapping[str, str]) -> list[str]:
+    """Replace the floating addresses in the namespace of a network. ``mapping``: floating -> fixed address."""
     t = "ip nova"
     pairs = [(str(ipaddress.IPv4Address(floating)), str(ipaddress.IPv4Address(fixed)))
-             for floating, fixed in sorted(leads.items())]
+             for floating, fixed in sorted(mapping.items())]
     return [f"flush map {t} floating", f"flush map {t} fixed",
             *(f"add element {t} floating {{ {floating} : {fixed} }}" for floating, fixed in pairs),
             *(f"add element {t} fixed {{ {fixed} : {floating} }}" for floating, fixed in pairs)]
@@ -213,21 +214,21 @@ def unhook(table: str, device: str, name: str) -> list[str]:
 
 def device_name(name: str) -> str:
     if not DEVICE.fullmatch(name):
-        raise ValueError(f"{name!r} is no name for a network device")
+        raise ValueError(f"{name!r} is not a valid name of a network device")
     return name
 
 
 def name_of(device: str) -> str:
-    """A device's name as part of the names of chains and sets."""
+    """Return a device's name as a part of names of chains and sets."""
     return re.sub(r"[^A-Za-z0-9]", "_", device_name(device))
 
 
 def mac_address(value: str) -> str:
     if not MAC.fullmatch(value):
-        raise ValueError(f"{value!r} is no MAC address")
+        raise ValueError(f"{value!r} is not a MAC address")
     return value.lower()
 
 
 def raw_v6(addresses: Sequence[str]) -> str:
-    """IPv6 addresses as they are inside of a packet's payload."""
+    """Return IPv6 addresses as nftables integers, for matches on the payload of packets."""
     return "{ " + ", ".join(f"{int(plain_ip.v6_address(address)):#034x}" for address in addresses) + " }"

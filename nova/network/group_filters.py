@@ -1,7 +1,7 @@
-"""The packet filters of a security group, as nftables commands: once on a host, however many guests are in it.
+"""The packet filters of a security group as nftables commands, shared by all guests of the group on a host.
 
-Guests jump to the chains of their groups. Who is in a group that rules name is a set, so that a server that comes or
-goes changes the elements of one set and no rule.
+The chains of a guest jump to the chains of its groups. The members of a group are a set, so that a new or deleted
+server changes elements of a set and no rule.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ from nova.network.filters import mac_address
 from nova.objects import plain_ip
 from nova.objects.network import GroupFilter
 
-# What the chains of groups begin with, and no other chain.
+# Prefix of the names of group chains. No other chain has this prefix.
 PREFIX = "group"
 _CHAINS = {4: PREFIX, 6: f"{PREFIX}6"}
 
 
 def jumps(group_ids: Sequence[int], version: int) -> list[str]:
-    """What the filters of a guest in these groups say of one version of IP."""
+    """Return the rules of a guest that jump to the chains of these groups, for one version of IP."""
     return [f"jump {_CHAINS[version]}_{group_id:d}" for group_id in group_ids]
 
 
-def there(table: str, group_id: int) -> list[str]:
-    """The chains of a group, as they are; made, and empty, if there are none."""
+def ensure_chains(table: str, group_id: int) -> list[str]:
+    """Create the chains of a group, empty, unless they exist."""
     return [f"add chain bridge {table} {chain}_{group_id:d}" for chain in _CHAINS.values()]
 
 
-def group(table: str, told: GroupFilter) -> list[str]:
-    """The chains of a group and who is in it, made new. Raises ValueError for bad values."""
+def replace(table: str, group: GroupFilter) -> list[str]:
+    """Replace the chains and the members of a group. Raises ValueError for invalid values."""
     t = f"bridge {table}"
-    lines = [*there(table, told.id), *(f"flush chain {t} {chain}_{told.id:d}" for chain in _CHAINS.values())]
-    lines += [line for other in sorted({told.id, *told.named()}) for line in _sets(table, other)]
+    lines = [*ensure_chains(table, group.id), *(f"flush chain {t} {chain}_{group.id:d}" for chain in _CHAINS.values())]
+    lines += [line for other in sorted({group.id, *group.named()}) for line in _sets(table, other)]
     members = [(mac_address(mac), plain_ip.address(member))
-               for mac, member in zip(told.macs, told.members, strict=False)]
+               for mac, member in zip(group.macs, group.members, strict=False)]
     for version, chain in _CHAINS.items():
-        name = ingress.members(told.id, version)
-        found = ", ".join(f"{mac} . {member}" for mac, member in members if member.version == version)
-        lines += [f"flush set {t} {name}", *([f"add element {t} {name} {{ {found} }}"] if found else [])]
-        lines += [f"add rule {t} {chain}_{told.id:d} {rule}" for rule in ingress.accepted(told.rules, version)]
+        name = ingress.members(group.id, version)
+        elements = ", ".join(f"{mac} . {member}" for mac, member in members if member.version == version)
+        lines += [f"flush set {t} {name}", *([f"add element {t} {name} {{ {elements} }}"] if elements else [])]
+        lines += [f"add rule {t} {chain}_{group.id:d} {rule}" for rule in ingress.accepted(group.rules, version)]
     return lines
 
 
-def gone(table: str, group_ids: Sequence[int]) -> list[str]:
-    """Remove all there may be about groups that no guest and no other group names."""
+def remove(table: str, group_ids: Sequence[int]) -> list[str]:
+    """Remove the chains and sets of groups that no guest and no other group uses."""
     t = f"bridge {table}"
     chains = [f"{chain}_{group_id:d}" for group_id in group_ids for chain in _CHAINS.values()]
     return [
-        *(line for group_id in group_ids for line in (*there(table, group_id), *_sets(table, group_id))),
+        *(line for group_id in group_ids for line in (*ensure_chains(table, group_id), *_sets(table, group_id))),
         *(f"flush chain {t} {chain}" for chain in chains), *(f"delete chain {t} {chain}" for chain in chains),
         *(f"delete set {t} {ingress.members(group_id, version)}" for group_id in group_ids for version in _CHAINS),
     ]

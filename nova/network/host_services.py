@@ -1,4 +1,4 @@
-"""What guests may ask of their host, and what they do not reach behind it: [network]host_services and unreachable."""
+"""Host services that guests may use, and networks that they cannot reach: [network]host_services, unreachable."""
 
 from __future__ import annotations
 
@@ -8,50 +8,52 @@ from collections.abc import Sequence
 from nova import exception
 from nova.conf import CONF
 from nova.network.dhcp import upstream
-from nova.network.records import HostNet
+from nova.network.state_files import HostNet
 
 
 def matches(addresses: Sequence[tuple[str, str]], uplink: str | None, nets: Sequence[HostNet]) -> list[str]:
-    """The packets to the host that are let in, as nftables matches. ``addresses``: (device, address) of the host.
+    """Return nftables matches of the packets from guests that the host accepts.
 
-    Apart from what the option opens these are questions to name servers of ``nets`` that are the host's own addresses:
-    the DNS servers of the networks pass them on. Raises NetworkSetupError for a bad option.
+    ``addresses``: (device, address) of the host. Besides the configured services the host accepts DNS queries if a name
+    server of ``nets`` has an address of the host, to which the DNS servers of the networks forward queries.
+    Raises NetworkSetupError for an invalid option.
     """
     public = sorted({address for device, address in addresses if device == uplink})
-    found = []
+    accepted = []
     for service in CONF.network.host_services:
-        what, _at, where = service.partition("@")
-        protocol, _slash, port = what.partition("/")
-        targets = [_address(service, where)] if where else public
+        protocol_port, _at, address = service.partition("@")
+        protocol, _slash, port = protocol_port.partition("/")
+        targets = [_address(service, address)] if address else public
         if port and int(port) > 65535:
-            raise exception.NetworkSetupError(reason=f"[network]host_services: {service} has no such port")
+            raise exception.NetworkSetupError(reason=f"[network]host_services: the port of {service} is above 65535")
         if targets:
             match = f"{protocol} dport {port}" if port else "ip protocol icmp"
-            found.append(f"{_to(targets)} {match}")
+            accepted.append(f"{_match(targets)} {match}")
     own = {address for _device, address in addresses}
     servers = sorted(own & {server for net in nets for server in upstream(net.dns)})
     if servers:
-        found += [f"{_to(servers)} {protocol} dport 53" for protocol in ("udp", "tcp")]
-    return found
+        accepted += [f"{_match(servers)} {protocol} dport 53" for protocol in ("udp", "tcp")]
+    return accepted
 
 
 def unreachable() -> list[str]:
-    """The networks behind the uplink that are closed to guests. Raises NetworkSetupError for a bad option."""
-    found = []
+    """Return the networks that guests cannot reach. Raises NetworkSetupError for an invalid option."""
+    networks = []
     for network in CONF.network.unreachable:
         try:
-            found.append(ipaddress.IPv4Network(network, strict=False))
+            networks.append(ipaddress.IPv4Network(network, strict=False))
         except ValueError as error:
             raise exception.NetworkSetupError(reason=f"[network]unreachable: {error}") from error
-    return [str(network) for network in ipaddress.collapse_addresses(found)]
+    return [str(network) for network in ipaddress.collapse_addresses(networks)]
 
 
 def _address(service: str, value: str) -> str:
     try:
         return str(ipaddress.IPv4Address(value))
     except ValueError as error:
-        raise exception.NetworkSetupError(reason=f"[network]host_services: {service} has no IPv4 address") from error
+        raise exception.NetworkSetupError(reason=f"[network]host_services: {value} in {service} is not an IPv4 address"
+                                            ) from error
 
 
-def _to(targets: Sequence[str]) -> str:
+def _match(targets: Sequence[str]) -> str:
     return f"ip daddr {{ {', '.join(targets)} }}"

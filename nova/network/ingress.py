@@ -1,4 +1,4 @@
-"""Security group rules as nftables matches, of one version of IP at a time. Pure text."""
+"""Security group rules as nftables rules, for one version of IP at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nova.objects.network import FilterRule
 
 LOG = logging.getLogger(__name__)
 
-# By version: the packet's header, what names its protocol, and the ICMP that belongs to it.
+# IP version -> nftables expressions of the header, of the protocol field, of ICMP and of ICMP as a protocol.
 _HEADER = {4: "ip", 6: "ip6"}
 _PROTOCOL = {4: "ip protocol", 6: "meta l4proto"}
 _ICMP = {4: "icmp", 6: "icmpv6"}
@@ -20,38 +20,42 @@ _ICMP_NAME = {4: "icmp", 6: "ipv6-icmp"}
 
 
 def accepted(rules: Iterable[FilterRule], version: int) -> list[str]:
-    """What is let in. No sources means anybody; what cannot be expressed is left out (closed)."""
+    """Return nftables rules that accept the traffic that these rules allow.
+
+    A rule without sources allows all senders. A rule that nftables cannot express is left out (dropped).
+    """
     lines: list[str] = []
     for rule in rules:
         sources = _sources(rule.sources, version) if rule.group is None else (
             f"ether saddr . {_HEADER[version]} saddr @{members(rule.group, version)}")
         match = _match(rule, version)
         if match is None:
-            LOG.warning("Leaving out an ingress rule that packet filters cannot express: %s", rule)
+            LOG.warning("Ignoring an ingress rule that packet filters cannot express, its traffic is dropped: %s", rule)
         elif sources is not None:
-            lines.append(" ".join(part for part in (sources, match, "accept") if part))
+            lines.append(" ".join(filter(None, (sources, match, "accept"))))
     return list(dict.fromkeys(lines))
 
 
 def members(group_id: int, version: int) -> str:
-    """The name of the set of a security group's interfaces: their MAC addresses and addresses of one version.
+    """Return the name of the set of a security group's interfaces: MAC address and IP address of one version.
 
-    Two networks may have the same addresses, but no two interfaces the same MAC address, and a guest sends in its own.
+    The MAC address is included because networks may have the same IP addresses. MAC addresses are unique, and a guest
+    cannot forge its own.
     """
     return f"interfaces{'' if version == 4 else version}_{group_id:d}"
 
 
 def _sources(sources: Sequence[str], version: int) -> str | None:
-    """The match on the sender; "" for anybody, None for nobody of this version."""
+    """Return a match of the sender: "" for all senders, None if no source has this IP version."""
     if not sources:
         return ""
     try:
-        known = [plain_ip.network(source, strict=False) for source in sources]
+        parsed = [plain_ip.network(source, strict=False) for source in sources]
     except ValueError:
-        LOG.warning("Leaving out an ingress rule with sources that are no networks: %s", sources)
+        LOG.warning("Ignoring an ingress rule with invalid sources, its traffic is dropped: %s", sources)
         return None
     networks: list[Any] = list(ipaddress.collapse_addresses(
-        [net for net in known if net.version == version]))  # type: ignore[type-var]
+        [net for net in parsed if net.version == version]))  # type: ignore[type-var]
     if not networks:
         return None
     if networks[0].prefixlen == 0:
@@ -60,7 +64,7 @@ def _sources(sources: Sequence[str], version: int) -> str | None:
 
 
 def _match(rule: FilterRule, version: int) -> str | None:
-    """The match on protocol and ports (ICMP: type and code); None when there is no such thing."""
+    """Return a match of protocol and ports (ICMP: type and code), or None if the rule is invalid."""
     first = rule.from_port if rule.from_port is not None and rule.from_port >= 0 else None
     last = rule.to_port if rule.to_port is not None and rule.to_port >= 0 else None
     protocol = (rule.protocol or "").lower()

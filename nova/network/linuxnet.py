@@ -1,8 +1,9 @@
-"""Networks of this host by Linux bridges, namespaces, dnsmasq and nftables. Needs root.
+"""Networks on this host with Linux bridges, namespaces, dnsmasq and nftables. Needs root.
 
-The pieces: ``plumbing`` (devices), ``tunnels`` (to other hosts), ``dhcp`` (dnsmasq), ``filters`` and ``guest_filters``
-(packet filters), ``ruleset`` and ``gates`` (they stay, or all is closed), ``records`` (what is plugged, for the next
-start). A VIF on a network that is up costs one process, and one more when its device comes.
+Modules: ``plumbing`` (devices), ``tunnels`` (VXLAN to other hosts), ``dhcp`` and ``dns`` (dnsmasq), ``filters`` and
+``guest_filters`` (packet filters), ``ruleset`` (restores the filters), ``egress_guard`` (closes ports while filters are
+missing), ``state_files`` (plugged interfaces, for the next start). Plugging a VIF into a network that is up starts one
+process, and another one when its device appears.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ import msgspec
 
 from nova import context, exception
 from nova.conf import CONF
-from nova.network import filters, gates, guest_filters, host_services, plumbing, records
-from nova.network.asking import Asker
+from nova.network import egress_guard, filters, guest_filters, host_services, plumbing, state_files
 from nova.network.base import HostNetwork
 from nova.network.dhcp import DhcpServer
+from nova.network.dns import DnsRecords
 from nova.network.floating import FloatingAddresses
 from nova.network.groups import Groups
-from nova.network.names import Names
-from nova.network.records import Guest, HostNet
-from nova.network.ruleset import Part, Ruleset
+from nova.network.poller import Poller
+from nova.network.ruleset import FilterBlock, Ruleset
+from nova.network.state_files import Guest, HostNet
 from nova.network.tunnels import Tunnels
 from nova.objects.floating_ip_dns import ServedDomain
 from nova.objects.instance import Instance
@@ -35,87 +36,90 @@ from nova.rpcapi.network_hosts import NetworkHosts
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks whether the DHCP servers live, and whether the packet filters are what they shall be.
+# Interval in seconds of the checks of DHCP servers and of packet filters.
 WATCH_INTERVAL = 2
-# The part of the filters that keeps tenants apart from the host.
+# Name of the filter block that isolates tenants from the host.
 _HOST = ""
 _GUEST_LOCKS = 64
-# Guests whose rules are asked for at once.
+# Number of guests per RPC call that requests rules.
 _PAGE = 500
 
 
 class LinuxNetwork(HostNetwork):
+    """The network back end "linux"."""
+
     def __init__(self) -> None:
-        self._tag = records.tag(CONF.state_path)
+        self._tag = state_files.tag(CONF.state_path)
         self._table = f"nova_{self._tag}"
-        self._records = records.Records(CONF.state_path)
-        self._rules = records.RuleBook()
+        self._state = state_files.StateFiles(CONF.state_path)
+        self._rules = state_files.NewestRules()
         self._filters = Ruleset(self._table)
         self._groups = Groups(CONF.state_path, self._table, self._filters)
-        self._gates = gates.Gates()
-        self._tunnels = Tunnels(self._records, self._network_lock)
+        self._guards = egress_guard.Guards()
+        self._tunnels = Tunnels(self._state, self._network_lock)
         self._floating = FloatingAddresses(CONF.state_path)
-        self._names = Names(CONF.state_path, self._tag)
-        # Taken in this order: of the guest (several share one), of its networks by id, of the host.
+        self._dns = DnsRecords(CONF.state_path, self._tag)
+        # Lock order: the guest (guests share locks), its networks by id, the host.
         self._guest_locks = [threading.RLock() for _number in range(_GUEST_LOCKS)]
         self._locks: dict[str, threading.RLock] = collections.defaultdict(threading.RLock)
-        self._lock = threading.Lock()  # of _locks and _up
-        self._host_lock = threading.RLock()  # what networks share: link numbers and the root namespace's table
+        self._lock = threading.Lock()  # protects _locks and _up
+        self._host_lock = threading.RLock()  # protects link numbers and the filters of the host
         self._up: dict[str, HostNet] = {}
         self._host: str | None = None
-        self._desk: NetworkHosts | None = None
-        self._rules_asker = Asker("the rules of guests", self._ask_rules)
-        self._names_asker = Asker("names of floating addresses", self._ask_names)
+        self._conductor: NetworkHosts | None = None
+        self._rules_poller = Poller("the rules of guests", self._poll_rules)
+        self._dns_poller = Poller("DNS records of floating addresses", self._poll_dns)
         self._watchers: list[threading.Thread] = []
         self._stop = threading.Event()
 
     # --- the interface --------------------------------------------------------------------------
-    def connect(self, host: str, desk: NetworkHosts) -> None:
-        self._host, self._desk = host, desk
-        self._tunnels.connect(host, desk)
+    def connect(self, host: str, conductor: NetworkHosts) -> None:
+        self._host, self._conductor = host, conductor
+        self._tunnels.connect(host, conductor)
 
     def start(self, instances: Sequence[Instance]) -> None:
-        known = self._records_of_guests()
+        plugged = self._plugged_guests()
         wanted = {instance.uuid: instance for instance in instances}
-        for uuid in known.keys() - wanted.keys():
-            # Whether it may stay is for others to say: until then it keeps its network.
-            self._try("restore", uuid, self._restore, uuid, known[uuid])
+        for uuid in plugged.keys() - wanted.keys():
+            # nova-compute decides later whether the guest stays; until then the guest keeps its network.
+            self._try("restore", uuid, self._restore, uuid, plugged[uuid])
         for uuid, instance in wanted.items():
-            if instance.network_info and uuid not in known:
-                LOG.warning("The rules of %s are not known here: closed until they are told", uuid)
-            self._try("restore", uuid, self.plug, instance, _newest(known.get(uuid, ())))
-        for network_id in self._records.networks():
+            if instance.network_info and uuid not in plugged:
+                LOG.warning("[instance: %s] No security group rules are stored on this host: all ingress is blocked "
+                            "until the conductor sends the rules", uuid)
+            self._try("restore", uuid, self.plug, instance, _newest(plugged.get(uuid, ())))
+        for network_id in self._state.networks():
             with self._network_lock(network_id):
-                uuids, net = self._records.guest_ids(network_id), self._records.network(network_id)
+                uuids, net = self._state.guest_ids(network_id), self._state.network(network_id)
                 if uuids and net:
                     DhcpServer(net, self._tag).keep_only(uuids)
                 elif not uuids:
                     self._try("remove network", network_id, self._remove_network, network_id, None)
-        self._try("answer for", "floating addresses", self._floating.answer)
+        self._try("set up", "floating addresses", self._floating.answer)
         self._watch()
         self._tunnels.start()
-        if self._desk is not None:
-            self._rules_asker.start()
-            self._names_asker.start()
+        if self._conductor is not None:
+            self._rules_poller.start()
+            self._dns_poller.start()
 
     def stop(self) -> None:
         self._stop.set()
         self._tunnels.stop()
-        self._rules_asker.stop()
-        self._names_asker.stop()
+        self._rules_poller.stop()
+        self._dns_poller.stop()
 
     def guests(self) -> set[str]:
-        return {uuid for network_id in self._records.networks() for uuid in self._records.guest_ids(network_id)}
+        return {uuid for network_id in self._state.networks() for uuid in self._state.guest_ids(network_id)}
 
     def plug(self, instance: Instance, rules: RuleSet) -> None:
         moved = None not in (self._host, instance.host) and self._host != instance.host
         self._plug(instance.uuid, instance.hostname, instance.network_info, rules, alone=True, moved=moved)
-        LOG.info("Interfaces of %s are ready on this host: %s", instance.uuid,
-                 ", ".join(map(_named, instance.network_info)) or "none")
+        LOG.info("[instance: %s] Plugged network interfaces: %s", instance.uuid,
+                 ", ".join(map(_described, instance.network_info)) or "none")
 
     def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None:
         self._plug(instance.uuid, instance.hostname, [vif], rules, alone=False)
-        LOG.info("Interface %s of %s is ready on this host: %s", vif.id, instance.uuid, _named(vif))
+        LOG.info("[instance: %s] Plugged network interface %s: %s", instance.uuid, vif.id, _described(vif))
 
     def unplug(self, instance: Instance) -> None:
         self._unplug(instance.uuid, _by_network(instance.uuid, instance.network_info, check=False))
@@ -128,147 +132,151 @@ class LinuxNetwork(HostNetwork):
         self._unplug(uuid, {})
 
     def refresh_rules(self, uuid: str, rules: RuleSet) -> None:
-        made: dict[str, Part] = {}
+        blocks: dict[str, FilterBlock] = {}
         with self._guest_lock(uuid), contextlib.ExitStack() as stack:
-            rules = self._heard(uuid, rules)
-            networks = sorted(self._records.networks_of(uuid))
-            here: list[tuple[HostNet, Guest]] = []
+            rules = self._newest_rules(uuid, rules)
+            networks = sorted(self._state.networks_of(uuid))
+            plugged: list[tuple[HostNet, Guest]] = []
             for network_id in networks:
                 stack.enter_context(self._network_lock(network_id))
             for network_id in networks:
-                net, guest = self._records.network(network_id), self._records.guest(network_id, uuid)
+                net, guest = self._state.network(network_id), self._state.guest(network_id, uuid)
                 if net is None or guest is None:
                     continue
                 guest.rules, guest.ingress = RuleSet(), rules
-                self._records.save_guest(network_id, guest)
-                made.update(self._parts(net, guest.vifs, rules))
-                here.append((net, guest))
-            made = self._filters.unlike(made)
+                self._state.save_guest(network_id, guest)
+                blocks.update(self._blocks(net, guest.vifs, rules))
+                plugged.append((net, guest))
+            blocks = self._filters.changed(blocks)
             if networks:
-                self._change(rules, made)
-            for net, guest in here:
-                self._lead(net, guest)
+                self._change(rules, blocks)
+            for net, guest in plugged:
+                self._update_floating(net, guest)
 
     def refresh_groups(self, filters: Sequence[GroupFilter]) -> None:
         self._groups.refresh(filters)
 
-    def _heard(self, uuid: str, told: RuleSet) -> RuleSet:
-        """What a guest lets in after this was told; its groups are remembered for themselves."""
-        self._groups.hear(told.filters)
-        return self._rules.newest(uuid, msgspec.structs.replace(told, filters=[]))
+    def _newest_rules(self, uuid: str, received: RuleSet) -> RuleSet:
+        """Return the newest rules of a guest, after storing the received rules and security groups."""
+        self._groups.store(received.filters)
+        return self._rules.update(uuid, msgspec.structs.replace(received, filters=[]))
 
-    def _change(self, rules: RuleSet, made: dict[str, Part], gone: dict[str, list[str]] | None = None) -> None:
-        """Make these filters of a guest new, and of its groups what is not made yet."""
+    def _change(self, rules: RuleSet, blocks: dict[str, FilterBlock],
+                removed: dict[str, list[str]] | None = None) -> None:
+        """Change filter blocks of a guest, and add missing blocks of its security groups."""
         with self._groups.lock:
-            made = {**self._groups.parts(rules.groups), **made}
-            if made or gone:
-                self._filters.change(made, gone)
+            blocks = {**self._groups.missing_blocks(rules.groups), **blocks}
+            if blocks or removed:
+                self._filters.change(blocks, removed)
 
-    def _ask_rules(self) -> None:
-        """The conductor's word on the rules of all guests here, where ours is older."""
-        assert self._desk is not None
-        here = {uuid: _newest(guests) for uuid, guests in self._records_of_guests().items()}
-        # Rules in the words of the last release do not change with the groups.
-        known = {uuid: rules.version if not rules.rules and self._groups.complete(rules.groups) else 0
-                 for uuid, rules in here.items()}
-        uuids = sorted(known)
+    def _poll_rules(self) -> None:
+        """Request newer rules of all guests here from the conductor."""
+        assert self._conductor is not None
+        stored = {uuid: _newest(guests) for uuid, guests in self._plugged_guests().items()}
+        # Version 0 requests all rules: rules in the format of the previous release do not follow changes of groups.
+        versions = {uuid: rules.version if not rules.rules and self._groups.complete(rules.groups) else 0
+                    for uuid, rules in stored.items()}
+        uuids = sorted(versions)
         for start in range(0, len(uuids), _PAGE):
             page = uuids[start:start + _PAGE]
-            told = self._desk.rules(context.admin(), {uuid: known[uuid] for uuid in page}, grouped=True)
-            for rules in told.values():
-                self._groups.hear(rules.filters)
-            for uuid, rules in told.items():
+            newer = self._conductor.rules(context.admin(), {uuid: versions[uuid] for uuid in page}, grouped=True)
+            for rules in newer.values():
+                self._groups.store(rules.filters)
+            for uuid, rules in newer.items():
                 self.refresh_rules(uuid, rules)
         with self._groups.lock:
-            self._groups.tidy({group_id for guests in self._records_of_guests().values()
-                               for group_id in _newest(guests).groups})
+            self._groups.remove_unused({group_id for guests in self._plugged_guests().values()
+                                        for group_id in _newest(guests).groups})
 
     def refresh_peers(self, peers: Peers) -> None:
-        self._tunnels.told(peers)
+        self._tunnels.update_peers(peers)
 
     def refresh_names(self, domains: Sequence[ServedDomain]) -> None:
-        self._names.hear(domains, self._reread_names)
+        self._dns.update(domains, self._reload_dns)
 
-    def _reread_names(self) -> None:
-        # Also those that are being started: they read it later than they can be told to.
+    def _reload_dns(self) -> None:
         for net in self._networks():
-            DhcpServer(net, self._tag).reread()
+            DhcpServer(net, self._tag).reload()
 
-    def _ask_names(self) -> None:
-        """The conductor's word on the names that guests may ask for, some domains at a time."""
-        assert self._desk is not None
+    def _poll_dns(self) -> None:
+        """Request newer DNS records from the conductor."""
+        assert self._conductor is not None
         assert self._host is not None
-        desk, host = self._desk, self._host
-        self._names.ask(lambda known: desk.names(context.admin(), host, known), self._reread_names)
+        conductor, host = self._conductor, self._host
+        self._dns.poll(lambda versions: conductor.names(context.admin(), host, versions), self._reload_dns)
 
     # --- guests ---------------------------------------------------------------------------------
     def _plug(self, uuid: str, hostname: str, vifs: Sequence[VIF], rules: RuleSet, alone: bool,
               moved: bool = False) -> None:
-        """Make these interfaces ready. ``alone``: the guest has no others (any more); ``moved``: it runs elsewhere."""
+        """Plug interfaces of a guest.
+
+        ``alone``: these are all interfaces of the guest, and all others are unplugged. ``moved``: the guest is about to
+        arrive from another host.
+        """
         by_network = _by_network(uuid, vifs)
-        here: list[tuple[HostNet, Guest]] = []
-        made: dict[str, Part] = {}
+        plugged: list[tuple[HostNet, Guest]] = []
+        blocks: dict[str, FilterBlock] = {}
         stale: dict[str, list[str]] = {}
         with self._guest_lock(uuid):
-            rules = self._heard(uuid, rules)
+            rules = self._newest_rules(uuid, rules)
             with contextlib.ExitStack() as stack:
-                # In one order everywhere, so that two guests never wait for each other.
+                # Always in the same order, to avoid deadlocks.
                 for network_id in sorted(by_network):
                     stack.enter_context(self._network_lock(network_id))
-                for network_id, found in sorted(by_network.items()):
-                    before = self._records.guest(network_id, uuid) or Guest(uuid=uuid)
-                    new = {vif.id for vif in found}
-                    kept = [] if alone else [vif for vif in before.vifs if vif.id not in new]
-                    guest = Guest(uuid=uuid, hostname=hostname, vifs=[*kept, *found], ingress=rules)
-                    net = self._plug_network(records.of_vif(found[0]), guest)
-                    stale.update(self._gone({vif.devname for vif in before.vifs}
-                                            - {vif.devname for vif in guest.vifs}))
-                    made.update(self._parts(net, found, rules, moved))
-                    here.append((net, guest))
-                if made or stale:
-                    self._change(rules, made, stale)
-                for net, guest in here:
-                    self._lead(net, guest)
-            gone = set(self._records.networks_of(uuid)) - by_network.keys() if alone else set()
-            for network_id in sorted(gone):
+                for network_id, present in sorted(by_network.items()):
+                    before = self._state.guest(network_id, uuid) or Guest(uuid=uuid)
+                    new = {vif.id for vif in present}
+                    others = [] if alone else [vif for vif in before.vifs if vif.id not in new]
+                    guest = Guest(uuid=uuid, hostname=hostname, vifs=[*others, *present], ingress=rules)
+                    net = self._plug_network(state_files.network_of_vif(present[0]), guest)
+                    stale.update(self._removals({vif.devname for vif in before.vifs}
+                                                - {vif.devname for vif in guest.vifs}))
+                    blocks.update(self._blocks(net, present, rules, moved))
+                    plugged.append((net, guest))
+                if blocks or stale:
+                    self._change(rules, blocks, stale)
+                for net, guest in plugged:
+                    self._update_floating(net, guest)
+            left = set(self._state.networks_of(uuid)) - by_network.keys() if alone else set()
+            for network_id in sorted(left):
                 with self._network_lock(network_id):
                     self._unplug_network(network_id, uuid, [], None)
 
     def _restore(self, uuid: str, guests: Sequence[Guest]) -> None:
-        """Plug a guest again as it was."""
+        """Plug the interfaces of a guest again, as stored in its state files."""
         vifs = [vif for guest in guests for vif in guest.vifs]
         if vifs:
             self._plug(uuid, guests[0].hostname, vifs, _newest(guests), alone=True)
 
     def _unplug(self, uuid: str, by_network: dict[str, list[VIF]]) -> None:
         with self._guest_lock(uuid):
-            for network_id in sorted({*self._records.networks_of(uuid), *by_network}):
+            for network_id in sorted({*self._state.networks_of(uuid), *by_network}):
                 with self._network_lock(network_id):
                     self._unplug_network(network_id, uuid, by_network.get(network_id, []), None)
 
-    # --- one network, under its lock ------------------------------------------------------------
+    # --- one network; callers hold its lock ------------------------------------------------------------
     def _plug_network(self, net: HostNet, guest: Guest) -> HostNet:
-        """Network and DHCP of a guest. Its packet filters are still to be made."""
-        net = self._settle(net)
-        self._records.save_guest(net.id, guest)
+        """Set up the network and the DHCP reservations of a guest, but not its packet filters."""
+        net = self._store_network(net)
+        self._state.save_guest(net.id, guest)
         self._bring_up(net)
         DhcpServer(net, self._tag).reserve(guest)
         return net
 
-    def _settle(self, net: HostNet) -> HostNet:
-        """Record the network, with a link number if it has a way out."""
-        recorded = self._records.network(net.id)
+    def _store_network(self, net: HostNet) -> HostNet:
+        """Store the network, with a link number if it has an uplink."""
+        stored = self._state.network(net.id)
         net.tunnel = plumbing.tunnel_address() if net.vni is not None else None
         with self._host_lock:
-            net.link = recorded.link if recorded else None
+            net.link = stored.link if stored else None
             if plumbing.uplink() is None:
                 net.link = None
             elif net.link is None:
-                others = [self._records.network(other) for other in self._records.networks() if other != net.id]
+                others = [self._state.network(other) for other in self._state.networks() if other != net.id]
                 taken = {other.link for other in others if other and other.link is not None}
                 net.link = plumbing.free_link(net.id, taken, plumbing.addresses())
-            if net != recorded:
-                self._records.save_network(net)
+            if net != stored:
+                self._state.save_network(net)
         return net
 
     def _bring_up(self, net: HostNet) -> None:
@@ -280,108 +288,111 @@ class LinuxNetwork(HostNetwork):
         ports = filters.port(self._table, net.bridge_port)
         for device in plumbing.other_ports(net, self._tag):
             ports += filters.port(self._table, device, "others")
-        made = {net.bridge_port: _always(ports, gates.port())}
+        blocks = {net.bridge_port: _fixed_block(ports, egress_guard.port())}
         if net.wire_port:
-            # An interface of the host's own, given to a network as it is, may have other uses.
-            ours = net.vni is not None or net.vlan is not None
-            made[net.wire_port] = _always(filters.wire(self._table, net.wire_port, net), gates.port() if ours else None)
+            # No guard at an interface of the host that is bridged as a whole: it may carry other traffic.
+            exclusive = net.vni is not None or net.vlan is not None
+            blocks[net.wire_port] = _fixed_block(filters.wire(self._table, net.wire_port, net),
+                                                 egress_guard.port() if exclusive else None)
         with self._host_lock:
-            self._filters.change({**made, _HOST: self._host_table(self._networks())})
-        self._names.make()
+            self._filters.change({**blocks, _HOST: self._host_table(self._networks())})
+        self._dns.write_hosts_file()
         server.ensure()
-        for guest in self._records.guests(net.id):
+        for guest in self._state.guests(net.id):
             server.reserve(guest)
-        if self._floating.leads(net.id):
-            self._floating.make(net)  # its namespace was made anew
+        if self._floating.mapping(net.id):
+            self._floating.apply(net)  # the namespace is new
         self._tunnels.up(net)
         with self._lock:
             self._up[net.id] = net
 
     def _unplug_network(self, network_id: str, uuid: str, vifs: Sequence[VIF], only: set[str] | None) -> None:
-        """Of a guest's interfaces these (by id), or all with None. ``vifs`` go as well, recorded or not."""
-        guest = self._records.guest(network_id, uuid) or Guest(uuid=uuid)
-        going = [vif for vif in guest.vifs if only is None or vif.id in only]
-        guest.vifs = [vif for vif in guest.vifs if vif not in going]
-        devices = {vif.devname for vif in [*going, *vifs] if records.DEVICE.fullmatch(vif.devname)}
-        if not guest.vifs and not set(self._records.guest_ids(network_id)) - {uuid}:
+        """Unplug the interfaces of a guest with the ids ``only`` (None: all), and ``vifs``, whether stored or not."""
+        guest = self._state.guest(network_id, uuid) or Guest(uuid=uuid)
+        unplugged = [vif for vif in guest.vifs if only is None or vif.id in only]
+        guest.vifs = [vif for vif in guest.vifs if vif not in unplugged]
+        devices = {vif.devname for vif in [*unplugged, *vifs] if state_files.DEVICE.fullmatch(vif.devname)}
+        if not guest.vifs and not set(self._state.guest_ids(network_id)) - {uuid}:
             self._remove_network(network_id, uuid, devices)
             return
         if devices:
-            self._filters.change({}, self._gone(devices))
-        net = self._records.network(network_id)
+            self._filters.change({}, self._removals(devices))
+        net = self._state.network(network_id)
         if net is not None:
-            DhcpServer(net, self._tag).release(guest, going)
+            DhcpServer(net, self._tag).release(guest, unplugged)
         if guest.vifs:
-            self._records.save_guest(network_id, guest)
+            self._state.save_guest(network_id, guest)
         else:
-            self._records.forget_guest(network_id, uuid)
+            self._state.delete_guest(network_id, uuid)
         if net is not None:
-            self._lead(net, guest)
+            self._update_floating(net, guest)
 
-    def _lead(self, net: HostNet, guest: Guest) -> None:
-        """Floating addresses lead to the guest as it was told, and no others do."""
-        if self._floating.note(net.id, guest):
+    def _update_floating(self, net: HostNet, guest: Guest) -> None:
+        """Apply the floating addresses of a guest."""
+        if self._floating.update(net.id, guest):
             with self._host_lock:
                 self._filters.change({_HOST: self._host_table(self._networks())})
-            self._floating.make(net)
+            self._floating.apply(net)
 
     def _remove_network(self, network_id: str, uuid: str | None, devices: set[str] | None = None) -> None:
-        """Unmake a network whose last guest goes, and everything of ours when it was the last network."""
-        net = self._records.network(network_id)
+        """Remove a network without guests, and all tables and files of Nova if it was the last network."""
+        net = self._state.network(network_id)
         with self._host_lock:
             others = [other for other in self._networks() if other.id != network_id]
-            gone = self._gone(devices or ())
+            removed = self._removals(devices or ())
             if not others:
-                self._names.unmake()
+                self._dns.remove_hosts_file()
             if net is not None:
                 foreign = plumbing.other_ports(net, self._tag)
                 DhcpServer(net, self._tag).remove()
                 plumbing.remove(net, self._tag)
-                gone[net.bridge_port] = filters.port_gone(self._table, net.bridge_port)
+                removed[net.bridge_port] = filters.remove_port(self._table, net.bridge_port)
                 for device in foreign:
-                    gone[net.bridge_port] += filters.port_gone(self._table, device, "others")
+                    removed[net.bridge_port] += filters.remove_port(self._table, device, "others")
                 if net.wire_port:
-                    gone[net.wire_port] = filters.wire_gone(self._table, net.wire_port)
+                    removed[net.wire_port] = filters.remove_wire(self._table, net.wire_port)
             if others:
-                self._filters.change({_HOST: self._host_table(others)}, gone)
+                self._filters.change({_HOST: self._host_table(others)}, removed)
             else:
                 self._filters.remove()
             with self._lock:
                 self._up.pop(network_id, None)
-            self._records.forget_network(network_id)
-            self._floating.forget(network_id)
+            self._state.delete_network(network_id)
+            self._floating.remove(network_id)
         if net is not None:
-            self._tunnels.gone(net)
+            self._tunnels.removed(net)
 
     # --- helpers ----------------------------------------------------------------------------------
     def _networks(self) -> list[HostNet]:
-        found = (self._records.network(network_id) for network_id in self._records.networks())
-        return [net for net in found if net is not None]
+        nets = (self._state.network(network_id) for network_id in self._state.networks())
+        return [net for net in nets if net is not None]
 
-    def _host_table(self, nets: Sequence[HostNet]) -> Part:
+    def _host_table(self, nets: Sequence[HostNet]) -> FilterBlock:
         uplink = plumbing.uplink()
         services = host_services.matches(plumbing.addresses(), uplink, nets)
-        return _always(filters.host(self._table, nets, uplink, services, host_services.unreachable(),
-                                    self._floating.all()))
+        return _fixed_block(filters.host(self._table, nets, uplink, services, host_services.unreachable(),
+                                         self._floating.all()))
 
-    def _parts(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet, moved: bool = False) -> dict[str, Part]:
-        """The packet filters of these interfaces. Raises ValueError for bad values."""
-        return {vif.devname: Part(functools.partial(_guest_lines, self._table, vif, net, rules, moved),
-                                  gates.guest(vif)) for vif in vifs}
+    def _blocks(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet,
+                moved: bool = False) -> dict[str, FilterBlock]:
+        """Return the filter blocks of these interfaces, by device. Raises ValueError for invalid values."""
+        return {vif.devname: FilterBlock(functools.partial(_guest_lines, self._table, vif, net, rules, moved),
+                                         egress_guard.guest(vif)) for vif in vifs}
 
-    def _gone(self, devices: Collection[str]) -> dict[str, list[str]]:
-        """What removes the packet filters of these devices of guests."""
-        return {device: guest_filters.gone(self._table, device) for device in sorted(devices)}
+    def _removals(self, devices: Collection[str]) -> dict[str, list[str]]:
+        """Return the commands that remove the packet filters of these devices of guests, by device."""
+        return {device: guest_filters.remove(self._table, device) for device in sorted(devices)}
 
-    def _records_of_guests(self) -> dict[str, list[Guest]]:
-        found: dict[str, list[Guest]] = collections.defaultdict(list)
-        for network_id in self._records.networks():
-            for guest in self._records.guests(network_id):
-                found[guest.uuid].append(guest)
-        return found
+    def _plugged_guests(self) -> dict[str, list[Guest]]:
+        """Return the stored guests by uuid, with an item for each network."""
+        guests: dict[str, list[Guest]] = collections.defaultdict(list)
+        for network_id in self._state.networks():
+            for guest in self._state.guests(network_id):
+                guests[guest.uuid].append(guest)
+        return guests
 
     def _guest_lock(self, uuid: str) -> threading.RLock:
-        """A guest's rules are written in the order in which they became the newest."""
+        """Return the lock of a guest, which keeps older rules from overwriting newer ones."""
         return self._guest_locks[hash(uuid) % _GUEST_LOCKS]
 
     @contextlib.contextmanager
@@ -391,12 +402,12 @@ class LinuxNetwork(HostNetwork):
         with lock:
             yield
 
-    def _try(self, what: str, whom: str, function: Callable[..., None], *args: object) -> None:
-        """At start one broken guest must not keep the others from the network."""
+    def _try(self, action: str, target: str, function: Callable[..., None], *args: object) -> None:
+        """Call a function and log its failure, so that an error of one guest or network does not affect the others."""
         try:
             function(*args)
         except (exception.NovaException, OSError, ValueError) as error:
-            LOG.error("Network: could not %s %s: %s", what, whom, error)
+            LOG.error("Network: cannot %s %s: %s", action, target, error)
 
     def _watch(self) -> None:
         with self._lock:
@@ -413,49 +424,49 @@ class LinuxNetwork(HostNetwork):
                     net = self._up.get(network_id)
                     if net is None or DhcpServer(net, self._tag).pid() is not None:
                         continue
-                    LOG.warning("The DHCP server of network %s died: starting it again", network_id)
+                    LOG.warning("The DHCP server of network %s has exited, restarting it", network_id)
                     self._try("restart the DHCP server of", network_id, DhcpServer(net, self._tag).ensure)
 
     def _watch_filters(self) -> None:
-        """Takes no lock that is held while anybody is waited for."""
+        """Verify packet filters and egress guards periodically, without locks that are held during RPC calls."""
         while True:
             self._try("verify", "the packet filters", self._filters.verify)
-            self._try("close", "the gates", self._close_gates)
+            self._try("install", "the egress guards", self._install_guards)
             if self._stop.wait(WATCH_INTERVAL):
                 return
 
-    def _close_gates(self) -> None:
-        links = {net.uplink_port: gates.link() for net in list(self._up.values()) if net.link is not None}
-        self._gates.ensure({**self._filters.gates(), **links})
+    def _install_guards(self) -> None:
+        links = {net.uplink_port: egress_guard.link() for net in list(self._up.values()) if net.link is not None}
+        self._guards.ensure({**self._filters.guards(), **links})
 
 
 def _guest_lines(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool, lost: bool) -> list[str]:
-    # The connections of a guest are as unknown when they were forgotten as when they were made elsewhere.
+    # Lost flows are handled like the flows of a guest from another host.
     return guest_filters.guest(table, vif, net, rules, moved or lost)
 
 
-def _always(lines: Sequence[str], gate: gates.Gate | None = None) -> Part:
-    return Part(lambda lost: lines, gate)
+def _fixed_block(lines: Sequence[str], guard: egress_guard.Guard | None = None) -> FilterBlock:
+    return FilterBlock(lambda lost: lines, guard)
 
 
 def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str, list[VIF]]:
-    """A guest's VIFs by network. Raises NetworkSetupError for a VIF that cannot be plugged."""
-    found: dict[str, list[VIF]] = collections.defaultdict(list)
+    """Return the VIFs of a guest by network. Raises NetworkSetupError for a VIF that cannot be plugged."""
+    networks: dict[str, list[VIF]] = collections.defaultdict(list)
     for vif in vifs:
         if check:
             try:
-                records.of_vif(vif)
+                state_files.network_of_vif(vif)
             except ValueError as error:
-                LOG.error("Interface %s of %s: %s", vif.id, uuid, error)
+                LOG.error("[instance: %s] Cannot plug network interface %s: %s", uuid, vif.id, error)
                 raise exception.NetworkSetupError(reason=str(error)) from error
-        found[vif.network_id].append(vif)
-    return dict(found)
+        networks[vif.network_id].append(vif)
+    return dict(networks)
 
 
 def _newest(guests: Sequence[Guest]) -> RuleSet:
-    """What a guest lets in, by its records on several networks."""
-    return max((guest.lets_in for guest in guests), key=lambda rules: rules.version, default=RuleSet())
+    """Return the newest ingress rules in the state files of a guest."""
+    return max((guest.ingress_rules for guest in guests), key=lambda rules: rules.version, default=RuleSet())
 
 
-def _named(vif: VIF) -> str:
+def _described(vif: VIF) -> str:
     return f"{' '.join(vif.addresses())} on {vif.bridge}"

@@ -1,4 +1,4 @@
-"""Network namespaces: where they are, and running a function inside one."""
+"""Network namespaces: identification, and execution of functions in a namespace."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ CLONE_NEWNET = 0x40000000
 
 
 def identity(name: str) -> tuple[int, int] | None:
-    """What tells this namespace from an earlier one of the same name; None: there is none."""
+    """Return device and inode of a namespace, which identify it, or None if it is missing."""
     path = os.path.join(ROOT, name)
     try:
-        found = os.stat(path)
+        status = os.stat(path)
         # A leftover mount point is a plain file of the surrounding file system.
-        if found.st_dev == os.stat(ROOT).st_dev:
+        if status.st_dev == os.stat(ROOT).st_dev:
             return None
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def call(name: str, function: Callable[[], T]) -> T:
-    """Run ``function`` inside a namespace: sockets it makes and processes it starts belong there.
+    """Run ``function`` in a namespace, to which its sockets and child processes belong, and return its result.
 
-    Runs in a short-lived thread, so the caller's own namespace never changes. Raises OSError when
-    the namespace cannot be entered, and whatever the function raises.
+    A short-lived thread runs the function, so that the namespace of the caller does not change. Raises OSError if the
+    namespace cannot be entered, and all exceptions of the function.
     """
     results: list[T] = []
     errors: list[BaseException] = []

@@ -1,7 +1,7 @@
-"""Ports of Neutron (:class:`nova.network.allocator.Allocator`): who gets which, bound to which host.
+"""Allocation and binding of Neutron ports (:class:`nova.network.allocator.Allocator`).
 
-Whatever was made there is found again by the id of the server that a port says it is for (device_id), so that every
-verb may run again after half a run. Ports that were there before the server outlive it.
+The device_id of a port is the id of its server. An interrupted method finds the ports that it created by their
+device_id, so all methods are idempotent. Ports that a user created are not deleted with the server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nova.objects.network import SLAAC, VIF, FixedIp, HostRoute, NetworkRequest
 LOG = logging.getLogger(__name__)
 
 DEFAULT_GROUP = "default"
-# The extension with which ports have a dns_name.
+# The extension that adds dns_name to ports.
 _DNS = "dns-integration"
 UNBOUND = "unbound"
 _PLUGGABLE = ("ovs",)
@@ -32,18 +32,18 @@ _WITHOUT_ADDRESS = ("deferred", "none")
 
 
 class NeutronAllocator:
-    """``[network]driver`` neutron, on conductors."""
+    """The conductor's part of the network back end "neutron"."""
 
     external = True
 
     def __init__(self, db: object = None) -> None:
-        """What is to be remembered is in the server's own row."""
+        """Ignore the database: all state is in Neutron and in the rows of servers."""
 
     @functools.cached_property
     def _api(self) -> NeutronApi:
         return NeutronApi()
 
-    # --- looking -------------------------------------------------------------------------------------
+    # --- validation ----------------------------------------------------------------------------------
     def validate(self, ctx: RequestContext, project_id: str,
                  wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
         if wanted is None:
@@ -54,15 +54,15 @@ class NeutronAllocator:
         ports = [request.port_id for request in wanted if request.port_id]
         if len(set(ports)) != len(ports):
             raise exception.InvalidInput(reason="the same port is given twice.")
-        return [self._port_wanted(ctx, request) if request.port_id else self._network_wanted(ctx, request)
+        return [self._validated_port(ctx, request) if request.port_id else self._validated_network(ctx, request)
                 for request in wanted]
 
     def _networks_of(self, ctx: RequestContext, project_id: str) -> list[str]:
-        found = [*self._api.list(ctx, "networks", ctx.auth_token, tenant_id=project_id, shared=False),
-                 *self._api.list(ctx, "networks", ctx.auth_token, shared=True)]
-        return list(dict.fromkeys(network["id"] for network in found))
+        networks = [*self._api.list(ctx, "networks", ctx.auth_token, tenant_id=project_id, shared=False),
+                    *self._api.list(ctx, "networks", ctx.auth_token, shared=True)]
+        return list(dict.fromkeys(network["id"] for network in networks))
 
-    def _port_wanted(self, ctx: RequestContext, request: NetworkRequest) -> NetworkRequest:
+    def _validated_port(self, ctx: RequestContext, request: NetworkRequest) -> NetworkRequest:
         port = self._api.port(ctx, request.port_id or "", ctx.auth_token)
         if port.get("device_id"):
             raise exception.PortInUse(port_id=port["id"])
@@ -71,7 +71,7 @@ class NeutronAllocator:
             raise exception.PortRequiresFixedIp(port_id=port["id"])
         return msgspec.structs.replace(request, network_id=port["network_id"])
 
-    def _network_wanted(self, ctx: RequestContext, request: NetworkRequest) -> NetworkRequest:
+    def _validated_network(self, ctx: RequestContext, request: NetworkRequest) -> NetworkRequest:
         network = self._api.network(ctx, request.network_id or "", ctx.auth_token)
         if not network.get("subnets"):
             raise exception.NetworkRequiresSubnet(network_id=network["id"])
@@ -89,13 +89,13 @@ class NeutronAllocator:
 
     def _groups(self, ctx: RequestContext, project_id: str, names: Sequence[str],
                 token: str | None = None) -> list[str] | None:
-        """The ids of these security groups, which go by name or id; None: Neutron's own default."""
+        """Return the ids of security groups given by name or id, or None for Neutron's default group."""
         if not names or list(names) == [DEFAULT_GROUP]:
             return None
-        found = self._api.list(ctx, "security-groups", token, tenant_id=project_id)
+        groups = self._api.list(ctx, "security-groups", token, tenant_id=project_id)
         ids = []
         for name in names:
-            matching = [group["id"] for group in found if name in (group["id"], group["name"])]
+            matching = [group["id"] for group in groups if name in (group["id"], group["name"])]
             if not matching:
                 raise exception.SecurityGroupNotFound(security_group_id=name)
             if len(matching) > 1:
@@ -104,9 +104,9 @@ class NeutronAllocator:
             ids += matching
         return ids
 
-    # --- making and binding --------------------------------------------------------------------------
+    # --- allocation and binding ----------------------------------------------------------------------
     def check_more(self, connection: object, instance: Instance) -> None:
-        """Ports have a quota of Neutron's."""
+        """Allow any number: Neutron has its own quota of ports."""
 
     def allocate(self, ctx: RequestContext, instance: Instance, wanted: Sequence[NetworkRequest],
                  connection: object = None) -> list[VIF]:
@@ -146,14 +146,14 @@ class NeutronAllocator:
         if groups is not None:
             wanted["security_groups"] = groups
         made = self._api.create_port(ctx, wanted)
-        _check_supported(made)  # a network's QoS policy may promise what Nova does not claim
+        _check_supported(made)  # a QoS policy of the network may require resources that Nova does not claim
         return made
 
     def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
              connection: object = None) -> list[VIF]:
         bound = []
         for vif in vifs:
-            # A port that moves keeps the name that it has: its user may have changed it.
+            # A bound port keeps its name during a move, since its user may have changed the name.
             named = {"dns_name": instance.hostname} if vif.vif_type == UNBOUND and self._api.has(ctx, _DNS) else {}
             port = self._api.update_port(ctx, vif.id, {
                 "device_id": instance.uuid, "binding:host_id": host,
@@ -167,16 +167,16 @@ class NeutronAllocator:
         for vif in instance.network_info:
             self._change(ctx, vif.id, {"binding:host_id": None})
 
-    # --- giving back -----------------------------------------------------------------------------------
+    # --- release -----------------------------------------------------------------------------------------
     def release(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF] | None = None,
                 connection: object = None) -> None:
         only = None if vifs is None else {vif.id for vif in vifs}
-        kept = {request.port_id for request in instance.requested_networks or ()}
-        kept |= {vif.id for vif in [*instance.network_info, *(vifs or ())] if vif.keep}
+        preserved = {request.port_id for request in instance.requested_networks or ()}
+        preserved |= {vif.id for vif in [*instance.network_info, *(vifs or ())] if vif.keep}
         for port in self._ports(ctx, instance):
             if only is not None and port["id"] not in only:
                 continue
-            if port["id"] in kept:
+            if port["id"] in preserved:
                 unnamed = {"dns_name": ""} if self._api.has(ctx, _DNS) else {}
                 self._change(ctx, port["id"], {"device_id": "", "device_owner": "", "binding:host_id": None, **unnamed})
             else:
@@ -186,29 +186,29 @@ class NeutronAllocator:
         try:
             self._api.update_port(ctx, port_id, changes)
         except exception.PortNotFound:
-            LOG.info("Port %s is gone", port_id)
+            LOG.info("Port %s was deleted already", port_id)
 
     # --- the server's row ----------------------------------------------------------------------------------
-    def unknown(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+    def unrecorded(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
         given = {request.port_id for request in instance.requested_networks or ()}
         return [VIF(id=port["id"], network_id=port["network_id"], label="", mac=port["mac_address"],
                     devname=_device(port), keep=port["id"] in given) for port in self._new_ports(ctx, instance)]
 
     def _ports(self, ctx: RequestContext, instance: Instance) -> list[Raw]:
-        """Those that say that they are the server's, whatever else is answered: some of them will be deleted."""
+        """Return the ports of a server. Others are filtered out again here, since callers delete some of the ports."""
         return [port for port in self._api.list(ctx, "ports", device_id=instance.uuid)
                 if port.get("device_id") == instance.uuid]
 
     def _new_ports(self, ctx: RequestContext, instance: Instance) -> list[Raw]:
-        """Those that say that they are the server's, and that its row does not know."""
-        known = {vif.id for vif in instance.network_info}
-        return [port for port in self._ports(ctx, instance) if port["id"] not in known]
+        """Return the ports of a server that its database row lacks."""
+        recorded = {vif.id for vif in instance.network_info}
+        return [port for port in self._ports(ctx, instance) if port["id"] not in recorded]
 
-    def renewed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
-        known = {vif.id: vif for vif in instance.network_info}
-        ports = [port for port in self._ports(ctx, instance) if port["id"] in known]
+    def refreshed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+        vifs = {vif.id: vif for vif in instance.network_info}
+        ports = [port for port in self._ports(ctx, instance) if port["id"] in vifs]
         return self._vifs(ctx, ports, [NetworkRequest(
-            port_id=port["id"] if known[port["id"]].keep else None, tag=known[port["id"]].tag) for port in ports])
+            port_id=port["id"] if vifs[port["id"]].keep else None, tag=vifs[port["id"]].tag) for port in ports])
 
     def _vifs(self, ctx: RequestContext, ports: Sequence[Raw], wanted: Sequence[NetworkRequest]) -> list[VIF]:
         networks = {uuid: self._api.network(ctx, uuid) for uuid in _network_ids(ports)}
@@ -226,7 +226,7 @@ def _network_ids(ports: Iterable[Raw]) -> list[str]:
 
 
 def _fits(port: Raw, request: NetworkRequest) -> bool:
-    """Whether the port was made for, or is, what is wanted."""
+    """Return True if the port satisfies the request."""
     if request.port_id:
         return bool(port["id"] == request.port_id)
     addresses = [fixed["ip_address"] for fixed in port["fixed_ips"]]
@@ -234,7 +234,7 @@ def _fits(port: Raw, request: NetworkRequest) -> bool:
 
 
 def _check_supported(port: Raw) -> None:
-    """Raises PortFieldNotSupported for a port that asks for what Nova does not give: devices, guaranteed bandwidth."""
+    """Raise PortFieldNotSupported for a port with unsupported features: devices, guaranteed bandwidth."""
     kind = port.get("binding:vnic_type") or "normal"
     for field, value in (("binding:vnic_type", kind if kind != "normal" else None),
                          ("resource_request", port.get("resource_request")),
@@ -257,7 +257,7 @@ def _vif(port: Raw, network: Raw, subnets: dict[str, Raw], request: NetworkReque
 
 
 def _bound(vif: VIF, port: Raw) -> VIF:
-    """The interface as the host that it is bound to has to plug it."""
+    """Return the VIF with the binding of the port to its host."""
     details: dict[str, Any] = port.get("binding:vif_details") or {}
     active = port.get("status") == "ACTIVE" or not port.get("admin_state_up", True)
     return msgspec.structs.replace(

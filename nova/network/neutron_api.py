@@ -1,4 +1,4 @@
-"""Neutron's API (v2.0), as conductors ask it."""
+"""A client of Neutron's API (v2.0), used by conductors."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP = "neutron"
 
 Raw = dict[str, Any]
 
-# What Neutron calls its refusals (409 mostly), and what they are here.
+# Error types of Neutron, by the exception that they are mapped to.
 _IN_USE = ("IpAddressAlreadyAllocated", "IpAddressInUse")
 _EXHAUSTED = ("IpAddressGenerationFailure", "ExternalIpAddressExhausted", "NoMoreIps")
 _INVALID_IP = ("InvalidIpForNetwork", "InvalidIpForSubnet")
@@ -33,7 +33,7 @@ class _FixedIp(TypedDict):
     ip_address: Annotated[str, Meta(max_length=64)]
 
 
-# What has to be in an answer, and of which type everything is that is looked at.
+# Required fields of responses, and types of all fields that are read.
 _Port = TypedDict("_Port", {
     "id": Required[_Id], "network_id": Required[_Id], "mac_address": Required[_Mac],
     "fixed_ips": Required[list[_FixedIp]], "tenant_id": Required[str], "device_id": str | None,
@@ -77,10 +77,10 @@ _SHAPES: dict[str, Any] = {
 
 
 class NeutronApi:
-    """With Nova's own rights, or with a caller's ``token``.
+    """A client of Neutron that uses Nova's own credentials, or a caller's ``token``.
 
-    All verbs raise NetworkServiceUnavailable (what they asked for may be done), Forbidden, NotFound, InvalidInput,
-    Conflict, QuotaLimit, and what is told of each.
+    All methods raise NetworkServiceUnavailable (the request may have been executed), Forbidden, NotFound, InvalidInput,
+    Conflict, QuotaLimit, and the exceptions in their docstrings.
     """
 
     def __init__(self) -> None:
@@ -93,80 +93,83 @@ class NeutronApi:
         """Return True if the service has the extension (by its alias), as of [neutron]extension_sync_interval ago."""
         cached, now = self._extensions, time.monotonic()
         if cached is None or now - cached[1] > CONF.neutron.extension_sync_interval:
-            found = self.list(ctx, "extensions")
-            cached = self._extensions = frozenset(each["alias"] for each in found), now
+            extensions = self.list(ctx, "extensions")
+            cached = self._extensions = frozenset(extension["alias"] for extension in extensions), now
         return extension in cached[0]
 
     def list(self, ctx: RequestContext, kind: str, token: str | None = None, **query: Any) -> list[Raw]:
-        """All ports, networks, subnets, security groups or extensions (``kind``, as in the path) that fit."""
-        return self._asked(ctx, "GET", f"/{kind}", _key(kind), token, params=query)  # type: ignore[no-any-return]
+        """Return the ports, networks, subnets, security groups or extensions (``kind``, as in the path) of a query."""
+        return self._request(ctx, "GET", f"/{kind}", _key(kind), token, params=query)  # type: ignore[no-any-return]
 
     def port(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
-        """Raises PortNotFound."""
+        """Return a port. Raises PortNotFound."""
         try:
-            return self._asked(ctx, "GET", f"/ports/{uuid}", "port", token)  # type: ignore[no-any-return]
+            return self._request(ctx, "GET", f"/ports/{uuid}", "port", token)  # type: ignore[no-any-return]
         except exception.NotFound as error:
             raise exception.PortNotFound(port_id=uuid) from error
 
     def network(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
-        """Raises NetworkNotFound."""
+        """Return a network. Raises NetworkNotFound."""
         try:
-            return self._asked(ctx, "GET", f"/networks/{uuid}", "network", token)  # type: ignore[no-any-return]
+            return self._request(ctx, "GET", f"/networks/{uuid}", "network", token)  # type: ignore[no-any-return]
         except exception.NotFound as error:
             raise exception.NetworkNotFound(network_id=uuid) from error
 
     def create_port(self, ctx: RequestContext, wanted: Raw) -> Raw:
-        """Raises FixedIpInUse, NoMoreFixedIps, QuotaLimit."""
-        return self._asked(ctx, "POST", "/ports", "port", json={"port": wanted})  # type: ignore[no-any-return]
+        """Create a port and return it. Raises FixedIpInUse, NoMoreFixedIps, QuotaLimit."""
+        return self._request(ctx, "POST", "/ports", "port", json={"port": wanted})  # type: ignore[no-any-return]
 
     def update_port(self, ctx: RequestContext, uuid: str, changes: Raw, revision: int | None = None) -> Raw:
-        """``revision``: only if nobody has changed it since. Raises PortNotFound, PortInUse (somebody has)."""
+        """Update a port and return it.
+
+        ``revision``: the expected revision of the port. Raises PortNotFound, PortInUse (the port has another revision).
+        """
         headers = {"If-Match": f"revision_number={revision}"} if revision is not None else {}
         try:
-            return self._asked(ctx, "PUT", f"/ports/{uuid}", "port", headers=headers,  # type: ignore[no-any-return]
+            return self._request(ctx, "PUT", f"/ports/{uuid}", "port", headers=headers,  # type: ignore[no-any-return]
                                json={"port": changes})
         except exception.NotFound as error:
             raise exception.PortNotFound(port_id=uuid) from error
-        except _Changed as error:
+        except _RevisionMismatch as error:
             raise exception.PortInUse(port_id=uuid) from error
 
     def delete_port(self, ctx: RequestContext, uuid: str) -> None:
-        """There is no such port any more, nor was there: fine."""
+        """Delete a port. Succeeds if the port does not exist."""
         with contextlib.suppress(exception.NotFound):
-            self._asked(ctx, "DELETE", f"/ports/{uuid}")
+            self._request(ctx, "DELETE", f"/ports/{uuid}")
 
     # --- requests ----------------------------------------------------------------------------------
-    def _asked(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
-               headers: Mapping[str, str] | None = None, **more: Any) -> Any:
-        """What the answer has under ``key``, in the shape that belongs to it; without one nothing is expected."""
-        repeats = CONF.neutron.http_retries if method == "GET" else 0
+    def _request(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
+                 headers: Mapping[str, str] | None = None, **more: Any) -> Any:
+        """Send a request and return the value under ``key`` of the response, checked against its shape."""
+        retries = CONF.neutron.http_retries if method == "GET" else 0
         try:
-            answer = self._neutron.request(ctx, method, f"/v2.0{path}", token, dict(headers or {}),
-                                           connect_retries=repeats, **more)
-            _check(answer, bool(token))
-            return decode_response(answer, _SHAPES[key], key) if key else None
+            response = self._neutron.request(ctx, method, f"/v2.0{path}", token, dict(headers or {}),
+                                           connect_retries=retries, **more)
+            _check(response, bool(token))
+            return decode_response(response, _SHAPES[key], key) if key else None
         except Unreachable as error:
             raise exception.NetworkServiceUnavailable(reason=str(error)) from error
 
 
-class _Changed(Exception):
-    """The port is not as it was when it was looked at."""
+class _RevisionMismatch(Exception):
+    """The port has another revision than expected."""
 
 
 def _key(kind: str) -> str:
     return kind.replace("-", "_")
 
 
-def _check(answer: requests.Response, user: bool) -> None:
-    """Raise the error that an answer tells of; ``user``: it was asked with a caller's token."""
-    status = answer.status_code
+def _check(response: requests.Response, user: bool) -> None:
+    """Raise the exception for an error response. ``user``: True if the request had a caller's token."""
+    status = response.status_code
     if status < 300:
         return
-    kind, message = _fault(answer)
+    kind, message = _fault(response)
     if status == 404:
         raise exception.NotFound(message)
     if status == 412:
-        raise _Changed
+        raise _RevisionMismatch
     if kind in _IN_USE:
         raise exception.FixedIpInUse(message)
     if kind in _EXHAUSTED:
@@ -181,13 +184,13 @@ def _check(answer: requests.Response, user: bool) -> None:
         raise exception.Conflict(message)
     if user and status in (401, 403):
         raise exception.Forbidden(message)
-    raise exception.NetworkServiceUnavailable(reason=f"it answered {status}")
+    raise exception.NetworkServiceUnavailable(reason=f"the service responded with status {status}")
 
 
-def _fault(answer: requests.Response) -> tuple[str, str]:
-    """(type, message) of {"NeutronError": {"type": ..., "message": ..., "detail": ...}}."""
+def _fault(response: requests.Response) -> tuple[str, str]:
+    """Return type and message of {"NeutronError": {"type": ..., "message": ..., "detail": ...}}."""
     try:
-        fault = answer.json()["NeutronError"]
+        fault = response.json()["NeutronError"]
         return str(fault["type"]), str(fault["message"])
     except (ValueError, KeyError, TypeError):
-        return "", f"the network service answered {answer.status_code}"
+        return "", f"the network service responded with status {response.status_code}"

@@ -1,9 +1,7 @@
-"""A host's half of Neutron: guests are plugged into the integration bridge of Open vSwitch.
+"""The host's part of the network back end "neutron": interfaces on the integration bridge of Open vSwitch.
 
-Neutron's agent or OVN finds them there by the id of their port.
-
-The hypervisor makes the ports, with the guest's id (vm-id) and the port's (iface-id) in the database of Open vSwitch,
-which is all that is to be known here. Needs root.
+The hypervisor creates the ports, with the ids of the guest (vm-id) and of the Neutron port (iface-id) in the
+database of Open vSwitch. Neutron's agent or OVN identifies them by the iface-id. Needs root.
 """
 
 from __future__ import annotations
@@ -19,12 +17,12 @@ from nova.objects.network import VIF, RuleSet
 
 LOG = logging.getLogger(__name__)
 
-# A change has 20 seconds to be seen by the switch.
+# ovs-vsctl waits up to 20 seconds until the switch has applied a change.
 COMMAND = ("ovs-vsctl", "--timeout=20")
 
 
 class NeutronHostNetwork(HostNetwork):
-    """``[network]driver`` neutron, on hosts. Packet filters are Neutron's own."""
+    """The network back end "neutron" on hosts. Neutron has its own packet filters."""
 
     needs_guests = False
 
@@ -35,7 +33,7 @@ class NeutronHostNetwork(HostNetwork):
             self.plug_vif(instance, vif, rules)
 
     def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None:
-        """The bridge is Neutron's: it has to be there."""
+        """Check that the bridge exists, which Neutron creates. Raises NetworkSetupError."""
         if vif.bridge not in _vsctl("list-br").split():
             raise exception.NetworkSetupError(reason=f"the host has no bridge {vif.bridge} in Open vSwitch")
 
@@ -49,8 +47,8 @@ class NeutronHostNetwork(HostNetwork):
         self._remove(self._devices(uuid))
 
     def guests(self) -> set[str]:
-        listed = _vsctl("--bare", "--columns=external_ids", "find", "Interface")
-        words = (word.strip('",') for word in listed.split())
+        output = _vsctl("--bare", "--columns=external_ids", "find", "Interface")
+        words = (word.strip('",') for word in output.split())
         return {word.removeprefix("vm-id=").strip('"') for word in words if word.startswith("vm-id=")}
 
     def refresh_rules(self, uuid: str, rules: RuleSet) -> None: ...
@@ -61,12 +59,12 @@ class NeutronHostNetwork(HostNetwork):
 
     @staticmethod
     def _remove(devices: Sequence[str]) -> None:
-        """One transaction for all; what the hypervisor took away already is fine."""
+        """Remove ports in one transaction. Ports that the hypervisor removed already are ignored."""
         words = [word for name in dict.fromkeys(devices) for word in ("--", "--if-exists", "del-port", name)]
         if words:
             _vsctl(*words[1:])
 
 
 def _vsctl(*words: str) -> str:
-    """Raises NetworkSetupError."""
+    """Run ovs-vsctl and return its output. Raises NetworkSetupError."""
     return commands.run([*COMMAND, *words])

@@ -1,4 +1,4 @@
-"""What the kernel says of its packet filters, by netlink: a question costs microseconds and no process."""
+"""Netlink queries about the packet filters in the kernel. A query takes microseconds and starts no process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import struct
 from collections.abc import Iterator
 
-# Of linux/netfilter/nfnetlink.h and nf_tables.h.
+# Constants of linux/netfilter/nfnetlink.h and nf_tables.h.
 _NETLINK_NETFILTER = 12
 _SUBSYSTEM = 10 << 8
 _GET_TABLE, _GET_CHAIN, _GET_GENERATION = 1, 4, 16
@@ -18,19 +18,19 @@ _REQUEST, _DUMP, _DUMP_INTERRUPTED = 0x1, 0x300, 0x10
 _ERROR, _DONE = 2, 3
 _ENOENT = 2
 FAMILIES = {"ip": 2, "bridge": 7, "ip6": 10}
-# Seconds that the kernel may take, and how often it is asked again while others change what is being read.
+# Timeout of a query in seconds, and maximum number of dumps until one is not interrupted by a concurrent change.
 _TIMEOUT = 10
 _TRIES = 20
 
-# What tells a chain (name) or a table ("") from what it was before: its handle, and of chains the number of rules and
+# Name of a chain, or "" for the table -> values that change with it: its handle and, of chains, the number of
 # references.
 Marks = dict[str, tuple[int, ...]]
 
 
 class PacketFilters:
-    """The packet filters of the network namespace in which this is made. One thread at a time.
+    """The packet filters of the network namespace in which this object is created. Not thread-safe.
 
-    Raises OSError when the kernel does not answer.
+    All methods raise OSError if a query fails.
     """
 
     def __init__(self) -> None:
@@ -42,68 +42,69 @@ class PacketFilters:
         self._socket.close()
 
     def generation(self) -> int:
-        """A number that grows with every change of anybody."""
-        for attributes in self._ask(_GET_GENERATION, 0, _REQUEST):
+        """Return the generation, a number that grows with every change by any program."""
+        for attributes in self._query(_GET_GENERATION, 0, _REQUEST):
             return _number(attributes[_GENERATION_ID])
-        raise OSError("the kernel does not tell the generation of its packet filters")
+        raise OSError("the kernel returned no generation of its packet filters")
 
     def table(self, family: str, table: str) -> tuple[int, ...] | None:
-        """The handle of a table, which no two tables ever share; None: there is no such table."""
-        for attributes in self._ask(_GET_TABLE, FAMILIES[family], _REQUEST, {_TABLE_NAME: table}):
+        """Return the handle of a table, which is never reused, or None if the table is missing."""
+        for attributes in self._query(_GET_TABLE, FAMILIES[family], _REQUEST, {_TABLE_NAME: table}):
             return (_number(attributes[_TABLE_HANDLE]),)
         return None
 
     def chain(self, family: str, table: str, chain: str) -> tuple[int, ...] | None:
-        for attributes in self._ask(_GET_CHAIN, FAMILIES[family], _REQUEST, {_CHAIN_TABLE: table, _CHAIN_NAME: chain}):
+        names = {_CHAIN_TABLE: table, _CHAIN_NAME: chain}
+        for attributes in self._query(_GET_CHAIN, FAMILIES[family], _REQUEST, names):
             return _chain(attributes)
         return None
 
     def marks(self, family: str, table: str) -> Marks:
-        """All chains of a table, and the table itself; empty without it."""
+        """Return the marks of a table and its chains; empty if the table is missing."""
         handle = self.table(family, table)
         if handle is None:
             return {}
         for _try in range(_TRIES):
             try:
-                found = {_text(attributes[_CHAIN_NAME]): _chain(attributes)
-                         for attributes in self._ask(_GET_CHAIN, FAMILIES[family], _REQUEST | _DUMP)
-                         if _text(attributes[_CHAIN_TABLE]) == table}
+                chains = {_text(attributes[_CHAIN_NAME]): _chain(attributes)
+                          for attributes in self._query(_GET_CHAIN, FAMILIES[family], _REQUEST | _DUMP)
+                          if _text(attributes[_CHAIN_TABLE]) == table}
             except InterruptedError:
                 continue
-            return {"": handle, **found}
-        raise OSError("others change the packet filters all the time")
+            return {"": handle, **chains}
+        raise OSError("the packet filters change all the time")
 
-    def _ask(self, kind: int, family: int, flags: int, names: dict[int, str] | None = None,
-             ) -> Iterator[dict[int, bytes]]:
-        """The attributes of each object that is told; nothing for what is not there."""
+    def _query(self, kind: int, family: int, flags: int, names: dict[int, str] | None = None,
+               ) -> Iterator[dict[int, bytes]]:
+        """Return the attributes of the objects that match a query."""
         self._sequence += 1
         body = struct.pack("=BBH", family, 0, 0) + b"".join(
             _attribute(number, name.encode() + b"\0") for number, name in (names or {}).items())
         self._socket.send(struct.pack("=IHHII", 16 + len(body), _SUBSYSTEM | kind, flags, self._sequence, 0) + body)
-        found: list[dict[int, bytes]] = []
+        objects: list[dict[int, bytes]] = []
         interrupted = False
         while True:
             data = self._socket.recv(1 << 17)
-            for said, said_flags, sequence, payload in _messages(data):
+            for received, received_flags, sequence, payload in _messages(data):
                 if sequence != self._sequence:
-                    continue  # an answer that an earlier question did not wait for
-                interrupted = interrupted or bool(said_flags & _DUMP_INTERRUPTED)
-                if said == _ERROR:
+                    continue  # a late response to an earlier query
+                interrupted = interrupted or bool(received_flags & _DUMP_INTERRUPTED)
+                if received == _ERROR:
                     number = -struct.unpack_from("=i", payload)[0]
                     if number not in (0, _ENOENT):
                         raise OSError(number, os.strerror(number))
-                    return iter(found)
-                if said == _DONE:
+                    return iter(objects)
+                if received == _DONE:
                     if interrupted:
                         raise InterruptedError
-                    return iter(found)
-                found.append(_attributes(payload[4:]))
+                    return iter(objects)
+                objects.append(_attributes(payload[4:]))
                 if not flags & _DUMP:
-                    return iter(found)
+                    return iter(objects)
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
-    """Kind, flags, sequence number and payload of each message."""
+    """Yield type, flags, sequence number and payload of each message."""
     while len(data) >= 16:
         length, kind, flags, sequence, _port = struct.unpack_from("=IHHII", data)
         if length < 16:
@@ -113,14 +114,14 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def _attributes(data: bytes) -> dict[int, bytes]:
-    found = {}
+    attributes = {}
     while len(data) >= 4:
         length, number = struct.unpack_from("=HH", data)
         if length < 4:
             break
-        found[number & 0x3FFF] = data[4:length]
+        attributes[number & 0x3FFF] = data[4:length]
         data = data[length + 3 & ~3:]
-    return found
+    return attributes
 
 
 def _attribute(number: int, value: bytes) -> bytes:

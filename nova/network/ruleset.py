@@ -1,8 +1,8 @@
-"""Our packet filters in the root namespace: remembered, and put right when others change them.
+"""Nova's packet filters in the root namespace, and their restoration after another program changed them.
 
-Anybody with root may flush all packet filters of a host (a restart of nftables does). The kernel counts the changes of
-all, so that finding out that there was none costs microseconds; else our chains are compared with what they were when
-we had made them, and made again.
+Every root process may flush all packet filters of a host (a restart of nftables does). The kernel counts all changes,
+so that a check without changes costs microseconds. After a change of another program Nova's chains are compared with
+the state after Nova's last change, and restored if they differ.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 from nova import exception
 from nova.network import commands, filters, group_filters
-from nova.network.gates import Gate
+from nova.network.egress_guard import Guard
 from nova.network.nfnetlink import FAMILIES, PacketFilters
 from nova.telemetry import metrics
 
@@ -23,150 +23,150 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# The table that a flush takes with all that was learned.
+# The table with the learned flows, which are lost if the table is flushed.
 _MAIN = ("bridge", "")
 _CHAIN = re.compile(r"(?:add|delete) chain (ip|ip6|bridge) \S+ (\S+)")
 
 
-class Part(NamedTuple):
-    """A part of the filters, whatever there is of it, and the gate at the device that it is about, if it has one.
+class FilterBlock(NamedTuple):
+    """The packet filters of a device, a security group or the host, and the egress guard of the device, if any.
 
-    ``lines(lost)`` are the commands that make it; ``lost``: what it had learned is gone.
+    ``lines(lost)`` returns the nftables commands that create the block; ``lost``: True if its learned flows are lost.
     """
 
     lines: Callable[[bool], Sequence[str]]
-    gate: Gate | None = None
+    guard: Guard | None = None
 
 
 class Ruleset:
-    """The tables called ``table``. Changes are atomic, and made by one thread at a time."""
+    """The packet filters in the tables called ``table``. Changes are atomic and serialized."""
 
     def __init__(self, table: str) -> None:
         self._table = table
-        self._parts: dict[str, Part] = {}
+        self._blocks: dict[str, FilterBlock] = {}
         self._mutex = threading.Lock()
         self._kernel: PacketFilters | None = None
-        # What the kernel said when all was as it shall be: the number of all changes (None: it must be compared), and
-        # of our tables ("") and chains what tells them from others.
+        # Kernel state after the last change: the generation number (None: compare the chains at the next check), and
+        # the marks of Nova's tables ("") and chains.
         self._generation: int | None = None
-        self._known: dict[tuple[str, str], tuple[int, ...]] = {}
+        self._marks: dict[tuple[str, str], tuple[int, ...]] = {}
 
-    def change(self, made: Mapping[str, Part], gone: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Make these parts, by name, new; those that are gone are unmade by the commands given for them.
+    def change(self, added: Mapping[str, FilterBlock], removed: Mapping[str, Sequence[str]] | None = None) -> None:
+        """Add or replace blocks, by name, and remove blocks by the given commands, in one transaction.
 
-        Raises NetworkSetupError, and nothing is changed.
+        Raises NetworkSetupError; nothing is changed then.
         """
-        lines = [line for part in (gone or {}).values() for line in part]
-        lines += [line for part in made.values() for line in part.lines(False)]
+        lines = [line for commands_of_block in (removed or {}).values() for line in commands_of_block]
+        lines += [line for block in added.values() for line in block.lines(False)]
         with self._mutex:
             self._check()
-            before = self._ask(PacketFilters.generation)
+            before = self._query(PacketFilters.generation)
             commands.nft([*filters.base(self._table), *lines])
-            for name in gone or ():
-                self._parts.pop(name, None)
-            self._parts.update(made)
-            self._generation = self._ask(lambda kernel: self._learn(kernel, lines, before))
+            for name in removed or ():
+                self._blocks.pop(name, None)
+            self._blocks.update(added)
+            self._generation = self._query(lambda kernel: self._update_marks(kernel, lines, before))
 
     def empty(self) -> bool:
-        """Whether nothing is made."""
+        """Return True if there are no blocks."""
         with self._mutex:
-            return not self._parts
+            return not self._blocks
 
     def has(self, name: str) -> bool:
-        """Whether a part of this name is made."""
+        """Return True if there is a block of this name."""
         with self._mutex:
-            return name in self._parts
+            return name in self._blocks
 
-    def unlike(self, wanted: Mapping[str, Part]) -> dict[str, Part]:
-        """Those of these parts that are not made, or not so."""
+    def changed(self, wanted: Mapping[str, FilterBlock]) -> dict[str, FilterBlock]:
+        """Return those of these blocks that are missing or outdated."""
         with self._mutex:
-            before = {name: self._parts.get(name) for name in wanted}
-        return {name: part for name, part in wanted.items()
-                if (made := before[name]) is None or made.lines(False) != part.lines(False)}
+            before = {name: self._blocks.get(name) for name in wanted}
+        return {name: block for name, block in wanted.items()
+                if (old := before[name]) is None or old.lines(False) != block.lines(False)}
 
     def remove(self) -> None:
-        """Unmake everything."""
+        """Remove all blocks and tables."""
         with self._mutex:
             commands.nft(filters.remove_table(self._table))
-            self._parts.clear()
-            self._known.clear()
+            self._blocks.clear()
+            self._marks.clear()
 
-    def gates(self) -> dict[str, Gate]:
-        """The gates that belong to what was made, by device."""
+    def guards(self) -> dict[str, Guard]:
+        """Return the egress guards of all blocks, by device."""
         with self._mutex:
-            return {name: part.gate for name, part in self._parts.items() if part.gate is not None}
+            return {name: block.guard for name, block in self._blocks.items() if block.guard is not None}
 
     def verify(self) -> None:
-        """Put right what others changed. Raises NetworkSetupError."""
+        """Restore the packet filters if another program changed them. Raises NetworkSetupError."""
         with self._mutex:
             self._check()
 
     # --- under the mutex ------------------------------------------------------------------------
     def _check(self) -> None:
-        if not self._parts:
+        if not self._blocks:
             return
-        generation = self._ask(PacketFilters.generation)
+        generation = self._query(PacketFilters.generation)
         if generation is None or generation == self._generation:
             return
-        found = self._ask(self._found)
-        if found is None:
+        marks = self._query(self._read_marks)
+        if marks is None:
             return
-        if found != self._known:
-            self._restore(found)
+        if marks != self._marks:
+            self._restore(marks)
         else:
             self._generation = generation
 
-    def _restore(self, found: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
-        differs = sorted(f"{family} {chain or 'table'}" for family, chain in found.keys() | self._known.keys()
-                         if found.get((family, chain)) != self._known.get((family, chain)))
-        LOG.warning("Somebody else changed the packet filters of guests (table %s: %d differences, %s): making them "
-                    "again", self._table, len(differs), ", ".join(differs[:5]))
-        lost = found.get(_MAIN) != self._known.get(_MAIN)
+    def _restore(self, marks: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
+        differs = sorted(f"{family} {chain or 'table'}" for family, chain in marks.keys() | self._marks.keys()
+                         if marks.get((family, chain)) != self._marks.get((family, chain)))
+        LOG.warning("Another program changed the packet filters of guests (table %s: %d differences, %s): restoring "
+                    "them", self._table, len(differs), ", ".join(differs[:5]))
+        lost = marks.get(_MAIN) != self._marks.get(_MAIN)
         base = filters.base(self._table)
         try:
             commands.nft([*base, *self._lines(lost)])
         except exception.NetworkSetupError:
-            # What is left of them is in the way.
+            # The remaining objects conflict: remove the tables first.
             commands.nft([*filters.remove_table(self._table), *base, *self._lines(lost=True)])
         metrics.FILTERS_RESTORED.inc()
-        LOG.warning("The packet filters of guests are complete again (table %s)", self._table)
-        self._known = self._ask(self._found) or {}
-        self._generation = self._ask(PacketFilters.generation)
+        LOG.warning("The packet filters of guests are restored (table %s)", self._table)
+        self._marks = self._query(self._read_marks) or {}
+        self._generation = self._query(PacketFilters.generation)
 
     def _lines(self, lost: bool) -> list[str]:
-        return [line for part in self._parts.values() for line in part.lines(lost)]
+        return [line for block in self._blocks.values() for line in block.lines(lost)]
 
-    def _learn(self, kernel: PacketFilters, lines: Sequence[str], before: int | None) -> int | None:
-        """What is known after these commands; returns the number of the last change if that was ours."""
-        if not self._known:
-            self._known = self._found(kernel)
+    def _update_marks(self, kernel: PacketFilters, lines: Sequence[str], before: int | None) -> int | None:
+        """Read the marks that these commands changed; return the generation if no other program changed anything."""
+        if not self._marks:
+            self._marks = self._read_marks(kernel)
             return kernel.generation()
         touched = {("ip", ""), ("ip6", "")}
         for line in (*filters.base(self._table), *lines):
-            if (named := _CHAIN.match(line)) is not None:
-                touched.add((named[1], named[2]))
-        # Whoever jumps to them no more counted as one of their references.
-        touched |= {known for known in self._known if known[1].startswith(group_filters.PREFIX)}
+            if (match := _CHAIN.match(line)) is not None:
+                touched.add((match[1], match[2]))
+        # The reference counts of group chains change when guests begin or cease to jump to them.
+        touched |= {chain for chain in self._marks if chain[1].startswith(group_filters.PREFIX)}
         for family, chain in touched:
             marks = kernel.chain(family, self._table, chain) if chain else kernel.table(family, self._table)
             if marks is None:
-                self._known.pop((family, chain), None)
+                self._marks.pop((family, chain), None)
             else:
-                self._known[family, chain] = marks
+                self._marks[family, chain] = marks
         after = kernel.generation()
         return after if before is not None and after == before + 1 else None
 
-    def _found(self, kernel: PacketFilters) -> dict[tuple[str, str], tuple[int, ...]]:
+    def _read_marks(self, kernel: PacketFilters) -> dict[tuple[str, str], tuple[int, ...]]:
         return {(family, chain): marks for family in FAMILIES
                 for chain, marks in kernel.marks(family, self._table).items()}
 
-    def _ask(self, question: Callable[[PacketFilters], T]) -> T | None:
-        """The answer; None, and a line in the log, without one."""
+    def _query(self, query: Callable[[PacketFilters], T]) -> T | None:
+        """Return the result of a query to the kernel, or None after logging a warning if the query fails."""
         try:
             self._kernel = self._kernel or PacketFilters()
-            return question(self._kernel)
+            return query(self._kernel)
         except OSError as error:
-            LOG.warning("The kernel does not tell what packet filters there are: %s", error)
+            LOG.warning("Cannot read the packet filters from the kernel, retrying at the next check: %s", error)
             if self._kernel is not None:
                 self._kernel.close()
                 self._kernel = None

@@ -1,8 +1,8 @@
-"""The tunnels of this host's networks: VXLAN to every other host that has the network too.
+"""The tunnels of this host's networks: VXLAN to all other hosts with the same network.
 
-What a guest broadcasts, and what goes to addresses that nobody has heard of yet, is sent to each of these hosts; where
-a guest is, is learned from what it sends. Who the other hosts are is the conductor's knowledge (``peers``): a host asks
-when a network comes to it, is told of changes, and asks again once in a while in case it was not.
+Broadcasts and frames to unlearned MAC addresses are sent to all these hosts; the location of a guest is learned from
+its frames. The conductor has the list of hosts (``peers``). A host requests the list when a network is set up, receives
+changes as messages, and polls the conductor in case that a message was lost.
 """
 
 from __future__ import annotations
@@ -15,95 +15,96 @@ from contextlib import AbstractContextManager
 
 from nova import context, exception
 from nova.network import commands, plumbing
-from nova.network.asking import Asker
-from nova.network.records import HostNet, Records
+from nova.network.poller import Poller
+from nova.network.state_files import HostNet, StateFiles
 from nova.objects import plain_ip
 from nova.objects.network import Peers
 from nova.rpcapi.network_hosts import NetworkHosts
 
 LOG = logging.getLogger(__name__)
 
-_EVERYBODY = "00:00:00:00:00:00"
+_ALL_MACS = "00:00:00:00:00:00"
 
 
 class Tunnels:
-    """``lock`` is that of a network. Nobody who waits for the conductor holds up more than the network in question."""
+    """The tunnels of this host. ``lock`` returns the lock of a network, the only lock held during an RPC call."""
 
-    def __init__(self, records: Records, lock: Callable[[str], AbstractContextManager[None]]) -> None:
-        self._records = records
+    def __init__(self, state: StateFiles, lock: Callable[[str], AbstractContextManager[None]]) -> None:
+        self._state = state
         self._lock = lock
         self._host = ""
-        self._desk: NetworkHosts | None = None
-        # One question at a time: an older one must not be answered after a newer.
-        self._asking = threading.Lock()
-        # Whether the conductor may believe that we have some; an earlier life of this host may have left that.
-        self._had = True
-        self._asker = Asker("the other hosts of networks", self.refresh)
+        self._conductor: NetworkHosts | None = None
+        # Serializes RPC calls, so that an older list never arrives after a newer one.
+        self._query_lock = threading.Lock()
+        # True if the conductor may have networks of this host on record, perhaps from an earlier process.
+        self._reported = True
+        self._poller = Poller("the other hosts of networks", self.refresh)
 
-    def connect(self, host: str, desk: NetworkHosts) -> None:
-        """Who we are, and whom to ask."""
-        self._host, self._desk = host, desk
+    def connect(self, host: str, conductor: NetworkHosts) -> None:
+        """Set the name of this host and the conductor proxy."""
+        self._host, self._conductor = host, conductor
 
     def start(self) -> None:
-        """The service starts: everything is asked for, in the background."""
-        if self._desk is not None:
-            self._asker.start()
+        """Start polling the conductor in the background."""
+        if self._conductor is not None:
+            self._poller.start()
 
     def stop(self) -> None:
-        self._asker.stop()
+        self._poller.stop()
 
-    # --- networks come and go; their lock is held -------------------------------------------------
+    # --- changes of networks; callers hold the lock of the network -------------------------------------------------
     def up(self, net: HostNet) -> None:
-        """The network's device is there: fill in the peers. The first time this asks the conductor."""
+        """Set the peers of a network whose device exists. The first time they are requested from the conductor."""
         if net.vni is None:
             return
-        known = self._records.peers(net.id)
-        if known is None and self._desk is not None:
+        peers = self._state.peers(net.id)
+        if peers is None and self._conductor is not None:
             try:
-                with self._asking:
-                    known = next(iter(self._ask({net.id: 0}, complete=False)), None)
+                with self._query_lock:
+                    peers = next(iter(self._present({net.id: 0}, complete=False)), None)
             except exception.NovaException as error:
-                LOG.warning("Network %s does not reach other hosts yet: %s", net.id, error)
-        if known is not None:
-            self._use(net, known)
-        self._asker.wake()
+                LOG.warning("Cannot request the peer hosts of network %s, retrying; until then its guests cannot reach "
+                            "other hosts: %s", net.id, error)
+        if peers is not None:
+            self._apply(net, peers)
+        self._poller.wake()
 
-    def gone(self, net: HostNet) -> None:
-        """The network has left this host."""
+    def removed(self, net: HostNet) -> None:
+        """Report to the conductor that a network was removed from this host."""
         if net.vni is not None:
-            self._asker.wake()
+            self._poller.wake()
 
-    def told(self, peers: Peers) -> None:
-        """Other hosts have a network than before; what is older than what we know says nothing."""
+    def update_peers(self, peers: Peers) -> None:
+        """Apply the peers of a network, unless newer ones are stored."""
         with self._lock(peers.network_id):
-            net, known = self._records.network(peers.network_id), self._records.peers(peers.network_id)
-            if net is None or net.vni is None or (known is not None and known.version >= peers.version):
+            net, stored = self._state.network(peers.network_id), self._state.peers(peers.network_id)
+            if net is None or net.vni is None or (stored is not None and stored.version >= peers.version):
                 return
-            self._use(net, peers)
-        LOG.info("Network %s is on %d hosts now", net.id, len(peers.hosts))
+            self._apply(net, peers)
+        LOG.info("Network %s is on %d hosts", net.id, len(peers.hosts))
 
-    # --- asking -----------------------------------------------------------------------------------
-    def _ask(self, networks: dict[str, int], complete: bool) -> list[Peers]:
-        assert self._desk is not None
-        return self._desk.present(context.admin(), self._host, plumbing.tunnel_address(), networks, complete)
+    # --- RPC --------------------------------------------------------------------------------------
+    def _present(self, networks: dict[str, int], complete: bool) -> list[Peers]:
+        assert self._conductor is not None
+        return self._conductor.present(context.admin(), self._host, plumbing.tunnel_address(), networks, complete)
 
     def refresh(self) -> None:
-        """Say which networks are here, and learn who has them too."""
-        with self._asking:
+        """Report the networks of this host to the conductor, and apply their peers."""
+        with self._query_lock:
             networks = {}
-            for network_id in self._records.networks():
-                net, known = self._records.network(network_id), self._records.peers(network_id)
+            for network_id in self._state.networks():
+                net, stored = self._state.network(network_id), self._state.peers(network_id)
                 if net is not None and net.vni is not None:
-                    networks[network_id] = known.version if known else 0
-            answer = self._ask(networks, complete=True) if networks or self._had else []
-            self._had = bool(networks)
-        for peers in answer:
-            self.told(peers)
+                    networks[network_id] = stored.version if stored else 0
+            updates = self._present(networks, complete=True) if networks or self._reported else []
+            self._reported = bool(networks)
+        for peers in updates:
+            self.update_peers(peers)
 
-    # --- doing ------------------------------------------------------------------------------------
-    def _use(self, net: HostNet, peers: Peers) -> None:
-        """Send to these hosts from now on, and to no others."""
-        self._records.save_peers(peers)
+    # --- devices ----------------------------------------------------------------------------------
+    def _apply(self, net: HostNet, peers: Peers) -> None:
+        """Store the peers and make the tunnels lead to exactly these hosts."""
+        self._state.save_peers(peers)
         if net.wire_port is None or not plumbing.exists(net.wire_port):
             return
         own = plain_ip.address(plumbing.tunnel_address())
@@ -113,14 +114,15 @@ class Tunnels:
                 if plain_ip.address(address).version == own.version:
                     wanted.add(address)
                 else:
-                    LOG.error("Host %s cannot be reached from %s: its tunnels end at %s", host, own, address)
-        there = _targets(net.wire_port)
-        entry = f"{_EVERYBODY} dev {net.wire_port} self dst"
-        commands.bridge([*(f"fdb del {entry} {address}" for address in sorted(there - wanted)),
-                         *(f"fdb append {entry} {address}" for address in sorted(wanted - there))])
+                    LOG.error("No tunnel to host %s: its address %s and the address %s of this host have different IP "
+                              "versions", host, address, own)
+        present = _targets(net.wire_port)
+        entry = f"{_ALL_MACS} dev {net.wire_port} self dst"
+        commands.bridge([*(f"fdb del {entry} {address}" for address in sorted(present - wanted)),
+                         *(f"fdb append {entry} {address}" for address in sorted(wanted - present))])
 
 
 def _targets(device: str) -> set[str]:
-    """Where broadcasts go now."""
-    shown = json.loads(commands.run(["bridge", "-json", "fdb", "show", "dev", device]) or "[]")
-    return {entry["dst"] for entry in shown if entry.get("mac") == _EVERYBODY and "dst" in entry}
+    """Return the addresses that a tunnel device sends broadcasts to."""
+    entries = json.loads(commands.run(["bridge", "-json", "fdb", "show", "dev", device]) or "[]")
+    return {entry["dst"] for entry in entries if entry.get("mac") == _ALL_MACS and "dst" in entry}

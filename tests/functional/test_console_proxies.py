@@ -80,7 +80,7 @@ def test_with_a_certificate_browsers_are_answered_over_tls_alone(proxy, token, t
 
 
 def test_a_proxy_that_must_have_a_certificate_does_not_start_without_one(proxy, tmp_path):
-    with pytest.raises(exception.InvalidInput, match="need a cert"):
+    with pytest.raises(exception.InvalidInput, match="require cert"):
         proxy({"ssl_only": True})
     (tmp_path / "cert.pem").write_text("none")
     with pytest.raises(exception.InvalidInput, match="cannot be used"):

@@ -17,7 +17,7 @@ import pytest
 
 import nova.conf
 from nova.conf import CONF
-from nova.network import netns, records
+from nova.network import netns, state_files
 from nova.network.linuxnet import LinuxNetwork
 from nova.objects.base import utcnow
 from nova.objects.flavor import Flavor
@@ -240,7 +240,7 @@ class Lab:
         nova.conf.register()
         CONF.set_override("state_path", str(folder / "state"))
         CONF.set_override("uplink_interface", self.uplink, group="network")
-        self.tag = records.tag(CONF.state_path)
+        self.tag = state_files.tag(CONF.state_path)
         self.driver = self.fresh()
 
     def fresh(self):

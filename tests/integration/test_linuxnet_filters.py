@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova.network import filters, group_filters, guest_filters, records
+from nova.network import filters, group_filters, guest_filters, state_files
 from nova.objects.network import FilterRule, GroupFilter, RuleSet
 from tests.unit.network.test_filters import vif
 
@@ -40,25 +40,25 @@ rules = st.lists(st.builds(
 @given(rules)
 def test_nft_takes_whatever_rules_there_are(found):
     for one in (vif(), vif(v6={})):
-        lines = guest_filters.guest("nova_unit", one, records.of_vif(one), RuleSet(rules=found, groups=[7]))
+        lines = guest_filters.guest("nova_unit", one, state_files.network_of_vif(one), RuleSet(rules=found, groups=[7]))
         group = GroupFilter(id=7, rules=[*found, FilterRule(group=7), FilterRule(protocol="tcp", group=8)],
                             members=["10.0.0.5", "fd00::5", "10.0.0.6"],
                             macs=["fa:16:3e:00:00:05", "fa:16:3e:00:00:05", "fa:16:3e:00:00:06"])
-        lines += group_filters.group("nova_unit", group)
+        lines += group_filters.replace("nova_unit", group)
         assert accepted([*filters.base("nova_unit"), *lines]) is True
 
 
 @needs_nft
 def test_nft_takes_all_tables():
-    net = records.of_vif(vif(bridge_interface="eth9", v6={}))
+    net = state_files.network_of_vif(vif(bridge_interface="eth9", v6={}))
     net.link = 3
     base = filters.base("nova_unit")
     for lines in (
-        [*base, *guest_filters.gone("nova_unit", "tapaaaa-bb"), *filters.port_gone("nova_unit", "tapb")],
-        [*base, *group_filters.gone("nova_unit", [7, 8])],
-        [*base, *filters.wire("nova_unit", "eth9", net)], [*base, *filters.wire_gone("nova_unit", "eth9")],
+        [*base, *guest_filters.remove("nova_unit", "tapaaaa-bb"), *filters.remove_port("nova_unit", "tapb")],
+        [*base, *group_filters.remove("nova_unit", [7, 8])],
+        [*base, *filters.wire("nova_unit", "eth9", net)], [*base, *filters.remove_wire("nova_unit", "eth9")],
         filters.host("nova_unit", [net], "eth0", ["ip daddr { 192.0.2.1 } tcp dport 22"], ["192.0.2.0/24"]),
         filters.host("nova_unit", [net], None),
-        filters.inside(), filters.remove_table("nova_unit"),
+        filters.namespace(), filters.remove_table("nova_unit"),
     ):
         assert accepted(lines) is True

@@ -73,7 +73,7 @@ def test_flushed_filters_are_made_again(watched, caplog, monkeypatch):
     before = sh("nft", "-s", "list", "table", "bridge", f"nova_{lab.tag}").stdout
     with caplog.at_level(logging.WARNING):
         flush(lab)
-        assert wait(lambda: "filters of guests are complete again" in caplog.text, 20)
+        assert wait(lambda: "filters of guests are restored" in caplog.text, 20)
     assert counted == ["restored"]
     assert peer.connects("10.77.0.5", 22)
     assert not peer.connects("10.77.0.5", 23, 0.5)
@@ -85,7 +85,7 @@ def test_flushed_filters_are_made_again(watched, caplog, monkeypatch):
     lab.driver.unplug(server)
     caplog.clear()
     flush(lab)
-    assert wait(lambda: "filters of guests are complete again" in caplog.text, 20)
+    assert wait(lambda: "filters of guests are restored" in caplog.text, 20)
     table = sh("nft", "list", "table", "bridge", f"nova_{lab.tag}").stdout
     assert peer.vif.devname in table
     assert guest.vif.devname not in table
@@ -111,7 +111,7 @@ def test_a_connection_outlives_a_flush(watched, caplog):
     client = netns.call(peer.ns, lambda: socket.create_connection(("10.77.0.5", 22), 5))
     taken, _address = server.accept()
     flush(lab)
-    assert wait(lambda: "filters of guests are complete again" in caplog.text, 20)
+    assert wait(lambda: "filters of guests are restored" in caplog.text, 20)
     for sock in (taken, client):
         sock.settimeout(20)
     # The client's guest has no rules, and did not send anything since.
@@ -220,7 +220,7 @@ def test_a_chain_that_somebody_changed_is_made_again(watched, caplog):
     lab.listen(guest.ns, "0.0.0.0", 22)
     chain = f"received_{guest.vif.devname.replace('-', '_')}"
     sh("nft", "flush", "chain", "bridge", f"nova_{lab.tag}", chain)
-    assert wait(lambda: "filters of guests are complete again" in caplog.text, 20)
+    assert wait(lambda: "filters of guests are restored" in caplog.text, 20)
     assert chain in caplog.text
     assert not peer.connects("10.77.0.5", 22, 0.5)
     assert guest.reaches("10.77.0.1")

@@ -149,7 +149,7 @@ def test_groups_outlive_a_restart_and_a_flush(lab, caplog, monkeypatch):
         assert guest.reaches("10.77.0.1")
         caplog.clear()
         flush(lab)
-        assert wait(lambda: "filters of guests are complete again" in caplog.text, 20)
+        assert wait(lambda: "filters of guests are restored" in caplog.text, 20)
 
 
 def compared(lab):
@@ -173,11 +173,11 @@ def test_guests_that_come_and_go_look_like_nobody_elses_change(lab, caplog):
         compared(lab)
         lab.driver.refresh_groups([rules(version=2), members(version=2)])
         compared(lab)
-    assert "Somebody else changed" not in caplog.text
+    assert "Another program changed" not in caplog.text
     # But a rule in the chain of a group that somebody else made is found.
     sh("nft", "add", "rule", "bridge", f"nova_{lab.tag}", f"group_{WEB}", "accept")
     lab.driver._filters.verify()
-    assert "Somebody else changed" in caplog.text
+    assert "Another program changed" in caplog.text
     chain = sh("nft", "list", "chain", "bridge", f"nova_{lab.tag}", f"group_{WEB}").stdout
     assert "accept" not in chain
 
@@ -199,7 +199,7 @@ class Desk:
 
 
 def test_a_host_asks_for_what_it_was_not_told_and_forgets_what_nobody_needs(lab, monkeypatch):
-    monkeypatch.setattr("nova.network.asking.INTERVAL", 0.1)
+    monkeypatch.setattr("nova.network.poller.INTERVAL", 0.1)
     net, desk = Net(), Desk()
     one, two = net.instance(5), net.instance(6)
     lab.driver.plug(one, RuleSet(version=7, groups=[WEB], filters=[rules(MEMBERS)]))
@@ -222,7 +222,7 @@ def test_a_host_asks_for_what_it_was_not_told_and_forgets_what_nobody_needs(lab,
 
 
 def test_rules_that_the_last_release_recorded_hold_until_the_host_has_asked(lab, monkeypatch):
-    monkeypatch.setattr("nova.network.asking.INTERVAL", 0.1)
+    monkeypatch.setattr("nova.network.poller.INTERVAL", 0.1)
     net, desk = Net(), Desk()
     server = net.instance(5)
     lab.driver.plug(server, RuleSet(version=7, rules=[ANYBODY]))

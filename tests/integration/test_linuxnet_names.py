@@ -8,7 +8,7 @@ import pytest
 
 from nova.conf import CONF
 from nova.network.dhcp import DhcpServer
-from nova.network.records import Records
+from nova.network.state_files import StateFiles
 from nova.objects.floating_ip_dns import ServedDomain
 from tests.integration.linuxnet_lab import Net, needs_root, rules, wait
 
@@ -166,7 +166,7 @@ def test_a_dnsmasq_that_died_answers_for_them_again(lab):
     guest = lab.booted(server)
     lab.driver.start([server])
     lab.driver.refresh_names([served(www="203.0.113.7")])
-    process = DhcpServer(Records(CONF.state_path).network(net.id), lab.tag)
+    process = DhcpServer(StateFiles(CONF.state_path).network(net.id), lab.tag)
     process.stop()
     assert wait(lambda: process.pid() is not None, 10)
     assert answers(guest, "www.example.test", ["203.0.113.7"])

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from nova.network import netns, records
+from nova.network import netns, state_files
 from nova.objects.network import FilterRule, slaac_address
 from tests.integration.linuxnet_lab import PING, SSH, Net, connects, ear, frame, needs_root, rules, sh
 
@@ -137,7 +137,7 @@ def test_forged_frames_are_not_heard(lab, net):
     # The one that listens is not protected: what it hears, the other could send.
     guest, peer = booted(lab, net.instance(5)), booted(lab, net.instance(6, security=False))
     mac, local = guest.vif.mac, _link_local(guest)
-    router = records.of_vif(guest.vif).router
+    router = state_files.network_of_vif(guest.vif).router
     advert = b"\x86\0\0\0" + bytes(4) + bytes(8)
     forged = {
         "router advertisement": _icmp(mac, local, "ff02::1", advert),

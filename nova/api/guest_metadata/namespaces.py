@@ -19,7 +19,7 @@ from typing import Protocol
 import msgspec
 
 from nova.api.guest_metadata.app import NETWORK
-from nova.network import netns, records
+from nova.network import netns, state_files
 
 LOG = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class NamespaceWatcher:
 
     def __init__(self, sockets: Sockets, state_path: str) -> None:
         self._sockets = sockets
-        self._records = records.Records(state_path)
+        self._state = state_files.StateFiles(state_path)
         self._open: dict[str, tuple[int, int]] = {}
         self._failed: set[str] = set()
 
@@ -61,8 +61,8 @@ class NamespaceWatcher:
     def look(self) -> None:
         """Compare the sockets with the namespaces of now."""
         wanted = {}
-        for network_id in self._records.networks():
-            namespace = netns.identity(records.namespace(network_id))
+        for network_id in self._state.networks():
+            namespace = netns.identity(state_files.namespace(network_id))
             if namespace is not None:
                 wanted[network_id] = namespace
         for network_id in [known for known, namespace in self._open.items() if wanted.get(known) != namespace]:
@@ -75,7 +75,7 @@ class NamespaceWatcher:
 
     def _listen(self, network_id: str, namespace: tuple[int, int]) -> None:
         try:
-            sock = netns.call(records.namespace(network_id), lambda: listen(ADDRESS))
+            sock = netns.call(state_files.namespace(network_id), lambda: listen(ADDRESS))
         except OSError as error:
             # The namespace may be in the making: the next look tries again.
             if network_id not in self._failed:
@@ -84,7 +84,7 @@ class NamespaceWatcher:
             return
         self._sockets.add(network_id, sock, {NETWORK: network_id})
         self._open[network_id] = namespace
-        LOG.info("Metadata of network %s is served in namespace %s", network_id, records.namespace(network_id))
+        LOG.info("Metadata of network %s is served in namespace %s", network_id, state_files.namespace(network_id))
 
 
 def listen(address: tuple[str, int]) -> socket.socket:

@@ -18,7 +18,7 @@ from nova.api.guest_metadata.server import Server
 from nova.api.observed import Wsgi, observed_metadata
 from nova.conf import CONF
 from nova.metadata import settings
-from nova.network import records
+from nova.network import state_files
 from nova.rpcapi.guests import Guests
 from nova.rpcapi.servers import Servers
 
@@ -31,7 +31,7 @@ LOG = logging.getLogger(__name__)
 def instances_of(transport: messaging.RPCTransport) -> Instances:
     """What is known of the guests of this host."""
     return Instances(bus.client(transport, Guests), bus.client(transport, Servers),
-                     CONF.metadata.cache_expiration, has=records.Records(CONF.state_path).has_address)
+                     CONF.metadata.cache_expiration, has=state_files.StateFiles(CONF.state_path).has_address)
 
 
 def application(instances: Instances) -> Wsgi:

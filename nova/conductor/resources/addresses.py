@@ -49,10 +49,10 @@ class EmbeddedAllocator:
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
         """They are rows, and are looked up in the accepting transaction."""
 
-    def unknown(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+    def unrecorded(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
         return []
 
-    def renewed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
+    def refreshed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
         return instance.network_info
 
     def unbind(self, ctx: RequestContext, instance: Instance) -> None:

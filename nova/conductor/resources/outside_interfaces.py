@@ -40,7 +40,7 @@ class OutsideInterfaces:
         return vif
 
     def give_back(self, wanted: NetworkRequest | None) -> None:
-        found = self._allocator.unknown(self._wishes.ctx, self._wishes.instance)
+        found = self._allocator.unrecorded(self._wishes.ctx, self._wishes.instance)
         kept = wanted.port_id if wanted else None
         self.release(*(msgspec.structs.replace(vif, keep=vif.keep or vif.id == kept) for vif in found), some=True)
 

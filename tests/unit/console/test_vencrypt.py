@@ -105,9 +105,9 @@ def test_a_host_that_others_vouch_for_is_not_spoken_to(ours, others):
 
 
 @pytest.mark.parametrize(("how", "why"), [
-    ({"version": b"\x00\x01"}, "does not speak VeNCrypt 0.2"),
-    ({"subtypes": (259, 261)}, "offers (259, 261)"),
-    ({"subtypes": ()}, "offers ()"),
+    ({"version": b"\x00\x01"}, "does not support VeNCrypt 0.2"),
+    ({"subtypes": (259, 261)}, "subtypes (259, 261)"),
+    ({"subtypes": ()}, "subtypes ()"),
     ({"accepts": b"\x00"}, "refused X509None"),
 ])
 def test_what_is_not_x509_without_a_password_is_refused(ours, how, why):

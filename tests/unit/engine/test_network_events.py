@@ -30,7 +30,7 @@ def test_a_project_does_not_wait_for_the_interfaces_of_all_servers(machine):
         order.append("interfaces")
         return instance.network_info
 
-    machine.world.allocator.renewed = renewed
+    machine.world.allocator.refreshed = renewed
     engine = Engine(machine.world, pool)
     engine.in_background("other", lambda: gate.wait(60))
     told(engine, [ExternalEvent(name="network-changed", instance_uuid=uuid) for uuid in machine.uuids])

@@ -13,7 +13,7 @@ from nova import exception
 from nova.api.guest_metadata.app import NETWORK, Application
 from nova.api.guest_metadata.instances import Instances
 from nova.metadata.settings import Settings
-from nova.network.records import Guest, Records
+from nova.network.state_files import Guest, StateFiles
 from nova.objects.network import VIF, FixedIp
 from tests.unit.metadata.test_trees import make
 
@@ -137,7 +137,7 @@ def plugged(records, uuid, address):
 
 def test_what_is_kept_of_an_address_is_not_told_to_whom_it_belongs_now(conductor, tmp_path):
     """The former owner's guest has gone from this host, and the next one asks before the memory ends."""
-    records = Records(str(tmp_path))
+    records = StateFiles(str(tmp_path))
     app = Application(Instances(conductor, conductor, 15, Clock(), has=records.has_address), Settings())
     former = conductor.instance
     plugged(records, former.uuid, "10.0.0.5")
@@ -152,7 +152,7 @@ def test_what_is_kept_of_an_address_is_not_told_to_whom_it_belongs_now(conductor
 
 def test_a_guest_that_rows_know_no_more_does_not_read_its_successors_documents(conductor, tmp_path, clock):
     """Deleted while its host was away, it runs on with an address that is somebody else's, on another host."""
-    records = Records(str(tmp_path))
+    records = StateFiles(str(tmp_path))
     app = Application(Instances(conductor, conductor, 15, clock, has=records.has_address), Settings())
     plugged(records, "33333333-0000-0000-0000-000000000000", "10.0.0.5")
     for _ in range(5):
@@ -169,7 +169,7 @@ def test_a_guest_that_rows_know_no_more_does_not_read_its_successors_documents(c
 def test_what_is_plugged_may_be_read_by_a_service_that_is_not_root(conductor, tmp_path):
     before = os.umask(0o077)
     try:
-        plugged(Records(str(tmp_path)), conductor.instance.uuid, "10.0.0.5")
+        plugged(StateFiles(str(tmp_path)), conductor.instance.uuid, "10.0.0.5")
     finally:
         os.umask(before)
     found = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import nova.conf
-from nova.network import dhcp, records
-from nova.network.records import Guest, HostNet, Records
+from nova.network import dhcp, state_files
+from nova.network.state_files import Guest, HostNet, StateFiles
 from nova.objects.network import FilterRule, RuleSet
 from tests.unit.network.test_filters import vif
 
@@ -44,12 +44,12 @@ def test_configuration():
 
 
 def test_records_survive(tmp_path):
-    kept = Records(str(tmp_path))
-    net = records.of_vif(vif())
+    kept = StateFiles(str(tmp_path))
+    net = state_files.network_of_vif(vif())
     guest = Guest(uuid="u1", hostname="h", vifs=[vif()], rules=RuleSet(version=3, rules=[FilterRule(protocol="tcp")]))
     kept.save_network(net)
     kept.save_guest(net.id, guest)
-    again = Records(str(tmp_path))
+    again = StateFiles(str(tmp_path))
     assert again.networks() == [net.id]
     assert again.network(net.id) == net
     assert list(again.guests(net.id)) == [guest]
@@ -62,7 +62,7 @@ def test_records_survive(tmp_path):
 
 
 def test_a_damaged_record_is_a_guest_without_interfaces(tmp_path):
-    kept = Records(str(tmp_path))
+    kept = StateFiles(str(tmp_path))
     kept.save_guest("n1", Guest(uuid="u1"))
     (tmp_path / "networks" / "n1" / "instances" / "u1.json").write_text("{")
     assert [guest.uuid for guest in kept.guests("n1")] == ["u1"]

@@ -7,7 +7,7 @@ import ipaddress
 import pytest
 
 import nova.conf
-from nova.network import ingress, linuxnet, plumbing, records
+from nova.network import ingress, linuxnet, plumbing, state_files
 from nova.objects.network import VIF, FilterRule, FixedIp
 
 
@@ -85,15 +85,15 @@ def test_equal_rules_are_made_once():
 ])
 def test_bad_values_never_get_into_configurations(more):
     with pytest.raises(ValueError):
-        records.of_vif(vif(**more))
+        state_files.network_of_vif(vif(**more))
 
 
 def test_a_vif_names_its_network():
-    net = records.of_vif(vif(cidr="", vlan=7, bridge_interface="eth1"))
+    net = state_files.network_of_vif(vif(cidr="", vlan=7, bridge_interface="eth1"))
     assert (net.cidr, net.prefix, net.namespace, net.wire_port) == ("10.0.0.0/24", 24, "nova-aaaaaaaa-bbb",
                                                                     "nvlaaaaaaaabbb")
     assert max(map(len, (net.bridge_port, net.uplink_port, net.wire_port))) <= 15
-    assert records.of_vif(vif(bridge_interface="eth1")).wire_port == "eth1"
+    assert state_files.network_of_vif(vif(bridge_interface="eth1")).wire_port == "eth1"
 
 
 def test_link_addresses_are_pairs_in_the_range():

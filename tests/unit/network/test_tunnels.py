@@ -10,12 +10,12 @@ import nova.conf
 from nova import exception
 from nova.conf import CONF
 from nova.network import plumbing
-from nova.network.records import HostNet, Records
+from nova.network.state_files import HostNet, StateFiles
 from nova.network.tunnels import Tunnels
 from nova.objects.network import Peers
 
 
-class Desk:
+class Conductor:
     """A conductor that knows the peers of one network."""
 
     def __init__(self):
@@ -30,90 +30,90 @@ class Desk:
         return [self.peers] if networks.get("n1", self.peers.version) < self.peers.version else []
 
 
-@pytest.fixture(name="desk")
-def desk_fixture():
-    return Desk()
+@pytest.fixture(name="conductor")
+def conductor_fixture():
+    return Conductor()
 
 
-@pytest.fixture(name="records")
-def records_fixture(tmp_path):
+@pytest.fixture(name="state")
+def state_fixture(tmp_path):
     nova.conf.register()
     CONF.set_override("tunnel_address", "192.0.2.1", group="network")
-    yield Records(str(tmp_path))
+    yield StateFiles(str(tmp_path))
     CONF.clear_override("tunnel_address", group="network")
 
 
 @pytest.fixture(name="tunnels")
-def tunnels_fixture(records, desk):
-    made = Tunnels(records, lambda _network_id: contextlib.nullcontext())
-    made.connect("h1", desk)
+def tunnels_fixture(state, conductor):
+    made = Tunnels(state, lambda _network_id: contextlib.nullcontext())
+    made.connect("h1", conductor)
     return made
 
 
-def net(records, number=1, vni=7):
+def net(state, number=1, vni=7):
     made = HostNet(id=f"n{number}", bridge="br", cidr="10.0.0.0/24", gateway="10.0.0.1", vni=vni)
-    records.save_network(made)
+    state.save_network(made)
     return made
 
 
-def test_the_first_guest_of_a_network_asks_and_the_next_does_not(tunnels, records, desk):
-    network = net(records)
+def test_the_first_guest_of_a_network_asks_and_the_next_does_not(tunnels, state, conductor):
+    network = net(state)
     tunnels.up(network)
-    assert desk.asked == [("h1", "192.0.2.1", {"n1": 0}, False)]
-    assert records.peers("n1") == desk.peers
+    assert conductor.asked == [("h1", "192.0.2.1", {"n1": 0}, False)]
+    assert state.peers("n1") == conductor.peers
     tunnels.up(network)
-    assert len(desk.asked) == 1
+    assert len(conductor.asked) == 1
 
 
-def test_a_network_without_tunnels_asks_nobody(tunnels, records, desk):
-    network = net(records, vni=None)
+def test_a_network_without_tunnels_asks_nobody(tunnels, state, conductor):
+    network = net(state, vni=None)
     tunnels.up(network)
-    tunnels.gone(network)
-    assert desk.asked == []
+    tunnels.removed(network)
+    assert conductor.asked == []
     for _time in range(2):
         tunnels.refresh()
-    assert desk.asked == [("h1", "192.0.2.1", {}, True)], "once, in case that an earlier life had one"
+    assert conductor.asked == [("h1", "192.0.2.1", {}, True)], "once, in case that an earlier life had one"
 
 
-def test_a_conductor_that_is_away_keeps_no_guest_from_its_network(tunnels, records, desk):
-    desk.away = True
-    tunnels.up(net(records))
+def test_a_conductor_that_is_away_keeps_no_guest_from_its_network(tunnels, state, conductor):
+    conductor.away = True
+    tunnels.up(net(state))
     with pytest.raises(exception.ServiceUnavailable):
         tunnels.refresh()
-    desk.away = False
+    conductor.away = False
     tunnels.refresh()
-    assert records.peers("n1") == desk.peers
+    assert state.peers("n1") == conductor.peers
 
 
-def test_all_networks_are_told_at_once_with_what_is_known(tunnels, records, desk):
+def test_all_networks_are_told_at_once_with_what_is_known(tunnels, state, conductor):
     for number in (1, 2):
-        net(records, number)
-    records.save_peers(Peers(network_id="n2", version=3))
-    net(records, 3, vni=None)
+        net(state, number)
+    state.save_peers(Peers(network_id="n2", version=3))
+    net(state, 3, vni=None)
     tunnels.refresh()
-    assert desk.asked == [("h1", "192.0.2.1", {"n1": 0, "n2": 3}, True)]
+    assert conductor.asked == [("h1", "192.0.2.1", {"n1": 0, "n2": 3}, True)]
     for number in (1, 2):
-        records.forget_network(f"n{number}")
+        state.delete_network(f"n{number}")
     for _time in range(2):
         tunnels.refresh()
-    assert desk.asked[1:] == [("h1", "192.0.2.1", {}, True)], "the last one has left"
+    assert conductor.asked[1:] == [("h1", "192.0.2.1", {}, True)], "the last one has left"
 
 
-def test_older_peers_never_replace_newer_ones(tunnels, records, desk):
-    tunnels.up(net(records))
+def test_older_peers_never_replace_newer_ones(tunnels, state, conductor):
+    tunnels.up(net(state))
     for version in (4, 5):
-        tunnels.told(Peers(network_id="n1", version=version))
-    assert records.peers("n1") == desk.peers
-    tunnels.told(Peers(network_id="n1", version=6))
-    assert records.peers("n1") == Peers(network_id="n1", version=6)
+        tunnels.update_peers(Peers(network_id="n1", version=version))
+    assert state.peers("n1") == conductor.peers
+    tunnels.update_peers(Peers(network_id="n1", version=6))
+    assert state.peers("n1") == Peers(network_id="n1", version=6)
 
 
-def test_what_is_told_of_a_network_that_is_not_here_leaves_nothing(tunnels, records):
-    tunnels.told(Peers(network_id="n9", version=6))
-    assert records.networks() == []
+def test_what_is_told_of_a_network_that_is_not_here_leaves_nothing(tunnels, state):
+    tunnels.update_peers(Peers(network_id="n9", version=6))
+    assert state.networks() == []
 
 
-def test_a_tunnel_ends_at_the_hosts_address_unless_told_otherwise(records):
+def test_a_tunnel_ends_at_the_hosts_address_unless_told_otherwise(state):
     assert plumbing.tunnel_address() == "192.0.2.1"
     CONF.clear_override("tunnel_address", group="network")
     assert plumbing.tunnel_address() == CONF.my_ip

@@ -1,4 +1,4 @@
-"""Asking the conductor once in a while for what messages should have told: messages may be lost."""
+"""Periodic polls of the conductor for state that is also pushed by messages, since messages may be lost."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from nova import exception
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two questions, and until one that was not answered is asked again.
+# Interval of polls in seconds, and delay before a failed poll is retried.
 INTERVAL = 300
-_AGAIN = 5
+_RETRY = 5
 
 
-class Asker:
-    """Calls ``question`` in a thread of its own: at the start, when woken, and every few minutes."""
+class Poller:
+    """A thread that calls ``poll`` at the start, when woken, and every INTERVAL seconds."""
 
-    def __init__(self, name: str, question: Callable[[], object]) -> None:
+    def __init__(self, name: str, poll: Callable[[], object]) -> None:
         self._name = name
-        self._question = question
+        self._poll = poll
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Does nothing the second time."""
+        """Start the thread. May be called again."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -37,19 +37,19 @@ class Asker:
         self._wake.set()
 
     def wake(self) -> None:
-        """Ask now rather than later."""
+        """Poll now."""
         self._wake.set()
 
     def _run(self) -> None:
         while not self._stopped.is_set():
             self._wake.clear()
-            # Not all hosts at the same time.
+            # Jitter, so that hosts do not poll at the same time.
             pause = random.uniform(0.9, 1.1) * INTERVAL  # noqa: S311
             try:
-                self._question()
+                self._poll()
             except exception.NovaException as error:
-                LOG.warning("Asking for %s failed and is tried again: %s", self._name, error)
-                pause = _AGAIN
+                LOG.warning("Polling %s failed, retrying in %d s: %s", self._name, _RETRY, error)
+                pause = _RETRY
             except Exception:
-                LOG.exception("Asking for %s failed", self._name)
+                LOG.exception("Polling %s failed, next poll in %.0f s", self._name, pause)
             self._wake.wait(pause)

@@ -1,7 +1,7 @@
-"""What this host has plugged, kept in files: networks/<network id>/ below the state path.
+"""State files of the networks and interfaces on this host: networks/<network id>/ below the state path.
 
-Records are written before anything is made and removed after everything is unmade, so whatever
-exists on the host under our names is recorded here, also after a crash.
+A file is written before the first device of its network is created, and deleted after the last device is removed. So
+every device with one of our names has a state file, also after a crash.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ IDENTIFIER = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
 class HostNet(Object, kw_only=True):
-    """One network as this host needs it. ``link`` numbers its point-to-point link to the root namespace."""
+    """A network on this host. ``link``: the number of its point-to-point link to the root namespace."""
 
     id: str
     label: str = ""
@@ -49,7 +49,7 @@ class HostNet(Object, kw_only=True):
     cidr_v6: str | None = None
     gateway_v6: str | None = None
     ipv6_mode: str | None = None
-    # Where this host's tunnels end.
+    # IP address of this host's end of the tunnels.
     tunnel: str | None = None
     link: int | None = None
 
@@ -59,17 +59,17 @@ class HostNet(Object, kw_only=True):
 
     @property
     def short(self) -> str:
-        """The part of device names that tells networks apart: names have at most 15 characters."""
+        """The part of device names that identifies the network. Device names have at most 15 characters."""
         return self.id.replace("-", "")[:11]
 
     @property
     def bridge_port(self) -> str:
-        """The bridge's end of the veth pair to the namespace."""
+        """The end of the veth pair to the namespace that is a port of the bridge."""
         return f"nvp{self.short}"
 
     @property
     def uplink_port(self) -> str:
-        """The root namespace's end of the veth pair that guests reach the outside by."""
+        """The root namespace's end of the veth pair that connects guests with external networks."""
         return f"nvu{self.short}"
 
     @property
@@ -87,42 +87,41 @@ class HostNet(Object, kw_only=True):
 
     @property
     def gateway_mac(self) -> str:
-        """The MAC address of the gateway, the same on every host. Those of guests begin otherwise."""
+        """The MAC address of the gateway, the same on every host. MAC addresses of guests have another prefix."""
         digest = hashlib.sha256(self.id.encode()).hexdigest()
         return f"fa:16:3f:{digest[:2]}:{digest[2:4]}:{digest[4:6]}"
 
     @property
     def router(self) -> str:
-        """The gateway's link-local address: who sends router advertisements and DHCPv6."""
+        """The link-local address of the gateway, the source of router advertisements and DHCPv6 replies."""
         return link_local(self.gateway_mac)
 
 
 class Guest(Object, kw_only=True):
-    """The interfaces of one instance on one network, and what the instance lets in."""
+    """The interfaces of an instance on a network, and its ingress rules."""
 
     uuid: str
     hostname: str = ""
     vifs: list[VIF] = []
-    # As the last release wrote it, and reads it: for that one it is unknown what a guest lets in, so that it asks.
+    # The field of the previous release, which finds it empty and requests the rules from the conductor.
     rules: RuleSet = msgspec.field(default_factory=RuleSet)
-    # What the instance lets in, with the ids of its groups alone (nova.network.groups has the rest).
+    # Ingress rules, with only the ids of security groups; nova.network.groups stores the rules of the groups.
     ingress: RuleSet | None = None
 
     @property
-    def lets_in(self) -> RuleSet:
+    def ingress_rules(self) -> RuleSet:
         return self.ingress or self.rules
 
 
 def namespace(network_id: str) -> str:
-    """The name of a network's namespace."""
+    """Return the name of the network namespace of a network."""
     return f"nova-{network_id[:12]}"
 
 
-def of_vif(vif: VIF) -> HostNet:
-    """The network that a VIF belongs to.
+def network_of_vif(vif: VIF) -> HostNet:
+    """Return the network of a VIF.
 
-    Raises ValueError for one that lacks what a host needs, or has values that must not get into
-    the configuration of the system's tools.
+    Raises ValueError if a required value is missing, or if a value is unsafe in configuration files and commands.
     """
     fixed, fixed_v6 = vif.first(4), vif.first(6)
     if fixed is None:
@@ -134,7 +133,7 @@ def of_vif(vif: VIF) -> HostNet:
     devices = [vif.bridge, vif.devname] + ([vif.bridge_interface] if vif.bridge_interface else [])
     for value, pattern in [(vif.network_id, IDENTIFIER), (vif.mac, MAC), *((name, DEVICE) for name in devices)]:
         if not pattern.fullmatch(value):
-            raise ValueError(f"{value!r} is not usable for the interface {vif.id}")
+            raise ValueError(f"{value!r} is not valid for the interface {vif.id}")
     net = HostNet(id=vif.network_id, label=vif.label, bridge=vif.bridge, cidr=str(cidr),
                   gateway=str(ipaddress.IPv4Address(fixed.gateway or "none")),
                   dns=[str(plain_ip.address(address)) for address in vif.dns], mtu=vif.mtu, vlan=vif.vlan,
@@ -147,32 +146,32 @@ def of_vif(vif: VIF) -> HostNet:
 
 
 def tag(state_path: str) -> str:
-    """A short name for everything that belongs to one state path: several may share a machine."""
+    """Return a short identifier of a state path, for names of devices and tables. A machine may have several."""
     return hashlib.sha256(os.path.abspath(state_path).encode()).hexdigest()[:8]
 
 
-class RuleBook:
-    """The newest rules of each guest that this host was told of, also of guests that it does not have (yet)."""
+class NewestRules:
+    """The newest rules that this host received for each guest, also for guests that are not on this host (yet)."""
 
     def __init__(self, size: int = 10_000) -> None:
         self._size = size
         self._newest: collections.OrderedDict[str, RuleSet] = collections.OrderedDict()
         self._mutex = threading.Lock()
 
-    def newest(self, uuid: str, told: RuleSet) -> RuleSet:
-        """What counts for a guest after this was told: an order or a message that comes late changes nothing."""
+    def update(self, uuid: str, rules: RuleSet) -> RuleSet:
+        """Return the newest rules of a guest, which are ``rules`` unless newer rules arrived before."""
         with self._mutex:
-            known = self._newest.get(uuid)
-            if known is None or told.version >= known.version:
-                known = self._newest[uuid] = told
+            newest = self._newest.get(uuid)
+            if newest is None or rules.version >= newest.version:
+                newest = self._newest[uuid] = rules
             self._newest.move_to_end(uuid)
             while len(self._newest) > self._size:
                 self._newest.popitem(last=False)
-            return known
+            return newest
 
 
-class Records:
-    """The files. Callers hold the lock of the network they write to."""
+class StateFiles:
+    """The state files below one state path. Callers hold the lock of the network they write to."""
 
     def __init__(self, state_path: str) -> None:
         self.root = os.path.join(state_path, "networks")
@@ -190,20 +189,20 @@ class Records:
         write(self._network_file(net.id), net)
 
     def peers(self, network_id: str) -> Peers | None:
-        """The other hosts of a network, as they were told last."""
+        """Return the peer hosts of a network, as received last."""
         return read(self._peers_file(network_id), Peers)
 
     def save_peers(self, peers: Peers) -> None:
         write(self._peers_file(peers.network_id), peers)
 
-    def forget_network(self, network_id: str) -> None:
+    def delete_network(self, network_id: str) -> None:
         shutil.rmtree(os.path.join(self.root, network_id), ignore_errors=True)
 
     def guest(self, network_id: str, uuid: str) -> Guest | None:
         return read(self._guest_file(network_id, uuid), Guest)
 
     def has_address(self, network_id: str, address: str, uuid: str) -> bool:
-        """Whether the instance is plugged into the network here, with that address."""
+        """Return True if the instance has an interface with this address on the network on this host."""
         guest = self.guest(network_id, uuid)
         if guest is not None:
             return any(address in vif.addresses() for vif in guest.vifs)
@@ -212,11 +211,12 @@ class Records:
         except FileNotFoundError:
             return False
         except OSError as error:
-            LOG.warning("Nobody can tell which guest has %s: %s", address, error)
-        return True  # as far as this process may see
+            LOG.warning("Cannot read the state file of the guest with address %s, assuming that the guest exists: %s",
+                        address, error)
+        return True  # the file exists, but this process may not read it
 
     def guests(self, network_id: str) -> Iterator[Guest]:
-        """Every guest of a network; unreadable files count as guests without interfaces."""
+        """Yield the guests of a network; a guest with an unreadable file has no interfaces."""
         for uuid in self.guest_ids(network_id):
             yield self.guest(network_id, uuid) or Guest(uuid=uuid)
 
@@ -233,7 +233,7 @@ class Records:
     def save_guest(self, network_id: str, guest: Guest) -> None:
         write(self._guest_file(network_id, guest.uuid), guest)
 
-    def forget_guest(self, network_id: str, uuid: str) -> None:
+    def delete_guest(self, network_id: str, uuid: str) -> None:
         try:
             os.unlink(self._guest_file(network_id, uuid))
         except FileNotFoundError:
@@ -256,19 +256,19 @@ def read(path: str, kind: type[T]) -> T | None:
     except FileNotFoundError:
         return None
     except (OSError, msgspec.MsgspecError) as error:
-        LOG.warning("Ignoring the unreadable record %s: %s", path, error)
+        LOG.warning("Ignoring the state file %s, which cannot be read: %s", path, error)
         return None
 
 
 def write(path: str, value: Object) -> None:
-    """Replace a file in one go; readers see the old or the new one."""
+    """Replace a file atomically."""
     data = msgspec.json.encode(value)
     folder = os.path.dirname(path)
-    # Whatever the umask is: the metadata service reads them, which is not root, and there is no secret in them.
+    # Readable by the metadata service, which is not root, whatever the umask is. The files have no secrets.
     network = os.path.dirname(folder)
-    for one in [part for part in (os.path.dirname(network), network, folder) if not os.path.isdir(part)]:
-        os.makedirs(one, exist_ok=True)
-        os.chmod(one, 0o755)  # noqa: S103
+    for missing in [path for path in (os.path.dirname(network), network, folder) if not os.path.isdir(path)]:
+        os.makedirs(missing, exist_ok=True)
+        os.chmod(missing, 0o755)  # noqa: S103
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
     try:
         with os.fdopen(handle, "wb") as file:
