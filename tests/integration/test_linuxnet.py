@@ -403,7 +403,7 @@ def test_a_restart_repairs_what_is_broken(lab):
 
 def _uuid_of(lab, net, vif):
     driver = lab.fresh()
-    return next(guest.uuid for guest in driver._records.guests(net.id) if guest.vifs[0].id == vif.id)
+    return next(guest.uuid for guest in driver._state.guests(net.id) if guest.vifs[0].id == vif.id)
 
 
 def test_a_restart_after_a_reboot_makes_all_again_with_the_rules(lab):

@@ -45,8 +45,8 @@ def gated(device):
     return "bpf" in sh("tc", "filter", "show", "dev", device, "egress", check=False).stdout
 
 
-def closed_gates(lab, *nets):
-    """Wait for the gates of all devices that there are."""
+def wait_for_guards(lab, *nets):
+    """Wait until all devices have egress guards."""
     devices = [guest.vif.devname for guest in lab.guests]
     devices += [f"{kind}{net.id.replace('-', '')[:11]}" for net in nets for kind in ("nvp", "nvu")]
     assert wait(lambda: all(map(gated, devices)), 20), [device for device in devices if not gated(device)]
@@ -131,7 +131,7 @@ def test_while_nova_compute_is_away_a_flush_closes_everything(watched):
     assert guest.reaches("10.77.0.6")
     assert guest.reaches("10.77.0.1")
     assert guest.reaches(lab.beyond)
-    closed_gates(lab, net)
+    wait_for_guards(lab, net)
     lab.driver.stop()
     flush(lab)
     assert not guest.pings("10.77.0.6")
@@ -247,4 +247,4 @@ def test_interfaces_of_several_networks_are_gated(watched):
     lab.driver.plug(server, rules(PING))
     for number in range(2):
         lab.guest(server, number)
-    closed_gates(lab, one, two)
+    wait_for_guards(lab, one, two)

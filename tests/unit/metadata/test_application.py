@@ -144,7 +144,7 @@ def test_what_is_kept_of_an_address_is_not_told_to_whom_it_belongs_now(conductor
     for _ in range(3):
         assert guest(app, "/latest/meta-data/hostname")[1] == "web-one.novalocal"
     assert conductor.asked == 1
-    records.forget_guest("n1", former.uuid)
+    records.delete_guest("n1", former.uuid)
     conductor.instance = make(uuid="22222222-0000-0000-0000-000000000000", hostname="next")
     plugged(records, conductor.instance.uuid, "10.0.0.5")
     assert guest(app, "/latest/meta-data/hostname")[1] == "next.novalocal"

@@ -54,10 +54,10 @@ def test_records_survive(tmp_path):
     assert again.network(net.id) == net
     assert list(again.guests(net.id)) == [guest]
     assert again.networks_of("u1") == [net.id]
-    again.forget_guest(net.id, "u1")
-    again.forget_guest(net.id, "u1")
+    again.delete_guest(net.id, "u1")
+    again.delete_guest(net.id, "u1")
     assert kept.guest_ids(net.id) == []
-    again.forget_network(net.id)
+    again.delete_network(net.id)
     assert kept.networks() == []
 
 
