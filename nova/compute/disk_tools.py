@@ -40,7 +40,7 @@ class QemuTools:
             raise exception.InvalidDiskInfo(reason=_ELSEWHERE)
         return int(header.virtual_size)
 
-    def below(self, path: str, disk_format: str) -> tuple[str, str | None] | None:
+    def backing_file(self, path: str, disk_format: str) -> tuple[str, str | None] | None:
         header = None if disk_format == RAW else _header(path, disk_format)
         return (header.backing, header.backing_format) if header is not None and header.backing is not None else None
 

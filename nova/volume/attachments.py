@@ -1,6 +1,6 @@
-"""The conductor's half of a volume back end: to whom volumes belong, and how hosts reach them.
+"""The interface of a volume back end on the conductor: attachments of volumes to servers and hosts.
 
-The other half, on the hosts, is :class:`nova.volume.base.HostVolumes`. Both come from [volume]driver.
+Its counterpart on the hosts is :class:`nova.volume.base.HostVolumes`. [volume]driver selects both.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import AVAILABLE, Volume, VolumeContent, VolumeRemoval
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
 
-# A database's; this side of the house knows nothing of it.
+# A database connection, whose type this package must not import.
 Connection = Any
 
 
 class UserVolumes(Protocol):
-    """The volumes of an outside service, as :class:`nova.rpcapi.volumes.Volumes` promises them; with the token of the
-    caller, whose own they are."""
+    """The volumes of an external service, accessed with the token of the caller.
+
+    The methods are those of :class:`nova.rpcapi.volumes.Volumes`.
+    """
 
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[Volume]: ...
 
@@ -32,7 +34,10 @@ class UserVolumes(Protocol):
 
 
 class Snapshots(Protocol):
-    """Snapshots of volumes, as :class:`nova.rpcapi.volume_snapshots.VolumeSnapshots` promises them."""
+    """Snapshots of volumes.
+
+    The first four methods are those of :class:`nova.rpcapi.volume_snapshots.VolumeSnapshots`.
+    """
 
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]: ...
 
@@ -42,171 +47,185 @@ class Snapshots(Protocol):
 
     def delete(self, ctx: RequestContext, uuid: str) -> None: ...
 
-    # Those that an image of a server consists of, found again by the image's id; of_image() and drop() with Nova's own
-    # rights, since the caller's token may be gone by then.
+    # Snapshots of a server image, identified by the id of the image. of_image() and drop() use Nova's own credentials,
+    # since the caller's token may have expired.
     def check_room(self, ctx: RequestContext, count: int) -> None:
-        """Whether the caller's project may have so many more. Outside of any transaction, before the request is
-        accepted. Raises QuotaLimit, InvalidVolume (such volumes have none)."""
+        """Raise QuotaLimit if the project may not have ``count`` more snapshots, or InvalidVolume if snapshots are
+        unsupported. Called outside of transactions, before a request is accepted.
+        """
 
     def of_image(self, ctx: RequestContext, image_id: str) -> list[VolumeSnapshot]: ...
 
     def take(self, ctx: RequestContext, image_id: str, wanted: Sequence[SnapshotRequest]) -> list[VolumeSnapshot]:
-        """One of each volume, made with the caller's own rights. Raises InvalidVolume, VolumeNotFound, QuotaLimit."""
+        """Create a snapshot of each volume, as the caller. Raises InvalidVolume, VolumeNotFound, QuotaLimit."""
 
     def drop(self, ctx: RequestContext, image_id: str) -> None:
-        """There are none any more, or will be none soon."""
+        """Delete the snapshots of a server image."""
 
-    # Those for which the service needs the guest's hypervisor; with Nova's own rights.
+    # Snapshots that need the hypervisor of the guest, accessed with Nova's own credentials.
     def check_assisted(self, ctx: RequestContext, volume_id: str, uuid: str, status: str) -> None:
-        """A snapshot of this volume is in this status. Raises SnapshotNotFound, InvalidVolume."""
+        """Check that this is a snapshot of the volume with this status. Raises SnapshotNotFound, InvalidVolume."""
 
     def end_assisted(self, ctx: RequestContext, uuid: str, status: str, done: bool) -> None:
-        """Whether it was done for which the snapshot is in this status; the service goes on. Has it gone on already:
-        fine. Raises InvalidVolume: it has given up what is done."""
+        """Report to the service that the operation of a snapshot in this status succeeded (``done``) or failed.
+
+        Succeeds if the snapshot has another status by now. Raises InvalidVolume if ``done``, but the service has
+        recorded a failure.
+        """
 
 
 class Attachments(Protocol):
-    """A volume in a server is a device with an ``attachment_id``. Every verb finds what it did again after half a run.
+    """Attaches volumes to servers. All methods are idempotent. A device with a volume has an ``attachment_id``.
 
-    ``external`` says how: such a back end talks to a service of its own, never inside of a transaction, and its verbs
-    are external steps. Others do everything in the transaction of the step, on the ``connection`` they are given.
-    An external one raises VolumeServiceUnavailable, too: then what was asked for may be done.
+    ``external``: True if the back end calls an external service, outside of transactions, so that its methods run in
+    external steps. Otherwise its methods run in the transaction of the step, on the given ``connection``. Methods of an
+    external back end also raise VolumeServiceUnavailable; the request may have been executed then.
     """
 
     external: bool
 
     @property
     def volumes(self) -> UserVolumes | None:
-        """Where an outside service keeps them."""
+        """The volumes of the external service, or None if the back end is not external."""
 
     @property
     def snapshots(self) -> Snapshots:
-        """Those of its volumes."""
+        """The snapshots of volumes."""
 
     def validate(self, ctx: RequestContext, project_id: str, volume_id: str, status: str = AVAILABLE) -> Volume:
-        """The volume as its owner may use it. Outside of any transaction, before the request is accepted.
+        """Return a volume, read with the rights of the caller, and check its status.
 
-        Raises VolumeNotFound, InvalidVolume (its status is another one).
+        Called outside of transactions, before a request is accepted. Raises VolumeNotFound, InvalidVolume.
         """
 
-    def restored(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
-        """What a volume will be (without an id) that is made from a snapshot, as its owner may use it. Outside of any
-        transaction, before the request is accepted.
+    def volume_from_snapshot(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
+        """Return the properties (without an id) of a volume that will be created from a snapshot.
 
-        Raises SnapshotNotFound, InvalidVolume (it is not available).
+        Called outside of transactions, before a request is accepted. Raises SnapshotNotFound, InvalidVolume (the
+        snapshot is not available).
         """
 
     def secret_of(self, ctx: RequestContext, volume_id: str, own_rights: bool = False) -> str:
-        """The id of the secret in the key manager by which the volume is encrypted, as its owner may know it
-        (``own_rights``: as Nova may); "": it is not encrypted. Outside of any transaction.
+        """Return the id of the volume's encryption key in the key manager, or "" if the volume is not encrypted.
 
-        Raises VolumeNotFound, InvalidVolume (no host could decrypt it).
+        ``own_rights``: use Nova's credentials instead of the caller's. Called outside of transactions.
+        Raises VolumeNotFound, InvalidVolume (the encryption is not supported).
         """
 
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
-        """Whether nobody has the volume any more, or only what is left of it. Outside of any transaction."""
+        """Return True if the volume is deleted or in an error status. Called outside of transactions."""
 
     def owner(self, ctx: RequestContext, volume_id: str) -> str:
-        """Its project; "": that is not told. Outside of any transaction. Raises VolumeNotFound."""
+        """Return the project of a volume, or "" if unknown. Called outside of transactions. Raises VolumeNotFound."""
 
     def servers(self, ctx: RequestContext, volume_id: str) -> set[str]:
-        """Those that have the volume, as far as its owner may know. Outside of any transaction. Raises VolumeNotFound.
+        """Return the servers that a volume is attached to, as visible to the caller.
+
+        Called outside of transactions. Raises VolumeNotFound.
         """
 
     def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str,
                 connection: Connection = None) -> Volume:
-        """Give the device's volume to the server. Raises VolumeNotFound, InvalidVolume (of two one wins)."""
+        """Reserve the device's volume for the server. Raises VolumeNotFound, InvalidVolume (the volume is in use)."""
 
     def create(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image | None,
                connection: Connection = None) -> Volume:
-        """A new volume for the server: empty, or to be made from an image. Raises QuotaLimit, InvalidVolume.
+        """Create a volume for the server, empty or from an image. Raises QuotaLimit, InvalidVolume.
 
-        Without a service of its own it belongs to the server at once. One that is external has to be reserved when its
-        status says that it was made.
+        A volume of an external back end has to be reserved when its status is available; other volumes are reserved
+        by this method.
         """
 
     def connect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
                 connector: Mapping[str, Any], connection: Connection = None) -> BlockDevice:
-        """The device as this host reaches it (``connection_info``). ``connector``: what the host told of itself.
+        """Return the device with the ``connection_info`` for a host. ``connector``: the properties of the host.
 
-        Raises InvalidVolume when the host cannot.
+        Raises InvalidVolume if the host cannot connect to the volume.
         """
 
     def disconnect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
                    connection: Connection = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
-        """The host does not need the way any more; the server keeps the volume. Returns what hosts are to be told."""
+        """Remove the connection of a host to a volume that the server keeps.
+
+        Returns the device and the data that hosts have to delete.
+        """
 
     def connect_also(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
                      connector: Mapping[str, Any], connection: Connection = None) -> BlockDevice:
-        """The server moves: the device as this host reaches it, while another one reaches it as before.
+        """Return the device with the connection of a second host, for a move of the server.
 
         Raises InvalidVolume, VolumeNotFound.
         """
 
-    def settle(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str = "",
-               connector: Mapping[str, Any] = {}, connection: Connection = None) -> BlockDevice:
-        """The move is over: the device is reached in the way that it has, and in no other one.
+    def finish_move(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str = "",
+                    connector: Mapping[str, Any] = {}, connection: Connection = None) -> BlockDevice:
+        """Remove all connections to the volume except that of ``device``, after a move of the server.
 
-        If that way is gone it gets another one to ``host``, if there is one.
+        If the connection of ``device`` is lost, the volume is connected to ``host``, if given.
         """
 
     def complete(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> BlockDevice:
-        """The guest has the volume."""
+        """Record that the guest has the volume."""
 
     def reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image,
                 connection: Connection = None) -> VolumeContent | None:
-        """Have the volume, which the server keeps, made anew from an image. Raises InvalidVolume.
+        """Rewrite a volume of the server from an image. Raises InvalidVolume.
 
-        Without a service of its own: the data that it has stay until end_reimage(), and are returned. One that is
-        external has been let go of by its host, and tells by an event when it is done.
+        An external service reports the end by an event; its volume must be disconnected. Other back ends return the
+        previous data, which exist until end_reimage().
         """
 
     def end_reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, before: VolumeContent,
                     done: bool, connection: Connection = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
-        """The server has the new data (``done``), or keeps those that it had ``before``. Returns what hosts are told.
+        """Finish a reimage (``done``), or restore the data ``before``.
+
+        Returns the device and the data that hosts have to delete.
         """
 
     def check_swap(self, ctx: RequestContext, project_id: str, old: str, new: str) -> bool:
-        """Whether the service of volume ``old`` migrates it into ``new``, so that it keeps its id. Outside of any
-        transaction, before the request is accepted.
+        """Return True if the service migrates volume ``old`` into ``new``, so that the volume keeps its id.
 
-        Raises VolumeNotMigrated (one may not take the place of the other), VolumeNotFound, MultiattachSwapUnsupported.
+        Called outside of transactions, before a request is accepted. Raises VolumeNotMigrated (``new`` cannot replace
+        ``old``), VolumeNotFound, MultiattachSwapUnsupported.
         """
 
     def begin_swap(self, ctx: RequestContext, instance: Instance, old: BlockDevice, new: BlockDevice,
                    connection: Connection = None) -> Volume:
-        """The volume of ``new`` is the server's, too, and is to take the place of ``old``. Raises VolumeNotFound (the
-        new one), InvalidVolume (one of them is not free for that, or they differ in size).
+        """Reserve the volume of ``new``, which replaces that of ``old``, for the server.
+
+        Raises VolumeNotFound (the new volume), InvalidVolume (a volume is in use, or the sizes differ).
         """
 
     def end_swap(self, ctx: RequestContext, instance: Instance, old: BlockDevice, new: BlockDevice, migrates: bool,
                  done: bool, connection: Connection = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
-        """The guest has ``new`` and the server has ``old`` no longer (``done``), or the other way round.
+        """Release ``old`` if the swap succeeded (``done``), or else ``new``.
 
-        ``migrates``: as check_swap() said. Returns the device that the server has, and what hosts are to be told.
+        ``migrates``: the result of check_swap(). Returns the remaining device and the data that hosts have to delete.
         """
 
-    def extended(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> tuple[int, bool]:
-        """The size (GiB) that the server's volume has, or is to have, and whether the service waits for
-        end_extension(), since the guest's hypervisor alone can make it so. Outside of any transaction.
+    def extension(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> tuple[int, bool]:
+        """Return the new size (GiB) of an extended volume, and True if the service waits for end_extension().
 
-        Raises VolumeNotFound, InvalidVolume (the server does not have it, or it does not become larger).
+        The service waits if only the hypervisor of the guest can extend the volume. Called outside of transactions.
+        Raises VolumeNotFound, InvalidVolume (not attached to the server, or the new size is not larger).
         """
 
     def end_extension(self, ctx: RequestContext, instance_uuid: str, volume_id: str, size_gb: int, done: bool) -> None:
-        """The service hears whether the server's volume has this size (0: whichever it is to have), if it waits for
-        that. Does it not: fine. Outside of any transaction. Raises InvalidVolume: it has given up what is done.
+        """Report to the service that an extension to ``size_gb`` (0: any size) succeeded (``done``) or failed.
+
+        Succeeds if the service does not wait for it. Called outside of transactions. Raises InvalidVolume if ``done``,
+        but the service has recorded a failure.
         """
 
     def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> None:
-        """Raises InvalidVolume when somebody else is at it."""
+        """Mark the volume as detaching. Raises InvalidVolume if another operation is detaching it."""
 
     def roll_detaching(self, ctx: RequestContext, device: BlockDevice, connection: Connection = None) -> None:
-        """The guest keeps the volume."""
+        """Remove the mark of begin_detaching(): the guest keeps the volume."""
 
     def release(self, ctx: RequestContext, instance: Instance, device: BlockDevice, delete: bool = False,
                 connection: Connection = None) -> list[VolumeRemoval]:
-        """The server does not have the volume any more; ``delete``: nobody shall. Returns what hosts are to be told."""
+        """Release a volume, and delete it if ``delete``. Returns the data that hosts have to delete."""
 
     def hosts(self, devices: Sequence[BlockDevice], connection: Connection = None) -> set[str]:
-        """The hosts to which these volumes bind their server; none: it may be anywhere."""
+        """Return the hosts that can access these volumes; empty: all hosts."""

@@ -1,6 +1,6 @@
-"""The interface of a volume back end on a host. To whom volumes belong is the conductor's to say.
+"""The interface of a volume back end on a host. The conductor assigns volumes to servers.
 
-All verbs are idempotent and are told everything: what the back end's other half said of the connection.
+All methods are idempotent. Their arguments include the connection info from the conductor's part of the back end.
 """
 
 from __future__ import annotations
@@ -13,82 +13,81 @@ from nova import exception
 from nova.objects.image import Image
 from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeKey, VolumeRemoval
 
-# The path and format (raw or qcow2) of an image, fetched and checked by this host, that is a disk of at most so many
-# bytes.
+# Fetches and checks an image of at most the given size in bytes, and returns its path and format (raw or qcow2).
 Fetch = Callable[[Image, int], tuple[str, str]]
 
 
 class DiskTools(Protocol):
-    """How files are made that a hypervisor takes for disks. Raises DiskFull, InvalidDiskInfo."""
+    """Operations on disk image files of the hypervisor. All methods raise DiskFull, InvalidDiskInfo."""
 
     def create(self, path: str, disk_format: str, size: int) -> None:
-        """A new, empty, sparse disk of ``size`` bytes."""
+        """Create an empty, sparse disk of ``size`` bytes."""
 
     def copy(self, source: str, source_format: str, path: str, disk_format: str) -> None:
-        """A new disk with the content of ``source``, sparse and of its size."""
+        """Create a sparse disk with the content and size of ``source``."""
 
     def grow(self, path: str, disk_format: str, size: int) -> None:
-        """Make a disk ``size`` bytes large."""
+        """Extend a disk to ``size`` bytes."""
 
     def size(self, path: str, disk_format: str) -> int:
-        """The bytes that a guest sees of a disk that is one file; that of others is refused."""
+        """Return the virtual size in bytes of a disk. A disk of several files is rejected with InvalidDiskInfo."""
 
-    def below(self, path: str, disk_format: str) -> tuple[str, str | None] | None:
-        """The name and the format (None: it is not told) of the file that a disk says it stands on; None: on none.
+    def backing_file(self, path: str, disk_format: str) -> tuple[str, str | None] | None:
+        """Return name and format (None: unspecified) of the backing file of a disk, or None if it has none.
 
-        What it names is not looked at. A disk whose data are in another file is refused.
+        The backing file itself is not opened. A disk with an external data file is rejected with InvalidDiskInfo.
         """
 
     def encrypted_format(self, path: str) -> str:
-        """The format of a file that has to be encrypted with LUKS: raw, or qcow2 with LUKS inside.
+        """Return the format of a LUKS-encrypted file: raw (a plain LUKS container) or qcow2 with LUKS inside.
 
-        No guest writes where this looks, since what a guest writes is behind the header and encrypted.
+        Only the header is probed, which a guest cannot write.
         """
 
 
 class HostVolumes(abc.ABC):
-    """What nova-compute asks of the volumes on its own host."""
+    """The volumes of a host, as used by nova-compute."""
 
     def __init__(self, tools: DiskTools) -> None:
         self.tools = tools
 
     @abc.abstractmethod
     def start(self) -> None:
-        """The service started: make the place of the volumes ready."""
+        """Prepare the host for volumes, when the service starts."""
 
     def connector(self, host: str) -> dict[str, Any]:
-        """What the other half is to know of this machine (the service ``host``) to make volumes reachable here."""
+        """Return properties of this machine (service ``host``) that the volume service needs for connections."""
         return {}
 
     @abc.abstractmethod
     def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
                 key: VolumeKey | None = None) -> VolumeConnection:
-        """Make the volume usable on this host. Raises VolumeUnusable, DiskFull, ImageUnacceptable.
+        """Connect a volume to this host. Raises VolumeUnusable, DiskFull, ImageUnacceptable.
 
-        Without ``fetch`` (virtual hosts have no images) a volume of an image is empty. ``key``: of one that is
-        encrypted, for the hypervisor.
+        ``fetch``: None on hosts of the fake driver, where volumes with an image are empty. ``key``: the encryption key
+        of the volume, for the hypervisor.
         """
 
     @abc.abstractmethod
     def disconnect(self, info: ConnectionInfo) -> None:
-        """Undo what connect did; the data stay. Not connected: fine."""
+        """Disconnect a volume, keeping its data. Succeeds if the volume is not connected."""
 
     @abc.abstractmethod
     def remove(self, removal: VolumeRemoval) -> None:
-        """Remove data of a volume; none: fine."""
+        """Delete data of a volume. Succeeds if there are none."""
 
 
 class NoVolumes(HostVolumes):
-    """A host without volumes: servers with some cannot be here."""
+    """A host without volumes, which cannot have servers with volumes."""
 
     def __init__(self, tools: DiskTools | None = None) -> None:
-        """It makes no disks."""
+        """Ignore the tools, since no disks are created."""
 
     def start(self) -> None: ...
 
     def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
                 key: VolumeKey | None = None) -> VolumeConnection:
-        raise exception.VolumeUnusable(volume_id=str(info.get("volume_id")), reason="it has no place for volumes")
+        raise exception.VolumeUnusable(volume_id=str(info.get("volume_id")), reason="the host does not support volumes")
 
     def disconnect(self, info: ConnectionInfo) -> None: ...
 

@@ -1,7 +1,7 @@
-"""Volumes in Cinder (:class:`nova.volume.attachments.Attachments`): an attachment there says that a server has one.
+"""Volumes in Cinder (:class:`nova.volume.attachments.Attachments`), with attachments of Cinder's API.
 
-Whatever was made there is found again: an attachment by the server's id and the volume's, a new volume by the id of
-the server's device, which it has in its metadata. So every verb may run again after half a run.
+An interrupted method finds its objects in Cinder again: attachments by the ids of server and volume, new volumes by the
+id of the server's device in their metadata. So all methods are idempotent.
 """
 
 from __future__ import annotations
@@ -20,40 +20,41 @@ from nova.objects.base import whole
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import ConnectionInfo, Volume, VolumeContent, VolumeRemoval
-from nova.volume.cinder_api import MOST_GIB, CinderApi, Raw, at_once
+from nova.volume.cinder_api import MOST_GIB, CinderApi, Raw, retry_now
 from nova.volume.cinder_snapshots import CinderSnapshots
 from nova.volume.cinder_views import to_volume
 from nova.volume.cinder_volumes import CinderVolumes
 
 LOG = logging.getLogger(__name__)
 
-# The metadata by which a new volume is found again.
-_MARK = "nova_device"
+# Metadata key of a new volume with the id of the device that the volume was created for.
+_DEVICE_KEY = "nova_device"
 _DOWNLOADING = "downloading"
-# Encrypted as a hypervisor can decrypt it; types of volumes may have the older names of it still.
+# Names of the encryption that hypervisors support. Volume types may still have the old names.
 _LUKS = ("luks", "LuksEncryptor", "nova.volume.encryptors.luks.LuksEncryptor",
          "os_brick.encryptors.luks.LuksEncryptor")
-_BY_HOSTS = "front-end"
+_FRONT_END = "front-end"
 _ATTACHED = "attached"
-# One server is getting the volume, or losing it.
-_PASSING = (states.RESERVED, states.ATTACHING, states.DETACHING)
-# What is said of a volume that is not being migrated, of one whose new place is made ready for use.
+# Statuses of a volume that is being attached or detached.
+_TRANSIENT = (states.RESERVED, states.ATTACHING, states.DETACHING)
+# Values of migration_status: no migration in progress; the service is completing the migration.
 _NO_MIGRATION = (None, "none", "success", "error", "deleting")
 _COMPLETING = "completing"
 _EXTENDING = "extending"
-# What Cinder's metadata say, in place of its users' own ones, while an extension waits for the guest (GiB).
+# Metadata key with the new size (GiB) while an extension waits for the guest.
 _NEW_SIZE = "extend_new_size"
-# Volumes of this kind wait so; of others such metadata are their users' alone, who write what they like.
-_FILES = "nfs"
+# The driver_volume_type of volumes whose extension waits for the guest. The metadata of other volumes are not trusted,
+# since users may write any key.
+_NFS = "nfs"
 
 
 class CinderAttachments:
-    """``[volume]driver`` cinder, on conductors."""
+    """The conductor's part of the volume back end "cinder"."""
 
     external = True
 
     def __init__(self, db: object = None) -> None:
-        """What is to be remembered is in the server's own row."""
+        """Ignore the database: all state is in Cinder and in the rows of servers."""
 
     @functools.cached_property
     def _api(self) -> CinderApi:
@@ -67,19 +68,19 @@ class CinderAttachments:
     def volumes(self) -> CinderVolumes:
         return CinderVolumes(self._api)
 
-    # --- looking -------------------------------------------------------------------------------------
+    # --- validation ----------------------------------------------------------------------------------
     def validate(self, ctx: RequestContext, project_id: str, volume_id: str, status: str = states.AVAILABLE) -> Volume:
         raw = self._api.volume(ctx, volume_id, ctx.auth_token)
         shared = bool(raw.get("multiattach")) and status == states.AVAILABLE
         if raw["status"] != status and not (shared and raw["status"] == states.IN_USE):
-            servers = ", ".join(str(each.get("server_id")) for each in raw.get("attachments", ()))
+            servers = ", ".join(str(attachment.get("server_id")) for attachment in raw.get("attachments", ()))
             raise exception.InvalidVolume(reason=(
                 f"volume {volume_id} is already attached to instances: {servers}"
                 if servers and status == states.AVAILABLE else
                 f"the status of volume {volume_id} must be {status}, but is {raw['status']}"))
         return to_volume(raw, project_id)
 
-    def restored(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
+    def volume_from_snapshot(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
         snapshot = self.snapshots.get(ctx, snapshot_id)
         if snapshot.status != states.AVAILABLE:
             raise exception.InvalidVolume(reason=f"the status of snapshot {snapshot_id} must be available, but is "
@@ -89,24 +90,24 @@ class CinderAttachments:
                       image=origin.image, encrypted=origin.encrypted, origin=origin.uuid)
 
     def secret_of(self, ctx: RequestContext, volume_id: str, own_rights: bool = False) -> str:
-        found = self._api.encryption(ctx, volume_id, None if own_rights else ctx.auth_token)
-        secret = found.get("encryption_key_id")
-        provider, place = found.get("provider"), found.get("control_location")
+        encryption = self._api.encryption(ctx, volume_id, None if own_rights else ctx.auth_token)
+        secret = encryption.get("encryption_key_id")
+        provider, location = encryption.get("provider"), encryption.get("control_location")
         if not secret and not provider:
             return ""
         if provider not in _LUKS:
-            raise exception.InvalidVolume(reason=f"volume {volume_id} is encrypted by {provider or 'nobody knows what'}"
-                                                 "; only luks is supported")
-        if place != _BY_HOSTS:
-            raise exception.InvalidVolume(reason=f"volume {volume_id} is encrypted with control_location {place}; only "
-                                                 f"{_BY_HOSTS} is supported")
+            raise exception.InvalidVolume(reason=f"volume {volume_id} is encrypted by {provider or 'unknown'}; only "
+                                                 "luks is supported")
+        if location != _FRONT_END:
+            raise exception.InvalidVolume(reason=f"volume {volume_id} is encrypted with control_location {location}; "
+                                                 f"only {_FRONT_END} is supported")
         if not secret:
             raise exception.InvalidVolume(reason=f"volume {volume_id} is encrypted, and has no key")
         return secret
 
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
         try:
-            # With Nova's own rights: what a caller may not see is not gone.
+            # Nova's own credentials, since a volume that the caller may not read is not lost.
             return bool(self._api.volume(ctx, volume_id)["status"].startswith(states.ERROR))
         except exception.VolumeNotFound:
             return True
@@ -116,38 +117,39 @@ class CinderAttachments:
 
     def servers(self, ctx: RequestContext, volume_id: str) -> set[str]:
         raw = self._api.volume(ctx, volume_id, ctx.auth_token)
-        return {each["server_id"] for each in raw.get("attachments", ()) if each.get("server_id")}
+        servers = {attachment.get("server_id") for attachment in raw.get("attachments", ())}
+        return {server for server in servers if server}
 
     def hosts(self, devices: Sequence[BlockDevice], connection: object = None) -> set[str]:
         return set()
 
-    # --- making --------------------------------------------------------------------------------------
+    # --- creation and reservation --------------------------------------------------------------------
     def create(self, ctx: RequestContext, instance: Instance, device: BlockDevice, image: Image | None,
                connection: object = None) -> Volume:
-        return at_once(lambda: self._create(ctx, instance, device))
+        return retry_now(lambda: self._create(ctx, instance, device))
 
     def _create(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> Volume:
-        made = self._made_for(ctx, device)
-        if made:
-            return to_volume(made[0], instance.project_id)
+        existing = self._created_for(ctx, device)
+        if existing:
+            return to_volume(existing[0], instance.project_id)
         if not ctx.auth_token:
-            raise exception.InvalidVolume(reason="the server's new volume was not made while its user's token was "
-                                                 "there; ask for the server once more")
+            raise exception.InvalidVolume(reason="the server's new volume was not created before the token of the "
+                                                 "request was dropped; create the server again")
         wanted = {"size": device.size_gb, "name": f"{instance.uuid}-blank-vol" if device.source == "blank" else "",
-                  "metadata": {_MARK: device.uuid},
+                  "metadata": {_DEVICE_KEY: device.uuid},
                   **({"imageRef": device.image_id} if device.image_id else {}),
                   **({"snapshot_id": device.snapshot_id} if device.snapshot_id else {}),
                   **({"volume_type": device.volume_type} if device.volume_type else {})}
         return to_volume(self._api.create_volume(ctx, wanted), instance.project_id)
 
-    def _made_for(self, ctx: RequestContext, device: BlockDevice) -> list[Raw]:
-        return self._api.volumes_with(ctx, {_MARK: device.uuid or ""})
+    def _created_for(self, ctx: RequestContext, device: BlockDevice) -> list[Raw]:
+        return self._api.volumes_with(ctx, {_DEVICE_KEY: device.uuid or ""})
 
     def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str = states.RESERVED,
                 connection: object = None) -> Volume:
         volume = device.volume_id or ""
-        found = self._api.attachments(ctx, instance.uuid, volume)
-        attachment = found[0] if found else self._reserved(ctx, instance, device)
+        attachments = self._api.attachments(ctx, instance.uuid, volume)
+        attachment = attachments[0] if attachments else self._reserved(ctx, instance, device)
         return Volume(uuid=volume, project_id=instance.project_id, size_gb=device.size_gb or 0, status=status,
                       instance_uuid=instance.uuid, attachment_id=attachment["id"])
 
@@ -156,56 +158,57 @@ class CinderAttachments:
         try:
             return self._api.create_attachment(ctx, volume, instance.uuid)
         except exception.InvalidVolume as error:
-            if device.multiattach and self._api.volume(ctx, volume)["status"] in _PASSING:
-                # Cinder gives it to one server after the other: our turn comes.
+            if device.multiattach and self._api.volume(ctx, volume)["status"] in _TRANSIENT:
+                # Cinder attaches the volume to one server after the other: retry later.
                 raise exception.VolumeServiceUnavailable(reason=error.kwargs["reason"]) from error
             raise
 
-    # --- the way to it -------------------------------------------------------------------------------
+    # --- connections of hosts ------------------------------------------------------------------------
     def connect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
                 connector: Mapping[str, Any], connection: object = None) -> BlockDevice:
-        found = self._api.update_attachment(ctx, device.attachment_id or "",
-                                            {**connector, "mountpoint": device.device_name})
-        return msgspec.structs.replace(device, connection_info=_connection(device, found))
+        attachment = self._api.update_attachment(ctx, device.attachment_id or "",
+                                                 {**connector, "mountpoint": device.device_name})
+        return msgspec.structs.replace(device, connection_info=_connection(device, attachment))
 
     def disconnect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
                    connection: object = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
         volume = device.volume_id or ""
-        found = self._api.attachments(ctx, instance.uuid, volume)
-        ways = [each for each in found if each.get("connection_info")]
-        kept = next((each for each in found if not each.get("connection_info")), None)
-        if kept is None:
-            for each in ways:
-                # Cinder takes no second attachment while the first one is on its way.
-                self._api.complete_attachment(ctx, each["id"])
-            # Nobody else gets the volume in between.
-            kept = self._api.create_attachment(ctx, volume, instance.uuid)
-        for each in ways:
-            self._api.delete_attachment(ctx, each["id"])
-        return msgspec.structs.replace(device, attachment_id=kept["id"], connection_info={}), []
+        attachments = self._api.attachments(ctx, instance.uuid, volume)
+        connected = [attachment for attachment in attachments if attachment.get("connection_info")]
+        reservation = next((attachment for attachment in attachments if not attachment.get("connection_info")), None)
+        if reservation is None:
+            for attachment in connected:
+                # Cinder rejects a second attachment while the first one is incomplete.
+                self._api.complete_attachment(ctx, attachment["id"])
+            # Created before the others are deleted, so that the volume stays reserved for the server.
+            reservation = self._api.create_attachment(ctx, volume, instance.uuid)
+        for attachment in connected:
+            self._api.delete_attachment(ctx, attachment["id"])
+        return msgspec.structs.replace(device, attachment_id=reservation["id"], connection_info={}), []
 
     def connect_also(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
                      connector: Mapping[str, Any], connection: object = None) -> BlockDevice:
         volume = device.volume_id or ""
-        for each in self._api.attachments(ctx, instance.uuid, volume):
-            if each["id"] != device.attachment_id:
-                self._api.delete_attachment(ctx, each["id"])  # from half a run: it cannot be told of a connector now
-            elif each.get("connection_info") and each.get("status") != _ATTACHED:
-                # Cinder takes no second attachment while the first one is on its way.
-                self._api.complete_attachment(ctx, each["id"])
+        for attachment in self._api.attachments(ctx, instance.uuid, volume):
+            if attachment["id"] != device.attachment_id:
+                # Left by an interrupted attempt; Cinder accepts no connector for it any more.
+                self._api.delete_attachment(ctx, attachment["id"])
+            elif attachment.get("connection_info") and attachment.get("status") != _ATTACHED:
+                # Cinder rejects a second attachment while the first one is incomplete.
+                self._api.complete_attachment(ctx, attachment["id"])
         second = self._api.create_attachment(ctx, volume, instance.uuid,
                                              {**connector, "mountpoint": device.device_name})
         return self.complete(ctx, msgspec.structs.replace(
             device, attachment_id=second["id"], connection_info=_connection(device, second)))
 
-    def settle(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str = "",
-               connector: Mapping[str, Any] = {}, connection: object = None) -> BlockDevice:
-        found = self._api.attachments(ctx, instance.uuid, device.volume_id)
-        if device.attachment_id not in [each["id"] for each in found]:
+    def finish_move(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str = "",
+                    connector: Mapping[str, Any] = {}, connection: object = None) -> BlockDevice:
+        attachments = self._api.attachments(ctx, instance.uuid, device.volume_id)
+        if device.attachment_id not in [attachment["id"] for attachment in attachments]:
             return self.connect_also(ctx, instance, device, host, connector) if host else device
-        for each in found:
-            if each["id"] != device.attachment_id:
-                self._api.delete_attachment(ctx, each["id"])
+        for attachment in attachments:
+            if attachment["id"] != device.attachment_id:
+                self._api.delete_attachment(ctx, attachment["id"])
         return device
 
     def complete(self, ctx: RequestContext, device: BlockDevice, connection: object = None) -> BlockDevice:
@@ -218,42 +221,43 @@ class CinderAttachments:
         try:
             self._api.reimage(ctx, volume, image.id)
         except exception.InvalidVolume:
-            if self._api.volume(ctx, volume)["status"] != _DOWNLOADING:  # else it is at it already
+            if self._api.volume(ctx, volume)["status"] != _DOWNLOADING:  # otherwise the reimage is already in progress
                 raise
 
     def end_reimage(self, ctx: RequestContext, instance: Instance, device: BlockDevice, before: VolumeContent,
                     done: bool, connection: object = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
-        return device, []  # whatever the service has written stays
+        return device, []  # Cinder cannot restore the previous data
 
-    # --- they become larger --------------------------------------------------------------------------
-    def extended(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> tuple[int, bool]:
+    # --- extension -----------------------------------------------------------------------------------
+    def extension(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> tuple[int, bool]:
         raw = self._api.volume(ctx, device.volume_id or "")
-        if not _has(raw, instance.uuid):
+        if not _is_attached(raw, instance.uuid):
             raise exception.InvalidVolume(reason=f"volume {device.volume_id} is not attached to the server")
-        if not _waits(raw) or device.connection_info.get("driver_volume_type") != _FILES:
+        if not _waits_for_guest(raw) or device.connection_info.get("driver_volume_type") != _NFS:
             return raw["size"], False
         size = whole(str(raw["metadata"][_NEW_SIZE]))
         if size is None or not raw["size"] < size <= MOST_GIB:
-            raise exception.InvalidVolume(reason=f"volume {device.volume_id} of {raw['size']} GiB does not become "
-                                                 f"larger with {_NEW_SIZE} {raw['metadata'][_NEW_SIZE]}")
+            raise exception.InvalidVolume(reason=f"the {_NEW_SIZE} {raw['metadata'][_NEW_SIZE]} of volume "
+                                                 f"{device.volume_id} is not larger than {raw['size']} GiB")
         return size, True
 
     def end_extension(self, ctx: RequestContext, instance_uuid: str, volume_id: str, size_gb: int, done: bool) -> None:
         try:
             raw = self._api.volume(ctx, volume_id)
-            if _waits(raw) and _has(raw, instance_uuid) and str(size_gb) in ("0", str(raw["metadata"][_NEW_SIZE])):
+            if (_waits_for_guest(raw) and _is_attached(raw, instance_uuid)
+                    and str(size_gb) in ("0", str(raw["metadata"][_NEW_SIZE]))):
                 self._api.complete_extension(ctx, volume_id, error=not done)
             elif done and raw["status"].startswith(states.ERROR):
-                raise exception.InvalidVolume(reason=f"the volume service has given up the extension of volume "
-                                                     f"{volume_id}, though it is done")
+                raise exception.InvalidVolume(reason=f"the volume service has recorded a failed extension of volume "
+                                                     f"{volume_id}, though the guest has extended the volume")
         except (exception.VolumeNotFound, exception.InvalidVolume) as error:
             if done:
                 raise
-            LOG.info("Nobody need be told that volume %s does not become larger: %s", volume_id, error)
+            LOG.info("The failed extension of volume %s is not reported to Cinder: %s", volume_id, error)
 
-    # --- one takes the place of another ----------------------------------------------------------------
+    # --- swap ------------------------------------------------------------------------------------------
     def check_swap(self, ctx: RequestContext, project_id: str, old: str, new: str) -> bool:
-        # With Nova's own rights, as Cinder tells nobody else who migrates what.
+        # Nova's own credentials, since migration_status is visible only to administrators.
         volume, other = self._api.volume(ctx, old), self._api.volume(ctx, new)
         if volume.get("migration_status") in _NO_MIGRATION or other.get("migration_status") != f"target:{old}":
             raise exception.VolumeNotMigrated(old=old, new=new)
@@ -275,13 +279,13 @@ class CinderAttachments:
 
     def end_swap(self, ctx: RequestContext, instance: Instance, old: BlockDevice, new: BlockDevice, migrates: bool,
                  done: bool, connection: object = None) -> tuple[BlockDevice, list[VolumeRemoval]]:
-        """Cinder wants no attachment of a volume that is not to be used any more when a migration ends."""
+        """Release a volume. Its attachments are deleted before the migration is completed, as Cinder requires."""
         if done:
             self.complete(ctx, new)
             self._api.delete_attachment(ctx, old.attachment_id or "")
         elif new.attachment_id:
             self._api.delete_attachment(ctx, new.attachment_id)
-        else:  # perhaps from half a run
+        else:  # an interrupted attempt may have reserved the volume
             self.release(ctx, instance, new)
         if migrates:
             self._end_migration(ctx, old.volume_id or "", new.volume_id or "", done)
@@ -290,13 +294,13 @@ class CinderAttachments:
         return (new if done else old), []
 
     def _end_migration(self, ctx: RequestContext, old: str, new: str, done: bool) -> None:
-        """Cinder does not mind whether it hears of it twice, but it must not while it is at it."""
+        """Complete a migration, unless the service is completing it already, in which case the caller has to retry."""
         try:
             status = self._api.volume(ctx, old).get("migration_status")
         except exception.VolumeNotFound:
             return
         if status == _COMPLETING:
-            raise exception.VolumeServiceUnavailable(reason=f"it is completing the migration of volume {old}")
+            raise exception.VolumeServiceUnavailable(reason=f"the service is completing the migration of volume {old}")
         if status in _NO_MIGRATION:
             return
         try:
@@ -305,7 +309,7 @@ class CinderAttachments:
             if done:
                 raise
 
-    # --- the end -------------------------------------------------------------------------------------
+    # --- detachment and release ----------------------------------------------------------------------
     def begin_detaching(self, ctx: RequestContext, device: BlockDevice, connection: object = None) -> None:
         volume = device.volume_id or ""
         try:
@@ -319,13 +323,13 @@ class CinderAttachments:
             if self._is_detaching(ctx, device):
                 self._api.act(ctx, device.volume_id or "", "os-roll_detaching")
         except exception.VolumeNotFound:
-            LOG.warning("Volume %s is gone, though a server has it", device.volume_id)
+            LOG.warning("Volume %s does not exist any more, though it is attached to a server", device.volume_id)
 
     def _is_detaching(self, ctx: RequestContext, device: BlockDevice) -> bool:
-        """Whether we, or somebody, said so: Cinder does not tell who."""
+        """Return True if the volume is detaching, by Nova or another client: Cinder does not record which."""
         raw = self._api.volume(ctx, device.volume_id or "")
-        mine = [each for each in raw.get("attachments", ()) if each.get("attachment_id") == device.attachment_id]
-        return raw["status"] == states.DETACHING and bool(mine)
+        attachments = {attachment.get("attachment_id") for attachment in raw.get("attachments", ())}
+        return raw["status"] == states.DETACHING and device.attachment_id in attachments
 
     def release(self, ctx: RequestContext, instance: Instance, device: BlockDevice, delete: bool = False,
                 connection: object = None) -> list[VolumeRemoval]:
@@ -334,7 +338,7 @@ class CinderAttachments:
         elif device.source == "volume":
             return []
         else:
-            volumes = [raw["id"] for raw in self._made_for(ctx, device)]
+            volumes = [raw["id"] for raw in self._created_for(ctx, device)]
         for volume in volumes:
             for attachment in self._api.attachments(ctx, instance.uuid, volume):
                 self._api.delete_attachment(ctx, attachment["id"])
@@ -346,28 +350,28 @@ class CinderAttachments:
         try:
             raw = self._api.volume(ctx, volume)
             if raw.get("attachments"):
-                LOG.warning("Volume %s stays: somebody else has it, too", volume)
+                LOG.warning("Not deleting volume %s: it is attached to another server", volume)
             elif raw["status"] in (states.RESERVED, states.ATTACHING, states.IN_USE, states.DETACHING):
-                # The attachment is gone, and Cinder is about to free the volume.
-                raise exception.VolumeServiceUnavailable(reason=f"volume {volume} is not free yet")
+                # The attachment is deleted, but Cinder has not updated the status of the volume yet.
+                raise exception.VolumeServiceUnavailable(reason=f"volume {volume} is still {raw['status']}")
             elif raw["status"] != states.DELETING:
                 self._api.delete_volume(ctx, volume)
         except exception.VolumeNotFound:
             pass
         except exception.InvalidVolume as error:
-            LOG.warning("Volume %s could not be deleted: %s", volume, error)
+            LOG.warning("Cannot delete volume %s, it remains: %s", volume, error)
 
 
-def _connection(device: BlockDevice, found: Raw) -> ConnectionInfo:
-    """What a host is told of its way to the volume."""
+def _connection(device: BlockDevice, attachment: Raw) -> ConnectionInfo:
+    """Return the connection info of an attachment, as sent to a host."""
     shared = {"multiattach": True} if device.multiattach else {}
-    return {**found["connection_info"], "volume_id": device.volume_id, **shared}
+    return {**attachment["connection_info"], "volume_id": device.volume_id, **shared}
 
 
-def _has(raw: Raw, instance_uuid: str) -> bool:
-    return instance_uuid in [each.get("server_id") for each in raw.get("attachments", ())]
+def _is_attached(raw: Raw, instance_uuid: str) -> bool:
+    return instance_uuid in [attachment.get("server_id") for attachment in raw.get("attachments", ())]
 
 
-def _waits(raw: Raw) -> bool:
-    """Whether Cinder waits for a guest to make the volume larger: else it tells of that only when it is done."""
+def _waits_for_guest(raw: Raw) -> bool:
+    """Return True if Cinder waits until a guest has extended the volume, and False if it extends the volume itself."""
     return raw["status"] == _EXTENDING and _NEW_SIZE in (raw.get("metadata") or {})

@@ -1,4 +1,4 @@
-"""Cinder's API (v3, from microversion 3.44 on), as conductors ask it."""
+"""A client of Cinder's API (v3, microversion 3.44), used by conductors."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from nova.service_clients import ServiceClient, Unreachable, decode_response
 from nova.volume.cinder_errors import check
 
 GROUP = "cinder"
-# Attachments begin with 3.27 and can be completed from 3.44 on.
+# Attachments exist since 3.27, and can be completed since 3.44.
 _VERSION = "volume 3.44"
 _VERSION_OF_REIMAGE = {"OpenStack-API-Version": "volume 3.68"}
 _VERSION_OF_EXTENSION = {"OpenStack-API-Version": "volume 3.71"}
-# How far a snapshot is when Nova has done its part: Cinder looks for just that.
-_OURS = "90%"
-# No size is larger.
+# Progress of a snapshot when Nova has finished its part. Cinder compares this value.
+_PROGRESS = "90%"
+# Maximum size of a volume.
 MOST_GIB = 2**31 - 1
 _INTERFACES = {"publicURL": "public", "internalURL": "internal", "adminURL": "admin"}
 
-# Seconds until something is tried once more that cannot be left to the operation.
-_PAUSE = 1.0
+# Delay in seconds of the retries of retry_now().
+_RETRY_DELAY = 1.0
 
 Raw = dict[str, Any]
 T = TypeVar("T")
@@ -37,16 +37,16 @@ T = TypeVar("T")
 _Id = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
-class _Use(TypedDict, total=False):
+class _VolumeAttachment(TypedDict, total=False):
     server_id: str | None
     attachment_id: str | None
     device: str | None
 
 
-# What has to be in an answer, and of which type everything is that is looked at.
+# Required fields of responses, and types of all fields that are read.
 _Volume = TypedDict("_Volume", {
     "id": Required[_Id], "status": Required[str], "size": Required[Annotated[int, Meta(ge=0, le=MOST_GIB)]],
-    "attachments": list[_Use], "metadata": dict[str, Any], "user_id": str | None, "name": str | None,
+    "attachments": list[_VolumeAttachment], "metadata": dict[str, Any], "user_id": str | None, "name": str | None,
     "volume_type": str | None, "availability_zone": str | None, "bootable": str | None,
     "multiattach": bool | None, "encrypted": bool | None, "migration_status": str | None,
     "description": str | None, "snapshot_id": str | None, "created_at": datetime.datetime | None,
@@ -67,7 +67,7 @@ class _Connected(TypedDict):
 
 
 class Encryption(TypedDict, total=False):
-    """Of a volume that is not encrypted: nothing."""
+    """The encryption of a volume. All fields are missing if the volume is not encrypted."""
 
     encryption_key_id: str | None
     control_location: str | None
@@ -82,7 +82,7 @@ class _Snapshot(TypedDict, total=False):
     name: str | None
     description: str | None
     metadata: dict[str, Any] | None
-    # Without a zone: in UTC.
+    # UTC, without a time zone.
     created_at: datetime.datetime | None
 
 
@@ -101,15 +101,17 @@ _SHAPES: dict[str, Any] = {
     "snapshot": _Snapshot, "snapshots": list[_Snapshot]}
 
 
-def at_once(make: Callable[[], T]) -> T:
-    """Make something with the token of the caller, in spite of a service that breaks down: whoever goes on with the
-    operation after a pause has no token of the user any more. Raises VolumeServiceUnavailable, KeyManagerUnavailable.
+def retry_now(create: Callable[[], T]) -> T:
+    """Call ``create`` and retry it a few times while a service is unavailable.
+
+    For requests with the caller's token, which a later retry of the operation would not have.
+    Raises VolumeServiceUnavailable, KeyManagerUnavailable.
     """
     for _again in range(CONF.cinder.http_retries):
         with contextlib.suppress(exception.VolumeServiceUnavailable, exception.KeyManagerUnavailable):
-            return make()
-        time.sleep(_PAUSE)
-    return make()
+            return create()
+        time.sleep(_RETRY_DELAY)
+    return create()
 
 
 def _page(limit: int, offset: int) -> dict[str, Any]:
@@ -117,14 +119,14 @@ def _page(limit: int, offset: int) -> dict[str, Any]:
 
 
 def check_user(ctx: RequestContext) -> None:
-    """Without a token Cinder would be asked with Nova's own, which may see what everybody has. Raises Forbidden."""
+    """Raise Forbidden if the caller has no token: Nova's own credentials could read volumes of all projects."""
     if not ctx.auth_token:
-        raise exception.Forbidden("Volumes and their snapshots are asked for with a token of their project.")
+        raise exception.Forbidden("Requests for volumes and their snapshots need a token of the project.")
 
 
 @contextlib.contextmanager
-def named_snapshot(uuid: str | None) -> Iterator[None]:
-    """What is not found is this snapshot, if there is one in question. Raises SnapshotNotFound."""
+def snapshot_not_found(uuid: str | None) -> Iterator[None]:
+    """Convert NotFound in the block to SnapshotNotFound of this snapshot, if given."""
     try:
         yield
     except exception.NotFound as error:
@@ -133,152 +135,160 @@ def named_snapshot(uuid: str | None) -> Iterator[None]:
         raise exception.SnapshotNotFound(snapshot_id=uuid) from error
 
 
-def time_of(told: str | None) -> datetime.datetime | None:
-    """Cinder tells it in UTC, and does not say so."""
-    if told is None:
+def time_of(text: str | None) -> datetime.datetime | None:
+    """Parse a time of Cinder's API, which is in UTC without a time zone."""
+    if text is None:
         return None
-    made = datetime.datetime.fromisoformat(told)
-    return made if made.tzinfo else made.replace(tzinfo=datetime.UTC)
+    moment = datetime.datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
 
 
 class CinderApi:
-    """With Nova's own rights, or with a caller's ``token``.
+    """A client of Cinder that uses Nova's own credentials, or a caller's ``token``.
 
-    All verbs raise VolumeServiceUnavailable (what they asked for may be done), Forbidden, and what is told of each.
+    All methods raise VolumeServiceUnavailable (the request may have been executed), Forbidden, and the exceptions in
+    their docstrings.
     """
 
     def __init__(self) -> None:
         kind, name, interface = (*CONF.cinder.catalog_info.split(":"), "", "")[:3]
-        where = {"service_type": kind, "service_name": name or None, "region_name": CONF.cinder.os_region_name,
-                 "interface": _INTERFACES.get(interface, interface) or None}
-        self._cinder = ServiceClient(GROUP, {key: value for key, value in where.items() if value}, ("/v3", "/v2"))
+        defaults = {"service_type": kind, "service_name": name or None, "region_name": CONF.cinder.os_region_name,
+                    "interface": _INTERFACES.get(interface, interface) or None}
+        self._cinder = ServiceClient(GROUP, {key: value for key, value in defaults.items() if value}, ("/v3", "/v2"))
 
     # --- volumes -----------------------------------------------------------------------------------
     def volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
-        """Raises VolumeNotFound."""
-        return self._asked(ctx, "GET", f"/volumes/{uuid}", "volume", token, volume=uuid)  # type: ignore[no-any-return]
+        """Return a volume. Raises VolumeNotFound."""
+        return self._request(ctx, "GET", f"/volumes/{uuid}", "volume", token,  # type: ignore[no-any-return]
+                             volume=uuid)
 
     def encryption(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Encryption:
-        """Raises VolumeNotFound."""
-        return self._asked(ctx, "GET", f"/volumes/{uuid}/encryption", token=token,  # type: ignore[no-any-return]
+        """Return the encryption of a volume. Raises VolumeNotFound."""
+        return self._request(ctx, "GET", f"/volumes/{uuid}/encryption", token=token,  # type: ignore[no-any-return]
                            volume=uuid, shape=Encryption)
 
     def volumes_with(self, ctx: RequestContext, metadata: Mapping[str, str]) -> list[Raw]:
-        """Those of all projects that have these metadata."""
-        found = self._asked(ctx, "GET", "/volumes/detail", "volumes",
-                            params={"all_tenants": 1, "metadata": json.dumps(metadata)})
-        return [volume for volume in found if metadata.items() <= volume.get("metadata", {}).items()]
+        """Return the volumes of all projects with these metadata."""
+        volumes = self._request(ctx, "GET", "/volumes/detail", "volumes",
+                                params={"all_tenants": 1, "metadata": json.dumps(metadata)})
+        return [volume for volume in volumes if metadata.items() <= volume.get("metadata", {}).items()]
 
     def create_volume(self, ctx: RequestContext, wanted: Raw, waits: bool = False) -> Raw:
-        """A volume of the caller, so with the caller's token; ``waits``: who does so for the answer. Raises
-        InvalidVolume, QuotaLimit."""
-        return self._asked(ctx, "POST", "/volumes", "volume", ctx.auth_token,  # type: ignore[no-any-return]
+        """Create a volume with the caller's token and return it. Raises InvalidVolume, QuotaLimit.
+
+        ``waits``: True if a user waits for the response.
+        """
+        return self._request(ctx, "POST", "/volumes", "volume", ctx.auth_token,  # type: ignore[no-any-return]
                            json={"volume": wanted}, waits=waits)
 
     def volumes(self, ctx: RequestContext, limit: int, offset: int) -> list[Raw]:
-        """Those of the caller's project, with the caller's token, the newest first."""
-        return self._asked(ctx, "GET", "/volumes/detail", "volumes", ctx.auth_token,  # type: ignore[no-any-return]
+        """Return volumes of the caller's project, newest first."""
+        return self._request(ctx, "GET", "/volumes/detail", "volumes", ctx.auth_token,  # type: ignore[no-any-return]
                            params=_page(limit, offset))
 
     def delete_volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> None:
-        """With a ``token``, its user waits. Raises VolumeNotFound, InvalidVolume (it is in use)."""
-        self._asked(ctx, "DELETE", f"/volumes/{uuid}", token=token, volume=uuid, waits=bool(token))
+        """Delete a volume. With a ``token`` a user waits for it. Raises VolumeNotFound, InvalidVolume (in use)."""
+        self._request(ctx, "DELETE", f"/volumes/{uuid}", token=token, volume=uuid, waits=bool(token))
 
     def act(self, ctx: RequestContext, uuid: str, action: str) -> None:
-        """Raises VolumeNotFound, InvalidVolume (its status does not allow it)."""
-        self._asked(ctx, "POST", f"/volumes/{uuid}/action", json={action: {}}, volume=uuid)
+        """Execute an action without arguments. Raises VolumeNotFound, InvalidVolume (wrong status)."""
+        self._request(ctx, "POST", f"/volumes/{uuid}/action", json={action: {}}, volume=uuid)
 
     def reimage(self, ctx: RequestContext, uuid: str, image_id: str) -> None:
-        """Have a reserved volume written anew. Raises VolumeNotFound, InvalidVolume (it is not reserved)."""
-        self._asked(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_REIMAGE,
+        """Request that a reserved volume is rewritten from an image. Raises VolumeNotFound, InvalidVolume."""
+        self._request(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_REIMAGE,
                     json={"os-reimage": {"image_id": image_id, "reimage_reserved": True}})
 
     def complete_migration(self, ctx: RequestContext, old: str, new: str, error: bool) -> None:
-        """Have Cinder end the migration of a volume into ``new``, whose data it has from then on (not if ``error``).
+        """Complete the migration of volume ``old`` into ``new``, or abort it if ``error``.
 
-        Raises VolumeNotFound, InvalidVolume (it is not being migrated there).
+        Raises VolumeNotFound, InvalidVolume (no such migration).
         """
-        self._asked(ctx, "POST", f"/volumes/{old}/action", volume=old,
+        self._request(ctx, "POST", f"/volumes/{old}/action", volume=old,
                     json={"os-migrate_volume_completion": {"new_volume": new, "error": error}})
 
     def complete_extension(self, ctx: RequestContext, uuid: str, error: bool) -> None:
-        """Have Cinder end an extension that waits for the guest: the volume has its new size, unless ``error``.
+        """Complete an extension that waits for the guest, or abort it if ``error``.
 
-        Raises VolumeNotFound, InvalidVolume (it does not wait).
+        Raises VolumeNotFound, InvalidVolume (no such extension).
         """
-        self._asked(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_EXTENSION,
+        self._request(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_EXTENSION,
                     json={"os-extend_volume_completion": {"error": error}})
 
     # --- snapshots, with the caller's token ----------------------------------------------------------
     def snapshots(self, ctx: RequestContext, limit: int, offset: int) -> list[Raw]:
-        """Those of the caller's project."""
-        return self._asked(ctx, "GET", "/snapshots/detail", "snapshots", ctx.auth_token,  # type: ignore[no-any-return]
+        """Return snapshots of the caller's project, newest first."""
+        return self._request(ctx, "GET", "/snapshots/detail", "snapshots", ctx.auth_token,  # type: ignore[no-any-return]
                            params=_page(limit, offset))
 
     def snapshot(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
-        """Raises NotFound."""
-        return self._asked(ctx, "GET", f"/snapshots/{uuid}", "snapshot", token)  # type: ignore[no-any-return]
+        """Return a snapshot. Raises NotFound."""
+        return self._request(ctx, "GET", f"/snapshots/{uuid}", "snapshot", token)  # type: ignore[no-any-return]
 
-    def room_for_snapshots(self, ctx: RequestContext) -> int | None:
-        """How many more the caller's project may have; None: any number."""
-        found = self._asked(ctx, "GET", "/limits", "limits", ctx.auth_token)["absolute"]
-        most: int = found["maxTotalSnapshots"]
-        return None if most < 0 else max(0, most - found["totalSnapshotsUsed"])
+    def free_snapshot_quota(self, ctx: RequestContext) -> int | None:
+        """Return the number of snapshots that the caller's project may still create, or None if unlimited."""
+        limits = self._request(ctx, "GET", "/limits", "limits", ctx.auth_token)["absolute"]
+        maximum: int = limits["maxTotalSnapshots"]
+        return None if maximum < 0 else max(0, maximum - limits["totalSnapshotsUsed"])
 
     def create_snapshot(self, ctx: RequestContext, volume: str, wanted: Mapping[str, Any],
                         waits: bool = False) -> Raw:
-        """``waits``: the caller does so for the answer. Raises VolumeNotFound, InvalidVolume, QuotaLimit."""
-        return self._asked(ctx, "POST", "/snapshots", "snapshot", ctx.auth_token,  # type: ignore[no-any-return]
+        """Create a snapshot with the caller's token and return it. Raises VolumeNotFound, InvalidVolume, QuotaLimit.
+
+        ``waits``: True if a user waits for the response.
+        """
+        return self._request(ctx, "POST", "/snapshots", "snapshot", ctx.auth_token,  # type: ignore[no-any-return]
                            json={"snapshot": {"volume_id": volume, **wanted}}, volume=volume, waits=waits)
 
     def delete_snapshot(self, ctx: RequestContext, uuid: str, token: str | None) -> None:
-        """With a ``token``, its user waits. Raises NotFound, InvalidVolume (its status does not allow it)."""
-        self._asked(ctx, "DELETE", f"/snapshots/{uuid}", token=token, waits=bool(token))
+        """Delete a snapshot. With a ``token`` a user waits for it. Raises NotFound, InvalidVolume (wrong status)."""
+        self._request(ctx, "DELETE", f"/snapshots/{uuid}", token=token, waits=bool(token))
 
-    # --- snapshots, with Nova's own rights -------------------------------------------------------------
+    # --- snapshots, with Nova's own credentials --------------------------------------------------------
     def snapshots_with(self, ctx: RequestContext, metadata: Mapping[str, str]) -> list[Raw]:
-        """Those of all projects that have these metadata."""
-        found = self._asked(ctx, "GET", "/snapshots/detail", "snapshots",
-                            params={"all_tenants": 1, "metadata": json.dumps(metadata)})
-        return [each for each in found if metadata.items() <= (each.get("metadata") or {}).items()]
+        """Return the snapshots of all projects with these metadata."""
+        snapshots = self._request(ctx, "GET", "/snapshots/detail", "snapshots",
+                                  params={"all_tenants": 1, "metadata": json.dumps(metadata)})
+        return [snapshot for snapshot in snapshots
+                if metadata.items() <= (snapshot.get("metadata") or {}).items()]
 
     def update_snapshot(self, ctx: RequestContext, uuid: str, status: str) -> None:
-        """Tell Cinder, which waits for it, how far its snapshot is. Raises NotFound, InvalidVolume (it does not)."""
-        self._asked(ctx, "POST", f"/snapshots/{uuid}/action",
-                    json={"os-update_snapshot_status": {"status": status, "progress": _OURS}})
+        """Set the status of a snapshot that waits for Nova. Raises NotFound, InvalidVolume (it does not wait)."""
+        self._request(ctx, "POST", f"/snapshots/{uuid}/action",
+                    json={"os-update_snapshot_status": {"status": status, "progress": _PROGRESS}})
 
     # --- attachments -------------------------------------------------------------------------------
     def attachments(self, ctx: RequestContext, instance_uuid: str, volume: str | None = None) -> list[Raw]:
-        """Those of a server (to one volume)."""
+        """Return the attachments of a server, or only those to ``volume``."""
         query = {"all_tenants": 1, "instance_id": instance_uuid, **({"volume_id": volume} if volume else {})}
-        found = self._asked(ctx, "GET", "/attachments/detail", "attachments", params=query)
-        return [each for each in found if each.get("instance") == instance_uuid
-                and volume in (None, each.get("volume_id"))]
+        attachments = self._request(ctx, "GET", "/attachments/detail", "attachments", params=query)
+        return [attachment for attachment in attachments if attachment.get("instance") == instance_uuid
+                and volume in (None, attachment.get("volume_id"))]
 
     def create_attachment(self, ctx: RequestContext, volume: str, instance_uuid: str,
                           connector: Mapping[str, Any] | None = None) -> Raw:
-        """The volume is the server's; a host will use it, if there is a ``connector``: connection_info says how.
+        """Create an attachment, which reserves the volume for a server, and return it.
 
-        Raises VolumeNotFound, InvalidVolume (it is somebody else's).
+        With a ``connector`` of a host the result has connection_info. Raises VolumeNotFound, InvalidVolume (in use).
         """
         wanted = {"volume_uuid": volume, "instance_uuid": instance_uuid, "connector": connector}
-        return self._asked(ctx, "POST", "/attachments", "attachment",  # type: ignore[no-any-return]
+        return self._request(ctx, "POST", "/attachments", "attachment",  # type: ignore[no-any-return]
                            shape=_Connected if connector else None, json={"attachment": wanted}, volume=volume)
 
     def update_attachment(self, ctx: RequestContext, attachment: str, connector: Mapping[str, Any]) -> Raw:
-        """A host will use the volume; connection_info says how. Raises InvalidVolume."""
-        return self._asked(ctx, "PUT", f"/attachments/{attachment}", "attachment",  # type: ignore[no-any-return]
+        """Connect an attachment to a host and return it with connection_info. Raises InvalidVolume."""
+        return self._request(ctx, "PUT", f"/attachments/{attachment}", "attachment",  # type: ignore[no-any-return]
                            shape=_Connected, json={"attachment": {"connector": connector}})
 
     def complete_attachment(self, ctx: RequestContext, attachment: str) -> None:
-        """The guest has the volume. Raises InvalidVolume."""
-        self._asked(ctx, "POST", f"/attachments/{attachment}/action", json={"os-complete": {}})
+        """Mark an attachment as attached. Raises InvalidVolume."""
+        self._request(ctx, "POST", f"/attachments/{attachment}/action", json={"os-complete": {}})
 
     def delete_attachment(self, ctx: RequestContext, attachment: str) -> None:
-        """The server does not have the volume any more; nor had it: fine."""
+        """Delete an attachment. Succeeds if it does not exist."""
         with contextlib.suppress(exception.NotFound):
-            # Without such a token Cinder asks Nova first whether the server still has the volume.
-            self._asked(ctx, "DELETE", f"/attachments/{attachment}", headers={"X-Service-Token": self._own_token()})
+            # Without a service token Cinder would first query Nova for the server's volumes.
+            self._request(ctx, "DELETE", f"/attachments/{attachment}", headers={"X-Service-Token": self._own_token()})
 
     # --- requests ----------------------------------------------------------------------------------
     def _own_token(self) -> str:
@@ -287,18 +297,21 @@ class CinderApi:
         except Unreachable as error:
             raise exception.VolumeServiceUnavailable(reason=str(error)) from error
 
-    def _asked(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
-               volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None, **more: Any) -> Any:
-        """What the answer has under ``key``, in the shape that belongs to it, or all of it in this ``shape``; without
-        either nothing is expected."""
-        repeats = CONF.cinder.http_retries if method == "GET" else 0
+    def _request(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
+                 volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None, **more: Any) -> Any:
+        """Send a request and return the value under ``key`` of the response, checked against its shape.
+
+        ``shape``: overrides the shape of ``key``; without ``key`` it is the shape of the whole response. Without both
+        the response is ignored.
+        """
+        retries = CONF.cinder.http_retries if method == "GET" else 0
         try:
-            # Older releases want the project of the token in the path.
+            # Older releases require the project of the token in the path.
             project = ctx.project_id if token else self._cinder.project_id()
-            answer = self._cinder.request(
+            response = self._cinder.request(
                 ctx, method, f"/v3/{project}{path}" if project else f"/v3{path}", token,
-                {"OpenStack-API-Version": _VERSION, **(headers or {})}, connect_retries=repeats, **more)
-            check(answer, volume)
-            return decode_response(answer, shape or _SHAPES[key], key) if key or shape else None
+                {"OpenStack-API-Version": _VERSION, **(headers or {})}, connect_retries=retries, **more)
+            check(response, volume)
+            return decode_response(response, shape or _SHAPES[key], key) if key or shape else None
         except Unreachable as error:
             raise exception.VolumeServiceUnavailable(reason=str(error)) from error

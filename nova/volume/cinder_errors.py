@@ -1,4 +1,4 @@
-"""What Cinder answers, as Nova's errors."""
+"""Mapping of Cinder's error responses to Nova's exceptions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from nova import exception
 from nova.service_clients import error_message
 
 
-def check(answer: requests.Response, volume: str = "") -> None:
-    """Raises VolumeNotFound (of ``volume``) or NotFound, InvalidVolume, Forbidden, QuotaLimit,
-    VolumeServiceUnavailable."""
-    status = answer.status_code
+def check(response: requests.Response, volume: str = "") -> None:
+    """Raise the exception for an error response.
+
+    ``volume``: the id of the volume that status 404 refers to. Raises VolumeNotFound, NotFound, InvalidVolume,
+    Forbidden, QuotaLimit, VolumeServiceUnavailable.
+    """
+    status = response.status_code
     if status < 300:
         return
-    message = error_message(answer, "volume")
+    message = error_message(response, "volume")
     if status == 404 and volume:
         raise exception.VolumeNotFound(volume_id=volume)
     if status == 404:
@@ -25,4 +28,4 @@ def check(answer: requests.Response, volume: str = "") -> None:
         raise exception.QuotaLimit(message)
     if status in (401, 403):
         raise exception.Forbidden(message)
-    raise exception.VolumeServiceUnavailable(reason=f"it answered {status}")
+    raise exception.VolumeServiceUnavailable(reason=f"the service responded with status {status}")

@@ -1,4 +1,4 @@
-"""What Cinder tells of a volume, as Nova knows volumes."""
+"""Conversion of Cinder's volumes to Nova's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
 
 
 def to_volume(raw: Raw, project_id: str) -> Volume:
-    """Cinder's description of a volume as Nova's."""
+    """Convert a volume of Cinder's API. ``project_id``: used if the response has no project."""
     return Volume(
         uuid=raw["id"], project_id=raw.get("os-vol-tenant-attr:tenant_id") or project_id, size_gb=raw["size"],
         user_id=raw.get("user_id") or "", name=raw.get("name") or "", status=raw["status"],
@@ -26,13 +26,12 @@ def to_volume(raw: Raw, project_id: str) -> Volume:
         image=_image(raw.get("volume_image_metadata") or {}))
 
 
-def _image(told: Mapping[str, Any]) -> Image | None:
-    """What Cinder remembers of the image that a volume was made from: strings, all in one place, of which users write
-    what they like."""
-    if not told.get("image_id"):
+def _image(metadata: Mapping[str, Any]) -> Image | None:
+    """Convert a volume's volume_image_metadata, in which all values are strings, some written by users."""
+    if not metadata.get("image_id"):
         return None
-    fields: dict[str, Any] = {name: str(told[key]) for key, name in _IMAGE_FIELDS.items() if told.get(key)}
-    numbers = {name: whole(str(told.get(name, ""))) for name in _IMAGE_NUMBERS}
+    fields: dict[str, Any] = {name: str(metadata[key]) for key, name in _IMAGE_FIELDS.items() if metadata.get(key)}
+    numbers = {name: whole(str(metadata.get(name, ""))) for name in _IMAGE_NUMBERS}
     fields.update({name: number for name, number in numbers.items() if number is not None})
     return Image(**fields, properties={
-        key: str(value) for key, value in told.items() if key not in _IMAGE_FIELDS and key not in _IMAGE_NUMBERS})
+        key: str(value) for key, value in metadata.items() if key not in _IMAGE_FIELDS and key not in _IMAGE_NUMBERS})

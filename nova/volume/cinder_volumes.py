@@ -1,4 +1,4 @@
-"""Cinder's volumes as old clients ask Nova for them (os-volumes): with the token of the user, who sees nothing else."""
+"""Cinder volumes for the deprecated API os-volumes, requested with the token of the caller."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 from nova.context import RequestContext
 from nova.objects.volume import Volume
-from nova.volume.cinder_api import CinderApi, Raw, check_user, named_snapshot, time_of
+from nova.volume.cinder_api import CinderApi, Raw, check_user, snapshot_not_found, time_of
 from nova.volume.cinder_views import to_volume
 
 
@@ -18,19 +18,19 @@ class CinderVolumes:
 
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[Volume]:
         check_user(ctx)
-        return [_shown(raw, ctx) for raw in self._api.volumes(ctx, limit, offset)]
+        return [_to_volume(raw, ctx) for raw in self._api.volumes(ctx, limit, offset)]
 
     def get(self, ctx: RequestContext, uuid: str) -> Volume:
         check_user(ctx)
-        return _shown(self._api.volume(ctx, uuid, ctx.auth_token), ctx)
+        return _to_volume(self._api.volume(ctx, uuid, ctx.auth_token), ctx)
 
     def create(self, ctx: RequestContext, volume: Volume) -> Volume:
         check_user(ctx)
         wanted = {"size": volume.size_gb, "name": volume.name, "description": volume.description,
                   "volume_type": volume.volume_type, "availability_zone": volume.availability_zone,
                   "metadata": volume.metadata, "snapshot_id": volume.snapshot_id}
-        with named_snapshot(volume.snapshot_id):
-            return _shown(self._api.create_volume(
+        with snapshot_not_found(volume.snapshot_id):
+            return _to_volume(self._api.create_volume(
                 ctx, {key: value for key, value in wanted.items() if value}, waits=True), ctx)
 
     def delete(self, ctx: RequestContext, uuid: str) -> None:
@@ -38,11 +38,11 @@ class CinderVolumes:
         self._api.delete_volume(ctx, uuid, ctx.auth_token)
 
 
-def _shown(raw: Raw, ctx: RequestContext) -> Volume:
-    """With the first of the servers that have it."""
-    use: Raw = next(iter(raw.get("attachments") or ()), {})
+def _to_volume(raw: Raw, ctx: RequestContext) -> Volume:
+    """Convert a volume, with its first attachment."""
+    attachment: Raw = next(iter(raw.get("attachments") or ()), {})
     return msgspec.structs.replace(
         to_volume(raw, ctx.project_id or ""), description=raw.get("description") or "",
         metadata={key: str(value) for key, value in (raw.get("metadata") or {}).items()},
         snapshot_id=raw.get("snapshot_id"), created_at=time_of(raw.get("created_at")),
-        instance_uuid=use.get("server_id"), device_name=use.get("device"))
+        instance_uuid=attachment.get("server_id"), device_name=attachment.get("device"))

@@ -54,7 +54,7 @@ class Share:
 
     def named(self, name: str) -> Any:
         """What a file says that it stands on."""
-        return QemuTools().below(str(self.path / name), "qcow2")
+        return QemuTools().backing_file(str(self.path / name), "qcow2")
 
     def write(self, name: str, offset: int, pattern: int) -> None:
         """Data in a file that nobody uses, from this MiB on: more than a job copies before it looks at its speed."""

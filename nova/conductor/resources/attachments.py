@@ -79,7 +79,7 @@ class EmbeddedAttachments:
                                                  f"{volume.status}")
         return volume
 
-    def restored(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
+    def volume_from_snapshot(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
         raise exception.SnapshotNotFound(snapshot_id=snapshot_id)
 
     def secret_of(self, ctx: RequestContext, volume_id: str, own_rights: bool = False) -> str:
@@ -91,7 +91,7 @@ class EmbeddedAttachments:
     def owner(self, ctx: RequestContext, volume_id: str) -> str:
         return self._db.read(lambda connection: volumes.get(connection, volume_id)).project_id
 
-    def extended(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> tuple[int, bool]:
+    def extension(self, ctx: RequestContext, instance: Instance, device: BlockDevice) -> tuple[int, bool]:
         raise exception.InvalidVolume(reason="embedded volumes keep their size")
 
     def end_extension(self, ctx: RequestContext, instance_uuid: str, volume_id: str, size_gb: int, done: bool) -> None:
@@ -129,8 +129,8 @@ class EmbeddedAttachments:
                      connector: Mapping[str, Any], connection: sa.Connection) -> BlockDevice:
         return device  # where a server with it may go, its data are reached in the same way
 
-    def settle(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
-               connector: Mapping[str, Any], connection: sa.Connection) -> BlockDevice:
+    def finish_move(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
+                    connector: Mapping[str, Any], connection: sa.Connection) -> BlockDevice:
         return device
 
     def complete(self, ctx: RequestContext, device: BlockDevice, connection: sa.Connection) -> BlockDevice:

@@ -69,9 +69,9 @@ class OutsideVolumes:
                 raise exception.InvalidVolume(reason=(
                     f"the key of volume {volume.uuid}, made for the server, was not had while its user's token was "
                     "there; ask for the server once more"))
-            from nova.volume.cinder_api import at_once  # what it needs is loaded where such volumes are
+            from nova.volume.cinder_api import retry_now  # what it needs is loaded where such volumes are
 
-            found = at_once(lambda: volume_keys.fetched(self._wishes.core, self._ctx, volume))
+            found = retry_now(lambda: volume_keys.fetched(self._wishes.core, self._ctx, volume))
             if found is not None:
                 known[device] = found
         return known.get(device)
@@ -129,7 +129,7 @@ class OutsideVolumes:
         for device in self._of_server():
             if device.attachment_id:
                 with contextlib.suppress(exception.VolumeNotFound):  # nobody has any way to it then
-                    settled.append(self._attachments.settle(
+                    settled.append(self._attachments.finish_move(
                         self._ctx, self._wishes.instance, device, host, connector))
         self._record(settled)
 
@@ -181,7 +181,7 @@ class OutsideVolumes:
 
     # --- making them larger ----------------------------------------------------------------------------
     def extended(self, device: BlockDevice) -> tuple[int, bool]:
-        return self._attachments.extended(self._ctx, self._wishes.instance, device)
+        return self._attachments.extension(self._ctx, self._wishes.instance, device)
 
     def end_extension(self, device: BlockDevice, size_gb: int, done: bool) -> None:
         self._attachments.end_extension(

@@ -213,7 +213,7 @@ def look(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]
     project_id = ctx.project_id or ""
     there = {device.volume_id: core.attachments.validate(ctx, project_id, device.volume_id)
              for device in devices if device.volume_id}
-    made = {device.snapshot_id: core.attachments.restored(ctx, project_id, device.snapshot_id)
+    made = {device.snapshot_id: core.attachments.volume_from_snapshot(ctx, project_id, device.snapshot_id)
             for device in devices if device.snapshot_id}
     for volume in there.values():
         volume.encryption = volume_keys.fetched(core, ctx, volume)
