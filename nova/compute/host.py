@@ -15,7 +15,7 @@ from nova.compute.job import Fenced, Job
 from nova.compute.progress import Progress
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.image.base import Admit, ImageStore
+from nova.image.base import CheckSize, ImageStore
 from nova.metadata import config_drive, settings
 from nova.network.base import HostNetwork
 from nova.objects.flavor import disk_too_small
@@ -240,15 +240,15 @@ def cached_image(machine: Machine, ctx: RequestContext, image: Image, most: int 
 
     What has to be verified is never what somebody else fetched without. Raises what the cache and the image service do.
     """
-    def download(path: str, admit: Admit) -> None:
-        machine.images().download(ctx, image.id, path, admit)
+    def download(path: str, check_size: CheckSize) -> None:
+        machine.images().download(ctx, image.id, path, check_size)
 
     if not image.certificate:
         return machine.cache.fetch(image.id, download, image.disk_format, most)
     from nova.image import signatures
 
-    def verified(path: str, admit: Admit) -> None:
-        download(path, admit)
+    def verified(path: str, check_size: CheckSize) -> None:
+        download(path, check_size)
         signatures.verify(image, path)
 
     return machine.cache.fetch(image.id, verified, image.disk_format, most, signatures.fingerprint(image))

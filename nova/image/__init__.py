@@ -1,4 +1,4 @@
-"""Images: :func:`store` gives the back end that [image]driver names."""
+"""Images: :func:`store` returns the back end selected by [image]driver."""
 
 from __future__ import annotations
 
@@ -15,6 +15,6 @@ NAMESPACE = "nova.image.drivers"
 
 @functools.lru_cache(maxsize=1)
 def store() -> ImageStore:
-    """The one image back end of this process, made at first use. Raises stevedore's NoMatches for a bad name."""
+    """Return the image back end of this process, created at first use. Raises NoMatches for an unknown name."""
     manager: Any = stevedore_driver.DriverManager(NAMESPACE, CONF.image.driver, invoke_on_load=True)
     return cast(ImageStore, manager.driver)

@@ -12,22 +12,21 @@ from nova import exception
 from nova.context import RequestContext
 from nova.objects.image import Image
 
-# Told the size of an image in bytes; raises what is to be raised where that is too much.
-Admit = Callable[[int], None]
+# Called with the size of an image in bytes; raises an exception if the image is too large.
+CheckSize = Callable[[int], None]
 
 
-def check_number(properties: Collection[str], most: int) -> None:
-    """Raises QuotaLimit for an image with more properties than it may have (-1: any number)."""
-    if 0 <= most < len(properties):
+def check_property_count(properties: Collection[str], maximum: int) -> None:
+    """Raise QuotaLimit if there are more properties than ``maximum`` (-1: unlimited)."""
+    if 0 <= maximum < len(properties):
         raise exception.QuotaLimit("Image metadata limit exceeded")
 
 
 class ImageStore(abc.ABC):
-    """Raises ImageNotFound, ImageNotAuthorized, ImageBackendUnavailable.
+    """An image back end. All methods raise ImageNotFound, ImageNotAuthorized, ImageBackendUnavailable.
 
-    ``token`` is the caller's Keystone token, where the caller is a user: what the user may not
-    see is not found. Without one the service's own credentials are used (a compute downloads
-    an image that was checked when the server was accepted).
+    ``token``: the Keystone token of a user; an image that the user may not read is not found. Without a token the
+    service's own credentials are used, for example by nova-compute, after a check with the user's token.
     """
 
     @abc.abstractmethod
@@ -38,25 +37,22 @@ class ImageStore(abc.ABC):
               marker: str | None = None, token: str | None = None) -> list[Image]: ...
 
     @abc.abstractmethod
-    def download(self, ctx: RequestContext, image_id: str, path: str, admit: Admit) -> None:
-        """Write the image's data to ``path`` (a new file), checking size, and checksum if known.
+    def download(self, ctx: RequestContext, image_id: str, path: str, check_size: CheckSize) -> None:
+        """Write the data of an image to a new file ``path``, and verify the size, and the checksum if there is one.
 
-        ``admit`` is called before anything is written, and what it raises is raised; never more is written than it
-        was told. Raises ImageUnacceptable when nobody knows how large the image is, or it is of another size.
+        ``check_size`` is called before the download with the size of the image; no more data are written than this
+        size. Raises ImageUnacceptable if the size is unknown or wrong, and the exceptions of ``check_size``.
         """
 
     @abc.abstractmethod
     def create(self, ctx: RequestContext, image: Image) -> None:
-        """The image is known from now on, and waits for its data (queued). An id that is known already: fine.
-
-        Raises QuotaLimit.
-        """
+        """Create an image without data (status queued). Succeeds if the image exists. Raises QuotaLimit."""
 
     @abc.abstractmethod
     def upload(self, ctx: RequestContext, image_id: str, path: str, disk_format: str) -> None:
-        """Give an image that waits for them its data, the file ``path``; it is active then. One that is: fine.
+        """Upload the file ``path`` as the data of a queued image, which is active afterwards.
 
-        Raises DiskFull, QuotaLimit.
+        Does nothing if the image is active. Raises DiskFull, QuotaLimit.
         """
 
     @abc.abstractmethod
@@ -64,8 +60,8 @@ class ImageStore(abc.ABC):
 
     @abc.abstractmethod
     def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str | None],
-                       replace: bool, token: str | None = None, most: int = -1) -> Image:
-        """Merge or replace the image's extra properties; it has none of those that are None.
+                       replace: bool, token: str | None = None, max_properties: int = -1) -> Image:
+        """Merge or replace the extra properties of an image and return it. A property with the value None is deleted.
 
-        ``most``: how many it may have then (-1: any number). Raises QuotaLimit.
+        ``max_properties``: maximum number of properties afterwards (-1: unlimited). Raises QuotaLimit.
         """

@@ -1,7 +1,6 @@
-"""Certificates of images as files of a directory: a back end of castellan ([key_manager]backend nova_files).
+"""Certificates of images in a directory: a back end of castellan ([key_manager]backend nova_files).
 
-For clouds without Barbican, and for tests. Who may write to the directory decides which certificates there are; all
-may use them.
+For clouds without Barbican, and for tests. Operators add the files, and all users may use the certificates.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 class CertificateFiles(KeyManager):
-    """``<id>.pem`` below [image]certificates; they can be read here, and nothing else."""
+    """The files ``<id>.pem`` in [image]certificates, read-only."""
 
     def __init__(self, configuration: Any) -> None:
-        """Nova's own configuration says where they are."""
+        """Ignore castellan's configuration: Nova's option names the directory."""
 
     def get(self, context: Any, managed_object_id: str, metadata_only: bool = False) -> X509:
-        """Raises ManagedObjectNotFoundError."""
+        """Return a certificate. Raises ManagedObjectNotFoundError."""
         if not _ID.fullmatch(managed_object_id):
             raise ManagedObjectNotFoundError(uuid=managed_object_id)
         try:
             with open(os.path.join(CONF.image.certificates, f"{managed_object_id}.pem"), "rb") as file:
-                found = x509.load_pem_x509_certificate(file.read())
+                certificate = x509.load_pem_x509_certificate(file.read())
         except FileNotFoundError as error:
             raise ManagedObjectNotFoundError(uuid=managed_object_id) from error
-        return X509(found.public_bytes(Encoding.DER))
+        return X509(certificate.public_bytes(Encoding.DER))
 
     def _only_read(self, *_args: Any, **_more: Any) -> NoReturn:
-        raise NotImplementedError("the certificates of images are files, which operators put there")
+        raise NotImplementedError("certificate files are read-only")
 
     create_key = create_key_pair = store = delete = add_consumer = remove_consumer = _only_read

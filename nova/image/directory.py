@@ -1,4 +1,4 @@
-"""Images in a directory: ``<id>`` holds the data, ``<id>.json`` what is known of it."""
+"""Images in a directory: the files ``<id>`` with the data and ``<id>.json`` with the metadata of an image."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
-from nova.image.base import Admit, ImageStore, check_number
+from nova.image.base import CheckSize, ImageStore, check_property_count
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.image import Image
 
@@ -25,13 +25,16 @@ LOG = logging.getLogger(__name__)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _FIELDS = ("id", "name", "status", "disk_format", "container_format", "visibility", "owner", "checksum")
-# The role that changes what belongs to its project; readers only look.
+# The role that may change images of its project.
 _WRITER = "member"
 _NUMBERS = ("min_ram", "min_disk", "size")
 
 
 class DirectoryStore(ImageStore):
-    """Callers with a token are users: they see public images and those of their project, which members may change."""
+    """The image back end "directory".
+
+    Callers with a token are users. They may read public images and images of their project, which members may change.
+    """
 
     def __init__(self, directory: str | None = None) -> None:
         self._directory = directory
@@ -41,14 +44,17 @@ class DirectoryStore(ImageStore):
         return self._directory or str(CONF.image.directory)
 
     def show(self, ctx: RequestContext, image_id: str, token: str | None = None) -> Image:
-        found = self._load(image_id)
-        if found is None or (token and not _visible(ctx, found)):
+        image = self._load(image_id)
+        if image is None or (token and not _visible(ctx, image)):
             raise exception.ImageNotFound(image_id=image_id)
-        return found
+        return image
 
     def index(self, ctx: RequestContext, filters: Mapping[str, str], limit: int | None = None,
               marker: str | None = None, token: str | None = None) -> list[Image]:
-        """Newest first. Filters are Glance's: fields, ``size_min``/``size_max``, ``updated_at`` and properties."""
+        """Return images, newest first.
+
+        ``filters`` are as in Glance: fields, ``size_min``, ``size_max``, ``updated_at`` and properties.
+        """
         images = sorted(self._all(), key=lambda image: (image.created_at or "", image.id), reverse=True)
         images = [image for image in images if not token or _visible(ctx, image)]
         if marker is not None:
@@ -58,15 +64,15 @@ class DirectoryStore(ImageStore):
             images = images[position + 1:]
         return [image for image in images if _matches(image, filters)][:limit]
 
-    def download(self, ctx: RequestContext, image_id: str, path: str, admit: Admit) -> None:
-        found = self.show(ctx, image_id)
-        if found.status != "active":
+    def download(self, ctx: RequestContext, image_id: str, path: str, check_size: CheckSize) -> None:
+        image = self.show(ctx, image_id)
+        if image.status != "active":
             raise exception.ImageNotActive(image_id=image_id)
         try:
-            size = os.stat(self._data(image_id)).st_size if found.size is None else found.size
-            admit(size)
+            size = os.stat(self._data(image_id)).st_size if image.size is None else image.size
+            check_size(size)
             transfer.save(transfer.read(self._data(image_id)), path, size,
-                          ("md5", found.checksum) if found.checksum else None)
+                          ("md5", image.checksum) if image.checksum else None)
         except FileNotFoundError as error:
             if not os.path.exists(self._data(image_id)):
                 raise exception.ImageNotFound(image_id=image_id) from error
@@ -89,47 +95,47 @@ class DirectoryStore(ImageStore):
         size, checksum = _copy(path, partial)
         try:
             with self._locked():
-                # whoever deleted it meanwhile has the last word
-                found = self.show(ctx, image_id)
-                self._check_quota(found, size)
+                # raises ImageNotFound if the image was deleted during the copy
+                image = self.show(ctx, image_id)
+                self._check_quota(image, size)
                 self._put(partial, self._data(image_id))
-                self._save(msgspec.structs.replace(found, status="active", size=size, checksum=checksum,
+                self._save(msgspec.structs.replace(image, status="active", size=size, checksum=checksum,
                                                    disk_format=disk_format, container_format="bare", updated_at=_now()))
-                self._forget_partial(image_id)
+                self._delete_partial_files(image_id)
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(partial)
-        LOG.info("Image %s uploaded: %d bytes", image_id, size)
+        LOG.info("Uploaded image %s: %d bytes", image_id, size)
 
     def delete(self, ctx: RequestContext, image_id: str, token: str | None = None) -> None:
         with self._locked():
-            found = self._writable(ctx, image_id, token)
-            if found.protected:
+            image = self._writable(ctx, image_id, token)
+            if image.protected:
                 raise exception.ImageNotAuthorized(image_id=image_id)
             for path in (self._meta(image_id), self._data(image_id)):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
-            self._forget_partial(image_id)
-        LOG.info("Image %s deleted", image_id)
+            self._delete_partial_files(image_id)
+        LOG.info("Deleted image %s", image_id)
 
     def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str | None],
-                       replace: bool, token: str | None = None, most: int = -1) -> Image:
+                       replace: bool, token: str | None = None, max_properties: int = -1) -> Image:
         with self._locked():
-            found = self._writable(ctx, image_id, token)
-            wanted = {**({} if replace else found.properties), **properties}
-            found.properties = {name: value for name, value in wanted.items() if value is not None}
-            check_number(found.properties, most)
-            found.updated_at = _now()
-            self._save(found)
-        return found
+            image = self._writable(ctx, image_id, token)
+            wanted = {**({} if replace else image.properties), **properties}
+            image.properties = {name: value for name, value in wanted.items() if value is not None}
+            check_property_count(image.properties, max_properties)
+            image.updated_at = _now()
+            self._save(image)
+        return image
 
     def add(self, path: str, image: Image) -> Image:
-        """Take a copy of the file ``path`` as an image, replacing one of the same id; returns what is now known.
+        """Copy the file ``path`` as an image, replacing an image with the same id, and return the image.
 
-        Raises InvalidInput (unusable id or file), DiskFull.
+        Raises InvalidInput (invalid id, unreadable file), DiskFull.
         """
         if not _ID.fullmatch(image.id):
-            raise exception.InvalidInput(reason=f"{image.id!r} is no id for an image")
+            raise exception.InvalidInput(reason=f"{image.id!r} is not a valid id of an image")
         self._make_directory()
         partial = os.path.join(self.directory, f".{image.id}.new")
         try:
@@ -141,7 +147,7 @@ class DirectoryStore(ImageStore):
         added = msgspec.structs.replace(image, status="active", size=size, checksum=checksum,
                                         created_at=before.created_at if before else _now(), updated_at=_now())
         self._save(added)
-        LOG.info("Image %s (%s) added: %d bytes", added.id, added.name, size)
+        LOG.info("Added image %s (%s): %d bytes", added.id, added.name, size)
         return added
 
     # --- files ------------------------------------------------------------------------------------
@@ -150,9 +156,9 @@ class DirectoryStore(ImageStore):
             names = os.listdir(self.directory)
         except FileNotFoundError:
             return []
-        found = [self._load(name.removesuffix(".json")) for name in names
-                 if name.endswith(".json") and not name.startswith(".")]
-        return [image for image in found if image is not None]
+        images = [self._load(name.removesuffix(".json")) for name in names
+                  if name.endswith(".json") and not name.startswith(".")]
+        return [image for image in images if image is not None]
 
     def _load(self, image_id: str) -> Image | None:
         if not _ID.fullmatch(image_id):
@@ -163,10 +169,10 @@ class DirectoryStore(ImageStore):
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError as error:
-            LOG.error("Ignoring the image %s: %s", image_id, error)
+            LOG.error("Ignoring image %s, whose metadata file is malformed: %s", image_id, error)
             return None
         except OSError as error:
-            LOG.error("The image directory cannot be read: %s", error)
+            LOG.error("Cannot read the image directory, the request fails: %s", error)
             raise exception.ImageBackendUnavailable(reason="the image directory cannot be read") from error
 
     def _save(self, image: Image) -> None:
@@ -175,8 +181,8 @@ class DirectoryStore(ImageStore):
             file.write(msgspec.json.format(msgspec.json.encode(image)))
         self._put(temporary, self._meta(image.id))
 
-    def _forget_partial(self, image_id: str) -> None:
-        """What uploads of the image had written that did not come to their end, whoever died of what."""
+    def _delete_partial_files(self, image_id: str) -> None:
+        """Delete the files of interrupted uploads of an image."""
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self.directory):
                 if name.startswith(f".{image_id}."):
@@ -186,40 +192,40 @@ class DirectoryStore(ImageStore):
     def _make_directory(self) -> None:
         if not os.path.isdir(self.directory):
             os.makedirs(self.directory, mode=0o750, exist_ok=True)
-            _give(self.directory, os.path.dirname(os.path.abspath(self.directory)))
+            _chown_like(self.directory, os.path.dirname(os.path.abspath(self.directory)))
 
     def _put(self, temporary: str, path: str) -> None:
-        """What is in the file is for Nova's services: some images are of one project alone."""
+        """Move a file to its final name, readable only by Nova's services, since images may be private."""
         os.chmod(temporary, 0o640)
-        _give(temporary, self.directory)
+        _chown_like(temporary, self.directory)
         os.replace(temporary, path)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Nobody else decides about an image meanwhile. No directory: fine."""
+        """Hold the lock of the directory, which serializes changes. Does nothing if the directory does not exist."""
         with contextlib.ExitStack() as stack:
             with contextlib.suppress(FileNotFoundError):
                 path = os.path.join(self.directory, ".lock")
                 handle = os.open(path, os.O_RDONLY | os.O_CREAT, 0o640)
                 stack.callback(os.close, handle)
-                _give(path, self.directory)
+                _chown_like(path, self.directory)
                 fcntl.flock(handle, fcntl.LOCK_EX)
             yield
 
     def _check_quota(self, image: Image, size: int = 0) -> None:
-        """Whether its project may have the image, with ``size`` bytes, beside its others. Raises QuotaLimit."""
-        most, most_gb = CONF.image.quota_images, CONF.image.quota_gigabytes
-        others = [each for each in self._all() if each.owner == image.owner and each.id != image.id]
-        if 0 <= most <= len(others):
+        """Raise QuotaLimit if the image, with ``size`` bytes, exceeds a quota of its project."""
+        max_images, max_gb = CONF.image.quota_images, CONF.image.quota_gigabytes
+        others = [other for other in self._all() if other.owner == image.owner and other.id != image.id]
+        if 0 <= max_images <= len(others):
             raise exception.QuotaLimit("Maximum number of images exceeded")
-        if most_gb >= 0 and size + sum(each.size or 0 for each in others) > most_gb << 30:
+        if max_gb >= 0 and size + sum(other.size or 0 for other in others) > max_gb << 30:
             raise exception.QuotaLimit("Maximum size of images exceeded")
 
     def _writable(self, ctx: RequestContext, image_id: str, token: str | None) -> Image:
-        found = self.show(ctx, image_id, token)
-        if token and not _admin(ctx) and (found.owner != ctx.project_id or _WRITER not in ctx.roles):
+        image = self.show(ctx, image_id, token)
+        if token and not _admin(ctx) and (image.owner != ctx.project_id or _WRITER not in ctx.roles):
             raise exception.ImageNotAuthorized(image_id=image_id)
-        return found
+        return image
 
     def _data(self, image_id: str) -> str:
         return os.path.join(self.directory, image_id)
@@ -229,7 +235,7 @@ class DirectoryStore(ImageStore):
 
 
 def _copy(path: str, target: str) -> tuple[int, str]:
-    """Copy a file; its size and its MD5 checksum. Raises DiskFull."""
+    """Copy a file and return its size and MD5 checksum. Raises DiskFull."""
     sums = hashlib.md5(usedforsecurity=False)
 
     def chunks() -> Iterator[bytes]:
@@ -264,9 +270,9 @@ def _match(image: Image, name: str, value: str) -> bool:
         return image.size >= int(value) if name == "size_min" else image.size <= int(value)
     if name in ("updated_at", "created_at"):
         operator, _colon, when = value.partition(":")
-        have = getattr(image, name) or ""
-        compare = {"gte": have >= when, "gt": have > when, "lte": have <= when, "lt": have < when}
-        return compare.get(operator, have == value)
+        actual = getattr(image, name) or ""
+        compare = {"gte": actual >= when, "gt": actual > when, "lte": actual <= when, "lt": actual < when}
+        return compare.get(operator, actual == value)
     return image.properties.get(name) == value
 
 
@@ -274,8 +280,8 @@ def _now() -> str:
     return utcnow().strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _give(path: str, folder: str) -> None:
-    """Whoever has the folder has the file, whichever service or operator made it."""
+def _chown_like(path: str, folder: str) -> None:
+    """Give a file the owner of its folder, if this process runs as root."""
     if os.geteuid() == 0:
         owner = os.stat(folder)
         os.chown(path, owner.st_uid, owner.st_gid)

@@ -17,7 +17,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
-from nova.image.base import Admit, ImageStore, check_number
+from nova.image.base import CheckSize, ImageStore, check_property_count
 from nova.objects.image import Image
 from nova.service_clients import TIMEOUT, ServiceClient, Unreachable, decode_response
 
@@ -27,14 +27,14 @@ T = TypeVar("T")
 
 GROUP = "glance"
 PAGE = 1000
-# Seconds for which Glance may put data away that it has got: a proxy before it may have kept them all until then.
-STORING = 600
+# Timeout in seconds of the response to an upload: Glance stores the data after a proxy may have buffered all of them.
+STORE_TIMEOUT = 600
 PATCH = "application/openstack-images-v2.1-json-patch"
-# What Glance itself says of an image; everything else is a property.
+# Fields of Glance's API that Nova uses; all other names except _OTHER are properties.
 _FIELDS = frozenset(Image.__struct_fields__) - {"properties", "certificate", "members"}
 _OTHER = frozenset({"self", "file", "schema", "tags", "locations", "direct_url", "os_hash_algo", "os_hash_value",
                     "os_hidden", "stores"})
-# Set by Glance for itself; it refuses changes of them.
+# Prefix of properties that Glance sets itself and that clients cannot change.
 _RESERVED = ("os_glance_",)
 
 
@@ -43,7 +43,7 @@ class _Page(TypedDict):
 
 
 class GlanceStore(ImageStore):
-    """``[image]driver`` glance."""
+    """The image back end "glance"."""
 
     def __init__(self) -> None:
         self._glance = ServiceClient(GROUP, {"service_type": "image", "interface": ["internal", "public"]}, ("/v2",))
@@ -53,25 +53,25 @@ class GlanceStore(ImageStore):
 
     def index(self, ctx: RequestContext, filters: Mapping[str, str], limit: int | None = None,
               marker: str | None = None, token: str | None = None) -> list[Image]:
-        """Newest first. ``filters`` are query parameters of Glance."""
-        found: list[Image] = []
-        while limit is None or len(found) < limit:
-            wanted = PAGE if limit is None else min(PAGE, limit - len(found))
+        """Return images, newest first. ``filters`` are query parameters of Glance."""
+        images: list[Image] = []
+        while limit is None or len(images) < limit:
+            wanted = PAGE if limit is None else min(PAGE, limit - len(images))
             query = {**filters, "limit": wanted, **({"marker": marker} if marker else {})}
             page = self._retry(functools.partial(self._page, ctx, query, token))
-            found += [to_image(raw) for raw in page["images"]]
+            images += [to_image(raw) for raw in page["images"]]
             if "next" not in page or not page["images"]:
                 break
             marker = page["images"][-1]["id"]
-        return found
+        return images
 
-    def download(self, ctx: RequestContext, image_id: str, path: str, admit: Admit) -> None:
+    def download(self, ctx: RequestContext, image_id: str, path: str, check_size: CheckSize) -> None:
         raw = self._raw(ctx, image_id, None)
         if raw.get("status") != "active":
             raise exception.ImageNotActive(image_id=image_id)
         if not isinstance(raw.get("size"), int):
             raise exception.ImageUnacceptable(image_id=image_id, reason="its size is not known")
-        admit(raw["size"])
+        check_size(raw["size"])
         try:
             self._retry(lambda: self._download(ctx, image_id, path, raw))
         except transfer.Incomplete as error:
@@ -82,7 +82,7 @@ class GlanceStore(ImageStore):
                 "visibility": image.visibility, "min_disk": image.min_disk, "min_ram": image.min_ram}
 
         def create() -> None:
-            with contextlib.suppress(exception.Conflict):  # it is there: the answer got lost
+            with contextlib.suppress(exception.Conflict):  # created by an earlier attempt
                 self._request(ctx, "POST", "/v2/images", None, image.id, json=body).close()
             for member in image.members:
                 with contextlib.suppress(exception.Conflict):
@@ -104,38 +104,38 @@ class GlanceStore(ImageStore):
                               headers={"Content-Type": PATCH}).close()
             try:
                 self._request(ctx, "PUT", self._path(image_id) + "/file", None, image_id, data=_Data(path),
-                              timeout=(CONF.glance.timeout or TIMEOUT, STORING),
+                              timeout=(CONF.glance.timeout or TIMEOUT, STORE_TIMEOUT),
                               headers={"Content-Type": "application/octet-stream"}).close()
             except exception.Conflict as error:
-                raise exception.ImageBackendUnavailable(reason="it takes data of somebody else") from error
+                raise exception.ImageBackendUnavailable(reason="another upload to the image is in progress") from error
 
         self._retry(upload)
-        LOG.info("Image %s uploaded", image_id)
+        LOG.info("Uploaded image %s", image_id)
 
     def delete(self, ctx: RequestContext, image_id: str, token: str | None = None) -> None:
         self._retry(lambda: self._request(ctx, "DELETE", self._path(image_id), token, image_id).close())
 
     def set_properties(self, ctx: RequestContext, image_id: str, properties: Mapping[str, str | None],
-                       replace: bool, token: str | None = None, most: int = -1) -> Image:
+                       replace: bool, token: str | None = None, max_properties: int = -1) -> Image:
         def change() -> Image:
-            now = _body(self._request(ctx, "GET", self._path(image_id), token, image_id))
-            before = to_image(now).properties
+            current = _body(self._request(ctx, "GET", self._path(image_id), token, image_id))
+            before = to_image(current).properties
             changes = patch(before, properties, replace)
             wanted = {**({} if replace else before), **properties}
-            check_number([name for name, value in wanted.items() if value is not None], most)
+            check_property_count([name for name, value in wanted.items() if value is not None], max_properties)
             if not changes:
-                return to_image(now)
-            done = self._request(ctx, "PATCH", self._path(image_id), token, image_id, json=changes,
-                                 headers={"Content-Type": PATCH})
-            return to_image(_body(done))
+                return to_image(current)
+            response = self._request(ctx, "PATCH", self._path(image_id), token, image_id, json=changes,
+                                     headers={"Content-Type": PATCH})
+            return to_image(_body(response))
 
         return self._retry(change)
 
     # --- requests ---------------------------------------------------------------------------------
     def _raw(self, ctx: RequestContext, image_id: str, token: str | None) -> dict[str, Any]:
-        found: dict[str, Any] = self._retry(
+        raw: dict[str, Any] = self._retry(
             lambda: _body(self._request(ctx, "GET", self._path(image_id), token, image_id)))
-        return found
+        return raw
 
     def _page(self, ctx: RequestContext, query: Mapping[str, Any], token: str | None) -> dict[str, Any]:
         marker = str(query.get("marker", ""))
@@ -153,44 +153,44 @@ class GlanceStore(ImageStore):
             digest = (str(raw["os_hash_algo"]), str(raw["os_hash_value"]))
         elif raw.get("checksum"):
             digest = ("md5", str(raw["checksum"]))
-        answer = self._request(ctx, "GET", self._path(image_id) + "/file", None, image_id, stream=True)
-        with contextlib.closing(answer):
-            if answer.status_code == 204:
+        response = self._request(ctx, "GET", self._path(image_id) + "/file", None, image_id, stream=True)
+        with contextlib.closing(response):
+            if response.status_code == 204:
                 raise exception.ImageUnacceptable(image_id=image_id, reason="it has no data")
-            size = transfer.save(_chunks(answer), path, raw["size"], digest)
-        LOG.info("Image %s downloaded: %d bytes", image_id, size)
+            size = transfer.save(_chunks(response), path, raw["size"], digest)
+        LOG.info("Downloaded image %s: %d bytes", image_id, size)
 
     def _retry(self, function: Callable[[], T]) -> T:
-        """Try again what failed on the way; what Glance decided stands."""
-        for left in range(CONF.glance.num_retries, -1, -1):
+        """Call a function and retry it if Glance is unavailable or a transfer is incomplete."""
+        for retries_left in range(CONF.glance.num_retries, -1, -1):
             try:
                 return function()
             except (exception.ImageBackendUnavailable, transfer.Incomplete) as error:
-                if not left:
+                if not retries_left:
                     raise
-                LOG.warning("Glance failed, trying again: %s", error)
+                LOG.warning("A request to Glance failed, retrying in 1 s: %s", error)
                 time.sleep(1)
         raise AssertionError("not reached")
 
     def _request(self, ctx: RequestContext, method: str, path: str, token: str | None, image_id: str,
                  **more: Any) -> requests.Response:
-        """One request; every failure is one of ImageStore's errors."""
+        """Send a request and return the response. Raises the exceptions of ImageStore for errors."""
         try:
-            answer = self._glance.request(ctx, method, path, token, **more)
+            response = self._glance.request(ctx, method, path, token, **more)
         except Unreachable as error:
             raise exception.ImageBackendUnavailable(reason=str(error)) from error
-        return _checked(answer, image_id, bool(token))
+        return _checked(response, image_id, bool(token))
 
     @staticmethod
     def _path(image_id: str) -> str:
-        # Ids come from users: only what cannot be another path is asked for.
+        # Users choose ids: reject characters that would change the path of the request.
         if not image_id.replace("-", "").replace("_", "").isalnum() or not image_id.isascii():
             raise exception.ImageNotFound(image_id=image_id)
         return f"/v2/images/{image_id}"
 
 
 class _Data:
-    """A file to send: all of it, also when it has to be sent again since a token had expired."""
+    """The content of a file as a request body, which can be sent again if the token has expired."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -202,18 +202,18 @@ class _Data:
         return iter(transfer.read(self._path))
 
 
-def _chunks(answer: requests.Response) -> Iterator[bytes]:
+def _chunks(response: requests.Response) -> Iterator[bytes]:
     try:
-        yield from answer.iter_content(transfer.CHUNK)
+        yield from response.iter_content(transfer.CHUNK)
     except requests.RequestException as error:
         raise transfer.Incomplete(f"the connection broke: {type(error).__name__}") from error
 
 
-def _checked(answer: requests.Response, image_id: str, user: bool) -> requests.Response:
-    status = answer.status_code
+def _checked(response: requests.Response, image_id: str, user: bool) -> requests.Response:
+    status = response.status_code
     if status < 300:
-        return answer
-    answer.close()
+        return response
+    response.close()
     if status == 404:
         raise exception.ImageNotFound(image_id=image_id)
     if status == 403 or (status == 401 and user):
@@ -223,20 +223,20 @@ def _checked(answer: requests.Response, image_id: str, user: bool) -> requests.R
     if status == 413:
         raise exception.QuotaLimit("Image metadata limit exceeded")
     if status == 400:
-        raise exception.InvalidInput(reason="the image service refused the request")
-    raise exception.ImageBackendUnavailable(reason=f"it answered {status}")
+        raise exception.InvalidInput(reason="the image service rejected the request")
+    raise exception.ImageBackendUnavailable(reason=f"the service responded with status {status}")
 
 
-def _body(answer: requests.Response, shape: Any = dict[str, Any]) -> dict[str, Any]:
+def _body(response: requests.Response, shape: Any = dict[str, Any]) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = decode_response(answer, shape)
+        body: dict[str, Any] = decode_response(response, shape)
     except Unreachable as error:
         raise exception.ImageBackendUnavailable(reason=str(error)) from error
-    return found
+    return body
 
 
 def to_image(raw: Mapping[str, Any]) -> Image:
-    """Glance's description of an image as Nova's. Raises ImageBackendUnavailable: it is none."""
+    """Convert an image of Glance's API. Raises ImageBackendUnavailable if the description is malformed."""
     fields = {name: raw[name] for name in _FIELDS if raw.get(name) is not None}
     properties = {name: str(value) for name, value in raw.items()
                   if name not in _FIELDS and name not in _OTHER and value is not None}
@@ -247,7 +247,7 @@ def to_image(raw: Mapping[str, Any]) -> Image:
 
 
 def patch(now: Mapping[str, str], wanted: Mapping[str, str | None], replace: bool) -> list[dict[str, str]]:
-    """The JSON patch that brings the properties of an image from ``now`` to ``wanted`` (None: without it)."""
+    """Return the JSON patch that changes the properties ``now`` to ``wanted`` (None: delete the property)."""
     changes = [{"op": "replace" if name in now else "add", "path": _pointer(name), "value": value}
                for name, value in wanted.items() if value is not None and now.get(name) != value]
     return changes + [{"op": "remove", "path": _pointer(name)} for name in now if (

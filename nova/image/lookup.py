@@ -1,114 +1,115 @@
-"""The images that a request leads to, looked at with the caller's own rights: a host fetches no others.
+"""Lookup of the images of a request with the rights of the caller.
 
-Hosts fetch with the service's credentials whatever image a server's row names. So an id gets there only when whoever
-asks for the server was shown the image, also where it is another image that names it (kernel_id, ramdisk_id).
+Hosts download every image that the row of a server names, with the service's own credentials. So an id is stored there
+only if the caller may read the image. This includes images that another image names (kernel_id, ramdisk_id).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nova import exception, image
+from nova import exception
+from nova import image as images
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.objects.image import Image
 from nova.objects.volume_image import MAPPING, describes_volumes, without_description
 
-# What an image names that boots from a kernel: in which formats it may be. "nokernel": none.
+# Properties of an image with the ids of kernel and ramdisk -> allowed disk formats.
 _BOOT_FILES = {"kernel_id": ("aki", "raw"), "ramdisk_id": ("ari", "raw")}
 _NONE = ("", "nokernel")
-# Characters of all properties (Glance has 128 at most, if it is not told otherwise): each server keeps them, lists read
-# many servers at a time. What describes volumes is not kept, and has as many for itself.
-_PROPERTIES = 64 * 1024
+# Maximum number of characters in all properties, since they are stored with each server and read in lists of servers.
+# The description of volumes is not stored and has a limit of its own with the same value.
+_MAX_CHARACTERS = 64 * 1024
 
 
 def find(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -> Image:
-    """An image that the caller may use, with its certificate where signatures are verified.
+    """Return an image that the caller may use, with its certificate if signatures are verified.
 
-    ``trusted``: ids of the certificates that its own has to come from (none: what the operator trusts).
+    ``trusted``: ids of trusted certificates (empty: those of the operator).
     Raises InvalidInput, ImageNotActive, ImageUnacceptable, ImageBackendUnavailable.
     """
-    found = _show(ctx, ident)
-    if describes_volumes(found):
+    image = _show(ctx, ident)
+    if describes_volumes(image):
         raise exception.ImageUnacceptable(image_id=ident, reason="it describes volumes")
-    return _verified(ctx, found, trusted)
+    return _verified(ctx, image, trusted)
 
 
 def find_to_boot(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -> Image:
-    """As find(), and also one that has no data and describes volumes (:mod:`nova.objects.volume_image`)."""
-    found = _show(ctx, ident)
-    if not describes_volumes(found):
-        return _verified(ctx, found, trusted)
+    """Return an image as find() does, or an image without data that describes volumes (nova.objects.volume_image)."""
+    image = _show(ctx, ident)
+    if not describes_volumes(image):
+        return _verified(ctx, image, trusted)
     if trusted:
         raise exception.InvalidInput("trusted_image_certificates are not for servers that boot from volumes.")
-    return found
+    return image
 
 
 def find_description(ctx: RequestContext, ident: str) -> Image:
-    """An image of whose data and volumes nothing is used: what it says of a guest that boots from something else.
+    """Return the properties of an image for a guest that boots from another source.
 
-    Raises as find(); signatures are of data, and not looked at.
+    The signature is not verified, since the data are not used. Raises the exceptions of find().
     """
-    found = _show(ctx, ident)
-    return Image(id=found.id, name=found.name, owner=found.owner, min_ram=found.min_ram,
-                 properties=without_description(found.properties))
+    image = _show(ctx, ident)
+    return Image(id=image.id, name=image.name, owner=image.owner, min_ram=image.min_ram,
+                 properties=without_description(image.properties))
 
 
-def _verified(ctx: RequestContext, found: Image, trusted: Sequence[str]) -> Image:
-    """Raises InvalidInput, ImageUnacceptable."""
+def _verified(ctx: RequestContext, image: Image, trusted: Sequence[str]) -> Image:
+    """Return the image with its certificate if signatures are verified. Raises InvalidInput, ImageUnacceptable."""
     if CONF.glance.verify_glance_signatures:
         from nova.image import signatures
 
         anchors = trusted or CONF.glance.default_trusted_certificate_ids
-        found.certificate = signatures.certificate_of(ctx, found, anchors)
+        image.certificate = signatures.certificate_of(ctx, image, anchors)
     elif trusted:
         raise exception.InvalidInput("trusted_image_certificates: signatures of images are not verified in this cloud.")
-    return found
+    return image
 
 
 def _show(ctx: RequestContext, ident: str) -> Image:
-    if not ctx.auth_token:  # nobody's eyes see it
+    if not ctx.auth_token:  # the rights of the caller are unknown
         raise exception.InvalidInput("Can not find requested image")
     try:
-        found = image.store().show(ctx, ident, token=ctx.auth_token)
+        image = images.store().show(ctx, ident, token=ctx.auth_token)
     except (exception.ImageNotFound, exception.ImageNotAuthorized) as error:
         raise exception.InvalidInput("Can not find requested image") from error
-    if found.status != "active":
+    if image.status != "active":
         raise exception.ImageNotActive(image_id=ident)
-    if found.properties.get("cinder_encryption_key_id"):
+    if image.properties.get("cinder_encryption_key_id"):
         raise exception.ImageUnacceptable(image_id=ident, reason="it is the encrypted copy of a volume")
-    described = len(found.properties.get(MAPPING, ""))
-    kept = sum(len(name) + len(value) for name, value in found.properties.items()) - described
-    if max(kept, described) > _PROPERTIES:
+    description = len(image.properties.get(MAPPING, ""))
+    stored = sum(len(name) + len(value) for name, value in image.properties.items()) - description
+    if max(stored, description) > _MAX_CHARACTERS:
         raise exception.ImageUnacceptable(
-            image_id=ident, reason=f"its properties have more than {_PROPERTIES} characters")
-    return found
+            image_id=ident, reason=f"its properties have more than {_MAX_CHARACTERS} characters")
+    return image
 
 
-def boot_files(ctx: RequestContext, of: Image | None) -> tuple[str, str]:
-    """The ids of the kernel and the ramdisk that an image names ("": none), which the caller may use, too.
+def boot_files(ctx: RequestContext, base: Image | None) -> tuple[str, str]:
+    """Return the ids of kernel and ramdisk that an image names ("": none), if the caller may use them.
 
     Raises InvalidInput, ImageNotActive, ImageUnacceptable.
     """
-    kernel, ramdisk = (_boot_file(ctx, of, name) if of else "" for name in _BOOT_FILES)
+    kernel, ramdisk = (_boot_file(ctx, base, name) if base else "" for name in _BOOT_FILES)
     return kernel, ramdisk
 
 
-def _boot_file(ctx: RequestContext, of: Image, name: str) -> str:
-    ident = str(of.properties.get(name) or "")
+def _boot_file(ctx: RequestContext, base: Image, name: str) -> str:
+    ident = str(base.properties.get(name) or "")
     if ident in _NONE:
         return ""
-    if CONF.glance.verify_glance_signatures:  # whoever fetches it knows no certificate of it
-        raise exception.ImageUnacceptable(image_id=of.id, reason=f"the signature of its {name} cannot be verified")
+    if CONF.glance.verify_glance_signatures:  # hosts do not get its certificate
+        raise exception.ImageUnacceptable(image_id=base.id, reason=f"the signature of its {name} cannot be verified")
     try:
-        found = _show(ctx, ident)
+        image = _show(ctx, ident)
     except exception.InvalidInput as error:
-        raise exception.InvalidInput(f"Can not find image {ident}, the {name} of image {of.id}.") from error
-    formats, most = _BOOT_FILES[name], int(CONF.compute.kernel_size_limit_mb)
-    if found.disk_format not in formats:
+        raise exception.InvalidInput(f"Can not find image {ident}, the {name} of image {base.id}.") from error
+    formats, max_mb = _BOOT_FILES[name], int(CONF.compute.kernel_size_limit_mb)
+    if image.disk_format not in formats:
         raise exception.ImageUnacceptable(
-            image_id=ident, reason=f"the {name} of image {of.id} must be in the format {' or '.join(formats)}")
-    if found.size is None or found.size > most << 20:
+            image_id=ident, reason=f"the {name} of image {base.id} must be in the format {' or '.join(formats)}")
+    if image.size is None or image.size > max_mb << 20:
         raise exception.ImageUnacceptable(
-            image_id=ident, reason=f"the {name} of image {of.id} must be at most {most} MiB large")
-    return found.id
+            image_id=ident, reason=f"the {name} of image {base.id} must be at most {max_mb} MiB large")
+    return image.id

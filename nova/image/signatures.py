@@ -1,8 +1,8 @@
-"""Signatures of images: whose certificate an image is signed with, and whether its data are what was signed.
+"""Verification of image signatures.
 
-The certificate is looked for with the caller's own rights when a server is accepted ([key_manager] says where), has to
-come from one that is trusted, and travels with the image: the host that downloads the data needs nothing else.
-Imported only where [glance]verify_glance_signatures is on, since it needs cursive.
+When a server is accepted, the conductor reads the certificate of the image from the key manager with the rights of the
+caller and validates it against trusted certificates. The certificate is then sent with the image to the host, which
+verifies the data. Imported only if [glance]verify_glance_signatures is true, since it requires cursive.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from nova.objects.image import Image
 
 LOG = logging.getLogger(__name__)
 
-# What the library raises for certificates and keys that are malformed or that it does not support.
+# Exceptions of the library for malformed or unsupported certificates and keys.
 _MALFORMED = (ValueError, NotImplementedError, x509.InvalidVersion, UnsupportedAlgorithm)
 
 
 def certificate_of(ctx: RequestContext, image: Image, trusted: Sequence[str]) -> str:
-    """The certificate (PEM) with which an image says that it is signed, and which comes from a trusted one.
+    """Return the certificate (PEM) that the properties of a signed image name, after validating it.
 
-    ``trusted``: ids of certificates that the caller can see; without any the certificate is believed.
+    ``trusted``: ids of trusted certificates that the caller may read; if empty, the certificate is not validated.
     Raises ImageUnacceptable, ImageBackendUnavailable.
     """
     if not signature_utils.should_create_verifier(image.properties):
@@ -45,7 +45,7 @@ def certificate_of(ctx: RequestContext, image: Image, trusted: Sequence[str]) ->
 
 
 def verify(image: Image, path: str) -> None:
-    """Whether the file has the data that were signed with ``image.certificate``. Raises ImageUnacceptable."""
+    """Raise ImageUnacceptable unless the signature of the file matches ``image.certificate``."""
     verifier = _verifier(image, x509.load_pem_x509_certificate(image.certificate.encode("ascii")))
     for chunk in transfer.read(path):
         verifier.update(chunk)
@@ -56,13 +56,13 @@ def verify(image: Image, path: str) -> None:
 
 
 def fingerprint(image: Image) -> str:
-    """What tells the verified image from one that nobody verified, or by another signature."""
+    """Return an identifier of a verified image, which differs for another certificate or signature."""
     signature = image.properties.get(signature_utils.SIGNATURE, "")
     return hashlib.sha256(f"{image.certificate}\n{signature}".encode()).hexdigest()[:32]
 
 
 def _verifier(image: Image, certificate: x509.Certificate) -> Any:
-    """Takes the data (update), and says in the end whether they were signed (verify)."""
+    """Return a verifier with the methods update(data) and verify()."""
     properties = image.properties
     try:
         kind = signature_utils.SignatureKeyType.lookup(properties[signature_utils.KEY_TYPE])
@@ -71,41 +71,41 @@ def _verifier(image: Image, certificate: x509.Certificate) -> Any:
         key = certificate.public_key()
     except (SignatureVerificationError, KeyError, *_MALFORMED) as error:
         raise _refuse(image, f"its signature cannot be read ({error})") from error
-    made = kind.create_verifier(signature, method, key) if isinstance(key, kind.public_key_type) else None
-    if made is None:
+    verifier = kind.create_verifier(signature, method, key) if isinstance(key, kind.public_key_type) else None
+    if verifier is None:
         raise _refuse(image, "its signature is empty, or not made with its certificate's type of key")
-    return made
+    return verifier
 
 
 def _get(ctx: RequestContext, image: Image, ident: str) -> x509.Certificate:
     try:
-        found: x509.Certificate = signature_utils.get_certificate(key_manager.castellan_context(ctx), ident)
+        certificate: x509.Certificate = signature_utils.get_certificate(key_manager.castellan_context(ctx), ident)
     except (SignatureVerificationError, AttributeError, *_MALFORMED) as error:
-        # (cursive tells of one that did not answer as of a certificate that it does not give)
+        # cursive raises the same exception if the key manager does not respond and if it denies access.
         if key_manager.is_unavailable(error.__context__):
-            raise exception.ImageBackendUnavailable(reason="the certificates of images cannot be asked for") from error
-        # (what is no certificate has none of its attributes)
+            raise exception.ImageBackendUnavailable(reason="the key manager is unavailable") from error
+        # AttributeError: the secret is not a certificate.
         raise _refuse(image, f"certificate {ident} cannot be had") from error
-    except Exception as error:  # each back end of castellan has its own
-        LOG.error("Certificate %s could not be asked for: %s", ident, error)
-        raise exception.ImageBackendUnavailable(reason="the certificates of images cannot be asked for") from error
-    return found
+    except Exception as error:  # each back end of castellan raises its own exceptions
+        LOG.error("Cannot read certificate %s from the key manager, the request fails: %s", ident, error)
+        raise exception.ImageBackendUnavailable(reason="the key manager is unavailable") from error
+    return certificate
 
 
 def _check(image: Image, certificate: x509.Certificate, trusted: dict[str, x509.Certificate]) -> None:
     try:
-        if not _goes_round(certificate, list(trusted.values())):
+        if not _has_issuer_loop(certificate, list(trusted.values())):
             chain = certificate_utils.CertificateVerificationContext(list(trusted.items()))
             chain.update(certificate)
             chain.verify()
             return
-    except Exception as error:  # whatever it stumbled over: they are made by tenants
-        LOG.info("The certificate of image %s was not verified: %s", image.id, error)
+    except Exception as error:  # certificates of tenants may cause any exception
+        LOG.info("The certificate of image %s is not valid, the request is rejected: %s", image.id, error)
     raise _refuse(image, "its certificate does not come from one that is trusted, or is out of date")
 
 
-def _goes_round(certificate: x509.Certificate, trusted: list[x509.Certificate]) -> bool:
-    """Whether who looks for the issuer of the issuer and so on, as cursive does, would never come to an end."""
+def _has_issuer_loop(certificate: x509.Certificate, trusted: list[x509.Certificate]) -> bool:
+    """Return True if the chain of issuers has a loop, in which cursive would never terminate."""
     seen: list[x509.Certificate] = []
     while certificate not in seen:
         seen.append(certificate)

@@ -1,1 +1,1 @@
-"""What a guest may know of itself: documents made from an instance, without asking anybody."""
+"""Metadata of guests: documents created from an instance, without database or RPC access."""

@@ -1,6 +1,6 @@
-"""Config drives: the metadata as a small disk image that needs no network.
+"""Config drives: the metadata of a guest as a small disk image.
 
-The same instance gives the same files in the same order; only the random seed is new each time.
+The files of an instance are always the same, in the same order, except for the random seed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from nova import exception
 from nova.metadata import ec2, openstack
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.objects.instance import Instance
 
 LOG = logging.getLogger(__name__)
@@ -24,10 +24,10 @@ VFAT_BYTES = 64 * 1024 * 1024
 TIMEOUT = 120
 
 
-def files(instance: Instance, settings: Settings, admin_pass: str | None = None,
+def files(instance: Instance, settings: MetadataSettings, admin_pass: str | None = None,
           random: Callable[[int], bytes] = os.urandom) -> dict[str, bytes]:
-    """Path -> content of everything on the drive."""
-    found: dict[str, bytes] = {}
+    """Return the content of all files on the drive by path."""
+    contents: dict[str, bytes] = {}
     data = ec2.user_data(instance)
     for name in [*openstack.VERSIONS, "latest"]:
         version = openstack.resolve(name) or name
@@ -40,27 +40,27 @@ def files(instance: Instance, settings: Settings, admin_pass: str | None = None,
             "vendor_data2.json": openstack.encode(openstack.vendor_data2(settings)),
         }
         for document in openstack.documents(version, data is not None, service=False):
-            found[f"openstack/{name}/{document}"] = bodies[document]
+            contents[f"openstack/{name}/{document}"] = bodies[document]
     for number in range(len(instance.personality)):
-        found[f"openstack/content/{number:04d}"] = openstack.content(instance, f"{number:04d}") or b""
+        contents[f"openstack/content/{number:04d}"] = openstack.content(instance, f"{number:04d}") or b""
     for name in [*ec2.VERSIONS, "latest"]:
         if name in settings.skip_versions:
             continue
         version = ec2.resolve(name) or name
-        found[f"ec2/{name}/meta-data.json"] = openstack.encode(
+        contents[f"ec2/{name}/meta-data.json"] = openstack.encode(
             _without_names(ec2.meta_data(instance, version, settings)))
         if data is not None:
-            found[f"ec2/{name}/user-data"] = data
-    return found
+            contents[f"ec2/{name}/user-data"] = data
+    return contents
 
 
-def build(instance: Instance, path: str, settings: Settings, admin_pass: str | None = None,
+def build(instance: Instance, path: str, settings: MetadataSettings, admin_pass: str | None = None,
           format: str = "iso9660", mkisofs: str = "genisoimage",
           random: Callable[[int], bytes] = os.urandom) -> None:
-    """Make the image file ``path``, replacing an old one only when the new one is complete.
+    """Create the image file ``path``, replacing an existing file atomically.
 
-    ``format`` iso9660 needs ``mkisofs``, vfat needs mtools. Raises NotSupported for
-    another format, ConfigDriveFailed when the tool is missing or fails, DiskFull without room.
+    ``format``: iso9660, which requires ``mkisofs``, or vfat, which requires mtools. Raises NotSupported for other
+    formats, ConfigDriveFailed if the tool is missing or fails, DiskFull.
     """
     if format not in ("iso9660", "vfat"):
         raise exception.NotSupported(f"Config drives of format {format} are not supported.")
@@ -77,9 +77,9 @@ def build(instance: Instance, path: str, settings: Settings, admin_pass: str | N
             os.chmod(image, 0o600)
             os.replace(image, path)
     except OSError as error:
-        LOG.error("The config drive of %s could not be written: %s", instance.uuid, error)
+        LOG.error("[instance: %s] Cannot write the config drive, the operation fails: %s", instance.uuid, error)
         raise exception.DiskFull(reason=f"config drive: {error.strerror}") from error
-    LOG.debug("Config drive of %s is ready", instance.uuid)
+    LOG.debug("[instance: %s] Created the config drive", instance.uuid)
 
 
 def _write_tree(root: str, bodies: dict[str, bytes], when: int) -> None:
@@ -94,7 +94,7 @@ def _write_tree(root: str, bodies: dict[str, bytes], when: int) -> None:
 
 
 def _make_iso(mkisofs: str, root: str, image: str) -> None:
-    # Joliet and Rock Ridge: whole names for every guest.
+    # Joliet and Rock Ridge: long file names for all operating systems.
     _run([mkisofs, "-quiet", "-o", image, "-ldots", "-allow-lowercase", "-allow-multidot", "-l", "-publisher", "Nova",
           "-J", "-joliet-long", "-r", "-V", LABEL, root])
 
@@ -110,18 +110,18 @@ def _run(argv: list[str]) -> None:
     search = os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"
     program = shutil.which(argv[0], path=search)
     if program is None:
-        raise exception.ConfigDriveFailed(reason=f"the host has no {argv[0]}")
+        raise exception.ConfigDriveFailed(reason=f"{argv[0]} is not installed on the host")
     try:
         done = subprocess.run([program, *argv[1:]], capture_output=True, text=True, timeout=TIMEOUT, check=False,
                               env={**os.environ, "PATH": search, "MTOOLS_SKIP_CHECK": "1"})
     except subprocess.TimeoutExpired as error:
         raise exception.ConfigDriveFailed(reason=f"{argv[0]} took too long") from error
     if done.returncode != 0:
-        LOG.error("%s failed (%d): %s", argv[0], done.returncode, done.stderr.strip())
+        LOG.error("%s failed with status %d, the operation fails: %s", argv[0], done.returncode, done.stderr.strip())
         raise exception.ConfigDriveFailed(reason=f"{argv[0]} failed")
 
 
 def _without_names(node: dict[str, object]) -> dict[str, object]:
-    """The tree without the names that only listings show."""
+    """Return the tree without the internal names that begin with an underscore."""
     return {name: _without_names(value) if isinstance(value, dict) else value
             for name, value in node.items() if not name.startswith("_")}

@@ -7,7 +7,7 @@ import binascii
 import zlib
 from typing import Any
 
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.objects.instance import Instance
 
 LATEST = "2009-04-04"
@@ -16,25 +16,25 @@ VERSIONS = ("1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10", "2007
 
 
 def resolve(version: str) -> str | None:
-    """The version that a path names; None if there is no such."""
+    """Return the version of a path component, or None if there is no such version."""
     if version == "latest":
         return LATEST
     return version if version in VERSIONS else None
 
 
-def tree(instance: Instance, version: str, settings: Settings) -> dict[str, Any]:
-    """Everything below /<version>/: nested mappings with text or bytes at the ends."""
-    found: dict[str, Any] = {"meta-data": meta_data(instance, version, settings)}
+def tree(instance: Instance, version: str, settings: MetadataSettings) -> dict[str, Any]:
+    """Return the tree below /<version>/: nested mappings with text or bytes as leaves."""
+    root: dict[str, Any] = {"meta-data": meta_data(instance, version, settings)}
     data = user_data(instance)
     if data is not None:
-        found["user-data"] = data
-    return found
+        root["user-data"] = data
+    return root
 
 
-def meta_data(instance: Instance, version: str, settings: Settings) -> dict[str, Any]:
+def meta_data(instance: Instance, version: str, settings: MetadataSettings) -> dict[str, Any]:
     host = hostname(instance, settings)
     address = next((address for vif in instance.network_info for address in vif.addresses(4)), "")
-    found: dict[str, Any] = {
+    data: dict[str, Any] = {
         "ami-id": _image_id("ami", instance.image_ref),
         "ami-launch-index": str(instance.launch_index),
         "ami-manifest-path": "FIXME",
@@ -45,32 +45,32 @@ def meta_data(instance: Instance, version: str, settings: Settings) -> dict[str,
         "security-groups": "\n".join(instance.security_groups),
     }
     if instance.key is not None:
-        found["public-keys"] = {"0": {"openssh-key": instance.key.public_key, "_name": f"0={instance.key.name}"}}
+        data["public-keys"] = {"0": {"openssh-key": instance.key.public_key, "_name": f"0={instance.key.name}"}}
     if _since(version, "2007-01-19"):
         floating = next((vif.floating for vif in instance.network_info if vif.floating), "")
-        found |= {"local-hostname": host, "public-hostname": host, "public-ipv4": floating}
+        data |= {"local-hostname": host, "public-hostname": host, "public-ipv4": floating}
     if _since(version, "2007-08-29"):
-        found["instance-type"] = instance.flavor.name
+        data["instance-type"] = instance.flavor.name
     if _since(version, "2007-12-15"):
-        found["block-device-mapping"] = block_devices(instance)
+        data["block-device-mapping"] = block_devices(instance)
         if instance.kernel_id:
-            found["kernel-id"] = _image_id("aki", instance.kernel_id)
+            data["kernel-id"] = _image_id("aki", instance.kernel_id)
         if instance.ramdisk_id:
-            found["ramdisk-id"] = _image_id("ari", instance.ramdisk_id)
+            data["ramdisk-id"] = _image_id("ari", instance.ramdisk_id)
     if _since(version, "2008-02-01"):
-        found["placement"] = {"availability-zone": instance.availability_zone or ""}
+        data["placement"] = {"availability-zone": instance.availability_zone or ""}
     if _since(version, "2008-09-01"):
-        found["instance-action"] = "none"
-    return found
+        data["instance-action"] = "none"
+    return data
 
 
-def hostname(instance: Instance, settings: Settings) -> str:
-    """The full host name of a guest."""
+def hostname(instance: Instance, settings: MetadataSettings) -> str:
+    """Return the fully qualified host name of a guest."""
     return f"{instance.hostname}.{settings.dhcp_domain}" if settings.dhcp_domain else instance.hostname
 
 
 def user_data(instance: Instance) -> bytes | None:
-    """The decoded user data, None without any."""
+    """Return the decoded user data, or None if there are none."""
     if not instance.user_data:
         return None
     try:
@@ -80,22 +80,22 @@ def user_data(instance: Instance) -> bytes | None:
 
 
 def block_devices(instance: Instance) -> dict[str, str]:
-    """Names by role: ami and root, ephemeral0.., swap, ebs0.."""
+    """Return device names by role: ami and root, ephemeral0.., swap, ebs0.."""
     root = instance.root_device_name
-    found = {"ami": root.removeprefix("/dev/"), "root": root}
+    devices = {"ami": root.removeprefix("/dev/"), "root": root}
     ephemerals = volumes = 0
     for disk in instance.block_devices:
         if disk.boot_index == 0 or not disk.device_name or disk.replaces:
             continue
         if disk.guest_format == "swap":
-            found["swap"] = disk.device_name
+            devices["swap"] = disk.device_name
         elif disk.is_volume:
-            found[f"ebs{volumes}"] = disk.device_name
+            devices[f"ebs{volumes}"] = disk.device_name
             volumes += 1
         elif disk.source == "blank":
-            found[f"ephemeral{ephemerals}"] = disk.device_name
+            devices[f"ephemeral{ephemerals}"] = disk.device_name
             ephemerals += 1
-    return found
+    return devices
 
 
 def _since(version: str, first: str) -> bool:
@@ -103,5 +103,5 @@ def _since(version: str, first: str) -> bool:
 
 
 def _image_id(kind: str, image: str) -> str:
-    """The EC2 id of an image, always the same for the same image ("" has zero)."""
+    """Return the EC2 id of an image, derived from its id ("": zero)."""
     return f"{kind}-{zlib.crc32(image.encode()) if image else 0:08x}"

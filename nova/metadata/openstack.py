@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from nova.metadata import ec2
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.objects import plain_ip
 from nova.objects.device_address import DeviceAddress
 from nova.objects.instance import BlockDevice, Instance, disk_names
@@ -21,102 +21,102 @@ FOLSOM = "2012-08-10"
 GRIZZLY = "2013-04-04"
 HAVANA = "2013-10-17"
 LIBERTY = "2015-10-15"
-NEWTON_ONE = "2016-06-30"
-NEWTON_TWO = "2016-10-06"
+NEWTON_06 = "2016-06-30"
+NEWTON_10 = "2016-10-06"
 OCATA = "2017-02-22"
 ROCKY = "2018-08-27"
 VICTORIA = "2020-10-14"
 EPOXY = "2025-04-04"
-VERSIONS = (FOLSOM, GRIZZLY, HAVANA, LIBERTY, NEWTON_ONE, NEWTON_TWO, OCATA, ROCKY, VICTORIA, EPOXY)
+VERSIONS = (FOLSOM, GRIZZLY, HAVANA, LIBERTY, NEWTON_06, NEWTON_10, OCATA, ROCKY, VICTORIA, EPOXY)
 
 SEED_BYTES = 512
 
-# Libvirt's names of buses are not those of the document.
+# Bus name of libvirt -> bus name of the document.
 _BUSES = {"virtio": "pci", "pci": "pci", "scsi": "scsi", "sata": "scsi", "ide": "ide", "usb": "usb", "xen": "xen"}
 
 
 def resolve(version: str) -> str | None:
-    """The version that a path names; None if there is no such."""
+    """Return the version of a path component, or None if there is no such version."""
     if version == "latest":
         return VERSIONS[-1]
     return version if version in VERSIONS else None
 
 
 def listed(today: datetime.date) -> list[str]:
-    """What /openstack lists: no version of the future."""
+    """Return the versions listed by /openstack, without future versions."""
     return [version for version in VERSIONS if datetime.date.fromisoformat(version) <= today] + ["latest"]
 
 
 def documents(version: str, has_user_data: bool, service: bool = True) -> list[str]:
-    """The names below a version; ``password`` exists on the service only, not on config drives."""
+    """Return the names of documents of a version. ``password`` exists only in the service, not on config drives."""
     names = ["meta_data.json"]
     names += ["user_data"] if has_user_data else []
     names += ["password"] if service and version >= GRIZZLY else []
     names += ["vendor_data.json"] if version >= HAVANA else []
     names += ["network_data.json"] if version >= LIBERTY else []
-    return names + (["vendor_data2.json"] if version >= NEWTON_TWO else [])
+    return names + (["vendor_data2.json"] if version >= NEWTON_10 else [])
 
 
-def meta_data(instance: Instance, version: str, settings: Settings, admin_pass: str | None = None,
+def meta_data(instance: Instance, version: str, settings: MetadataSettings, admin_pass: str | None = None,
               random: Callable[[int], bytes] = os.urandom) -> dict[str, Any]:
-    """meta_data.json. ``admin_pass`` is for config drives only."""
-    found: dict[str, Any] = {"uuid": instance.uuid}
+    """Return the document meta_data.json. ``admin_pass`` is only for config drives."""
+    document: dict[str, Any] = {"uuid": instance.uuid}
     if instance.metadata:
-        found["meta"] = dict(instance.metadata)
+        document["meta"] = dict(instance.metadata)
     if instance.key is not None:
         key = instance.key
-        found["public_keys"] = {key.name: key.public_key}
-        found["keys"] = [{"name": key.name, "type": key.type, "data": key.public_key}]
+        document["public_keys"] = {key.name: key.public_key}
+        document["keys"] = [{"name": key.name, "type": key.type, "data": key.public_key}]
     if instance.personality:
-        found["files"] = [{"path": file.path, "content_path": f"/content/{number:04d}"}
+        document["files"] = [{"path": file.path, "content_path": f"/content/{number:04d}"}
                           for number, file in enumerate(instance.personality)]
-    found |= {"hostname": ec2.hostname(instance, settings), "name": instance.display_name,
-              "launch_index": instance.launch_index, "availability_zone": instance.availability_zone}
+    document |= {"hostname": ec2.hostname(instance, settings), "name": instance.display_name,
+                 "launch_index": instance.launch_index, "availability_zone": instance.availability_zone}
     if admin_pass:
-        found["admin_pass"] = admin_pass
+        document["admin_pass"] = admin_pass
     if version >= GRIZZLY:
-        found["random_seed"] = base64.b64encode(random(SEED_BYTES)).decode()
+        document["random_seed"] = base64.b64encode(random(SEED_BYTES)).decode()
     if version >= LIBERTY:
-        found["project_id"] = instance.project_id
-    if version >= NEWTON_ONE:
-        found["devices"] = devices(instance, version)
+        document["project_id"] = instance.project_id
+    if version >= NEWTON_06:
+        document["devices"] = devices(instance, version)
     if version >= VICTORIA:
-        found["dedicated_cpus"] = []
-    return found
+        document["dedicated_cpus"] = []
+    return document
 
 
 def devices(instance: Instance, version: str) -> list[dict[str, Any]]:
-    """Interfaces and disks by tag, from Rocky on every interface (``vf_trusted`` is always known), and shares."""
-    known = {each.device: each for each in instance.device_addresses or ()}
-    nics = [_nic(vif, known.get(vif.mac.lower()), version) for vif in instance.network_info
+    """Return devices with tags and shares. Since Rocky all interfaces are included, with ``vf_trusted``."""
+    addresses = {address.device: address for address in instance.device_addresses or ()}
+    nics = [_nic(vif, addresses.get(vif.mac.lower()), version) for vif in instance.network_info
             if vif.tag or version >= ROCKY]
     named = zip(instance.block_devices, disk_names(instance.block_devices), strict=True)
-    shares = [_share(mapping, known.get(mapping.tag)) for mapping in instance.usable_shares if version >= EPOXY]
-    return nics + [_disk(disk, known.get(name)) for disk, name in named if disk.tag] + shares
+    shares = [_share(mapping, addresses.get(mapping.tag)) for mapping in instance.usable_shares if version >= EPOXY]
+    return nics + [_disk(disk, addresses.get(name)) for disk, name in named if disk.tag] + shares
 
 
-def _share(mapping: ShareMapping, where: DeviceAddress | None) -> dict[str, Any]:
-    return {"type": "share", "share_id": mapping.share_id, "tag": mapping.tag, "bus": where.bus if where else "none",
-            "address": where.address if where else "none"}
+def _share(mapping: ShareMapping, address: DeviceAddress | None) -> dict[str, Any]:
+    return {"type": "share", "share_id": mapping.share_id, "tag": mapping.tag,
+            "bus": address.bus if address else "none", "address": address.address if address else "none"}
 
 
-def _nic(vif: VIF, where: DeviceAddress | None, version: str) -> dict[str, Any]:
-    nic: dict[str, Any] = {"type": "nic", "bus": where.bus if where else "none",
-                           "address": where.address if where else "none", "mac": vif.mac,
+def _nic(vif: VIF, address: DeviceAddress | None, version: str) -> dict[str, Any]:
+    nic: dict[str, Any] = {"type": "nic", "bus": address.bus if address else "none",
+                           "address": address.address if address else "none", "mac": vif.mac,
                            "tags": [vif.tag] if vif.tag else []}
     if version >= ROCKY:
         nic["vf_trusted"] = False
     return nic
 
 
-def _disk(disk: BlockDevice, where: DeviceAddress | None) -> dict[str, Any]:
-    bus = where.bus if where else _BUSES.get(disk.disk_bus or "virtio", "none")
-    return {"type": "disk", "bus": bus, "address": where.address if where else "none",
+def _disk(disk: BlockDevice, address: DeviceAddress | None) -> dict[str, Any]:
+    bus = address.bus if address else _BUSES.get(disk.disk_bus or "virtio", "none")
+    return {"type": "disk", "bus": bus, "address": address.address if address else "none",
             "serial": disk.volume_id or "", "path": disk.device_name or "", "tags": [disk.tag]}
 
 
 def network_data(vifs: Sequence[VIF]) -> dict[str, Any]:
-    """network_data.json; {} without interfaces. Of each version the first address of an interface is described."""
+    """Return the document network_data.json, with the first address of each IP version of each interface."""
     if not vifs:
         return {}
     servers = list(dict.fromkeys(address for vif in vifs for address in vif.dns))
@@ -129,9 +129,9 @@ def network_data(vifs: Sequence[VIF]) -> dict[str, Any]:
 
 
 def _link(vif: VIF) -> dict[str, Any]:
-    told = any(fixed.mode for fixed in vif.fixed_ips)
+    dynamic = any(fixed.mode for fixed in vif.fixed_ips)
     return {"id": vif.devname, "vif_id": vif.id, "type": "bridge" if vif.bridge else "phy",
-            "mtu": None if told else vif.mtu, "ethernet_mac_address": vif.mac}
+            "mtu": None if dynamic else vif.mtu, "ethernet_mac_address": vif.mac}
 
 
 def _network(number: int, vif: VIF, fixed: FixedIp) -> dict[str, Any]:
@@ -151,16 +151,16 @@ def _network(number: int, vif: VIF, fixed: FixedIp) -> dict[str, Any]:
             "services": [{"type": "dns", "address": address} for address in fixed.dns]}
 
 
-def vendor_data(settings: Settings) -> Any:
+def vendor_data(settings: MetadataSettings) -> Any:
     return {} if settings.vendordata is None else settings.vendordata
 
 
-def vendor_data2(settings: Settings) -> dict[str, Any]:
+def vendor_data2(settings: MetadataSettings) -> dict[str, Any]:
     return {} if settings.vendordata is None else {"static": settings.vendordata}
 
 
 def content(instance: Instance, name: str) -> bytes | None:
-    """An injected file by its number (``/openstack/content/0000``)."""
+    """Return an injected file by its number (``/openstack/content/0000``), or None if there is none."""
     if not (name.isascii() and name.isdigit() and len(name) == 4) or int(name) >= len(instance.personality):
         return None
     return base64.b64decode(instance.personality[int(name)].contents)

@@ -1,4 +1,4 @@
-"""What the operator says about metadata."""
+"""Options that affect metadata."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """``vendordata`` is the JSON value of the operator's file, None without one."""
+class MetadataSettings:
+    """Options of metadata. ``vendordata``: the JSON value of the vendor data file, or None."""
 
     dhcp_domain: str = "novalocal"
     vendordata: Any = None
     skip_versions: frozenset[str] = frozenset()
 
 
-def from_conf(conf: cfg.ConfigOpts) -> Settings:
-    """The settings of now; the vendor data file is read once, here. An unreadable one is logged and left out."""
-    return Settings(dhcp_domain=conf.network.dhcp_domain or "",
-                    vendordata=_vendordata(conf.metadata.vendordata_jsonfile_path),
-                    skip_versions=frozenset(conf.metadata.config_drive_skip_versions.split()))
+def from_conf(conf: cfg.ConfigOpts) -> MetadataSettings:
+    """Return the configured settings, including the content of the vendor data file unless it is unreadable."""
+    return MetadataSettings(dhcp_domain=conf.network.dhcp_domain or "",
+                            vendordata=_vendordata(conf.metadata.vendordata_jsonfile_path),
+                            skip_versions=frozenset(conf.metadata.config_drive_skip_versions.split()))
 
 
 def _vendordata(path: str | None) -> Any:
@@ -35,5 +35,5 @@ def _vendordata(path: str | None) -> Any:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
     except (OSError, ValueError) as error:
-        LOG.error("The vendor data file %s cannot be read: %s", path, error)
+        LOG.error("Cannot read the vendor data file %s, guests get no vendor data: %s", path, error)
         return None

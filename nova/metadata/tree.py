@@ -1,4 +1,4 @@
-"""Both trees of one instance behind paths, as the service answers them."""
+"""Lookup of metadata documents by path, in the EC2 tree and the OpenStack tree of an instance."""
 
 from __future__ import annotations
 
@@ -7,71 +7,73 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova.metadata import ec2, openstack
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.objects.base import utcnow
 from nova.objects.guest import password_of
 from nova.objects.instance import Instance
 
 TEXT = "text/plain; charset=UTF-8"
 JSON = "application/json"
-# Shown to anybody: the trees' roots say nothing about an instance.
+# The listing of the root, the same for all instances.
 ROOT = "\n".join([*ec2.VERSIONS, "latest"])
 
 
 @dataclasses.dataclass(frozen=True)
 class Document:
+    """A response body with its content type."""
+
     body: bytes
     content_type: str = TEXT
 
 
 def segments(path: str) -> list[str]:
-    """The parts of a path without empty ones."""
-    return [part for part in path.split("/") if part]
+    """Return the non-empty components of a path."""
+    return [segment for segment in path.split("/") if segment]
 
 
 class Tree:
-    """What one instance sees. Make a new one when the instance changed."""
+    """The metadata trees of an instance. Create a new object when the instance has changed."""
 
-    def __init__(self, instance: Instance, settings: Settings) -> None:
+    def __init__(self, instance: Instance, settings: MetadataSettings) -> None:
         self.instance = instance
         self.settings = settings
 
     def lookup(self, path: str) -> Document | None:
-        """A document or a directory listing; None: there is no such path."""
-        parts = segments(path)
-        if parts and parts[0] == "openstack":
-            return self._openstack(parts[1:])
-        if parts and parts[0] == "ec2":
-            parts = parts[1:]
-        return self._ec2(parts)
+        """Return a document or a listing, or None if there is no such path."""
+        names = segments(path)
+        if names and names[0] == "openstack":
+            return self._openstack(names[1:])
+        if names and names[0] == "ec2":
+            names = names[1:]
+        return self._ec2(names)
 
-    def _ec2(self, parts: list[str]) -> Document | None:
-        if not parts:
+    def _ec2(self, names: list[str]) -> Document | None:
+        if not names:
             return _text(ROOT)
-        version = ec2.resolve(parts[0])
+        version = ec2.resolve(names[0])
         if version is None:
             return None
         node: Any = ec2.tree(self.instance, version, self.settings)
-        for part in parts[1:]:
-            if not isinstance(node, Mapping) or part not in node or part.startswith("_"):
+        for name in names[1:]:
+            if not isinstance(node, Mapping) or name not in node or name.startswith("_"):
                 return None
-            node = node[part]
+            node = node[name]
         if isinstance(node, Mapping):
             return _text("\n".join(_entries(node)))
         return Document(node) if isinstance(node, bytes) else _text(node)
 
-    def _openstack(self, parts: list[str]) -> Document | None:
-        if not parts:
+    def _openstack(self, names: list[str]) -> Document | None:
+        if not names:
             return _text("\n".join(openstack.listed(utcnow().date())))
-        if parts[0] == "content":
-            body = openstack.content(self.instance, parts[1]) if len(parts) == 2 else None
+        if names[0] == "content":
+            body = openstack.content(self.instance, names[1]) if len(names) == 2 else None
             return None if body is None else Document(body, "application/octet-stream")
-        version = openstack.resolve(parts[0])
-        if version is None or len(parts) > 2:
+        version = openstack.resolve(names[0])
+        if version is None or len(names) > 2:
             return None
-        if len(parts) == 1:
+        if len(names) == 1:
             return _text("\n".join(openstack.documents(version, bool(self.instance.user_data))))
-        make = self._makers(version).get(parts[1])
+        make = self._makers(version).get(names[1])
         return make() if make else None
 
     def _makers(self, version: str) -> dict[str, Callable[[], Document | None]]:
@@ -85,7 +87,7 @@ class Tree:
             makers["password"] = lambda: _text(password_of(instance.system_metadata))
         if version >= openstack.HAVANA:
             makers["vendor_data.json"] = lambda: _json(openstack.vendor_data(settings))
-        if version >= openstack.NEWTON_TWO:
+        if version >= openstack.NEWTON_10:
             makers["vendor_data2.json"] = lambda: _json(openstack.vendor_data2(settings))
         return makers
 
@@ -95,14 +97,14 @@ class Tree:
 
 
 def is_password(path: str) -> bool:
-    """Whether a path names a resource that a guest may post its password to."""
-    parts = segments(path)
-    version = openstack.resolve(parts[1]) if len(parts) == 3 and parts[0] == "openstack" else None
-    return version is not None and version >= openstack.GRIZZLY and parts[2] == "password"
+    """Return True if a guest may POST its password to this path."""
+    names = segments(path)
+    version = openstack.resolve(names[1]) if len(names) == 3 and names[0] == "openstack" else None
+    return version is not None and version >= openstack.GRIZZLY and names[2] == "password"
 
 
 def _entries(node: Mapping[str, Any]) -> list[str]:
-    """The lines of a listing. Public keys are listed with their names."""
+    """Return the lines of a listing. Public keys are listed with their names."""
     lines = []
     for name in sorted(node):
         value = node[name]

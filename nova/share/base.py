@@ -1,6 +1,6 @@
-"""The interface of a share back end on a host. Who may have which share is the conductor's to say.
+"""The interface of a share back end on a host. The conductor authorizes access to shares.
 
-Both verbs are idempotent and are told everything.
+All methods are idempotent.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from nova.objects.share import ShareMapping
 
 
 class HostShares(abc.ABC):
-    """What nova-compute asks of the shares on its own host."""
+    """The shares of a host, as used by nova-compute."""
 
     def connector(self, host: str) -> dict[str, Any]:
-        """What the other half is to know of this machine (the service ``host``) to open shares for it."""
+        """Return properties of this machine (service ``host``) that the share service needs to grant access."""
         return {}
 
     @abc.abstractmethod
     def connect(self, instance_uuid: str, mapping: ShareMapping) -> str:
-        """The share is a directory of this host, for the guest of this server: its path. Raises ShareUnusable."""
+        """Make a share available as a directory of this host for a guest, and return its path. Raises ShareUnusable."""
 
     @abc.abstractmethod
     def disconnect(self, instance_uuid: str, mapping: ShareMapping) -> None:
-        """Undo what connect() did; the data stay. Not connected: fine. Raises ShareUnusable."""
+        """Disconnect a share, keeping its data. Succeeds if the share is not connected. Raises ShareUnusable."""
 
     def disconnect_guest(self, instance_uuid: str) -> None:
-        """Undo it for all that this guest had, whatever that was: it does not run here. Raises ShareUnusable."""
+        """Disconnect all shares of a guest that does not run on this host. Raises ShareUnusable."""
 
 
 class NoShares(HostShares):
     """A host without shares."""
 
     def connect(self, instance_uuid: str, mapping: ShareMapping) -> str:
-        raise exception.ShareUnusable(share_id=mapping.share_id, reason="its host has no place for shares")
+        raise exception.ShareUnusable(share_id=mapping.share_id, reason="the host does not support shares")
 
     def disconnect(self, instance_uuid: str, mapping: ShareMapping) -> None: ...

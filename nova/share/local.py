@@ -1,6 +1,6 @@
-"""Embedded shares: ``[share]pool``/<uuid>, directories of the host.
+"""Embedded shares: directories ``[share]pool``/<uuid> of the host.
 
-Names are made of what conductors say and of nothing else; links are never followed.
+Directory names contain only the uuid from the conductor; links are never followed.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from nova.share.base import HostShares
 LOG = logging.getLogger(__name__)
 
 
-
 class LocalShares(HostShares):
-    """The pool in ``directory`` (default: as configured)."""
+    """The shares in ``directory`` (default: [share]pool)."""
 
     def __init__(self, directory: str | None = None) -> None:
         self.directory = directory or str(CONF.share.pool)
@@ -28,26 +27,26 @@ class LocalShares(HostShares):
     def connect(self, instance_uuid: str, mapping: ShareMapping) -> str:
         path = self.path(mapping.share_id)
         try:
-            # What guests write there, and with which rights, is nobody's business who has an account on the host.
+            # Other users of the host must not access files of guests, which may have any permissions.
             os.makedirs(self.directory, mode=0o700, exist_ok=True)
             if not _is_directory(path):
                 os.mkdir(path, mode=0o777)
-                os.chmod(path, 0o777)  # noqa: S103 - whoever is a user inside the guest; the pool lets nobody else in
-                LOG.info("Made the directory of share %s", mapping.share_id)
+                os.chmod(path, 0o777)  # noqa: S103 - for all users in the guest; the pool excludes users of the host
+                LOG.info("Created the directory of share %s", mapping.share_id)
         except FileExistsError:
-            pass  # another server was faster
+            pass  # created for another server meanwhile
         except OSError as error:
             raise exception.ShareUnusable(share_id=mapping.share_id, reason=error.strerror or "error") from error
         if not _is_directory(path):
-            raise exception.ShareUnusable(share_id=mapping.share_id, reason="what is there is no directory")
+            raise exception.ShareUnusable(share_id=mapping.share_id, reason="its path is not a directory")
         return path
 
     def disconnect(self, instance_uuid: str, mapping: ShareMapping) -> None:
-        """A directory needs nothing."""
+        """Do nothing: directories need no disconnection."""
 
     def path(self, share_id: str) -> str:
         if not is_canonical(share_id):
-            raise exception.ShareUnusable(share_id=share_id, reason="its id is no uuid")
+            raise exception.ShareUnusable(share_id=share_id, reason="its id is not a UUID")
         return os.path.join(self.directory, share_id)
 
 

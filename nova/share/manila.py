@@ -1,7 +1,7 @@
-"""Shares that Manila keeps, as conductors ask it: whose they are with the caller's token, all else with Nova's rights.
+"""Shares of Manila, used by conductors. Shares are read with the caller's token; access rules use Nova's credentials.
 
-A host that is to mount a share gets an access rule for its address. The rule is locked, so that its user neither sees
-nor deletes it while a server has the share.
+A host that mounts a share gets an access rule for its address. The rule is locked: users can neither see nor delete the
+rule while a server has the share.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ LOG = logging.getLogger(__name__)
 GROUP = "manila"
 _ACCESS_TYPES = {NFS: "ip"}
 _AVAILABLE = "available"
-# Of an access rule.
+# States of an access rule.
 _ACTIVE, _ERROR = "active", "error"
 _LEAVING = ("queued_to_deny", "denying")
-# Seconds between two looks at a rule that is being applied.
-_PAUSE = 0.5
+# Interval in seconds of polls of a rule that is being applied.
+_POLL_INTERVAL = 0.5
 
 
 class _Share(TypedDict, total=False):
@@ -52,56 +52,57 @@ class _Rule(TypedDict, total=False):
 
 
 class ManilaShares:
-    """A :class:`nova.share.service.ShareService`."""
+    """The share service "manila" (:class:`nova.share.service.ShareService`)."""
 
     def __init__(self, db: Any) -> None:
-        """It asks no database."""
+        """Ignore the database: all state is in Manila and in the rows of servers."""
         self._manila = ServiceClient(GROUP, {"service_type": "shared-file-system"})
 
     def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
-        found = self._asked(ctx, "GET", f"/shares/{share_id}", _Share, "share", share_id, ctx.auth_token)
-        if found["id"] != share_id:
-            raise exception.ShareNotFound(share_id=share_id)  # another spelling: a server would have it twice
-        if found.get("project_id") != project_id:
-            # Everybody sees a public share. Whoever may change who has access to it is its project alone, and we ask
-            # with rights that may do all.
+        share = self._request(ctx, "GET", f"/shares/{share_id}", _Share, "share", share_id, ctx.auth_token)
+        if share["id"] != share_id:
+            raise exception.ShareNotFound(share_id=share_id)  # an alias of the id would allow attaching a share twice
+        if share.get("project_id") != project_id:
+            # All projects can read a public share, but only its own project may change its access rules. Nova's own
+            # credentials, which create the rule, are not restricted.
             raise exception.ShareNotFound(share_id=share_id)
-        protocol = str(found["share_proto"]).upper()
+        protocol = str(share["share_proto"]).upper()
         if protocol not in _ACCESS_TYPES:
             raise exception.ShareProtocolUnsupported(share_id=share_id, protocol=protocol)
-        if found["status"] != _AVAILABLE:
-            raise exception.ShareStatusIncorrect(share_id=share_id, status=found["status"], expected=_AVAILABLE)
-        places = self._asked(ctx, "GET", f"/shares/{share_id}/export_locations", list[_Location], "export_locations",
-                             share_id, ctx.auth_token)
-        chosen = next((each for each in places if each.get("preferred")), places[0] if places else None)
-        if chosen is None:
+        if share["status"] != _AVAILABLE:
+            raise exception.ShareStatusIncorrect(share_id=share_id, status=share["status"], expected=_AVAILABLE)
+        locations = self._request(ctx, "GET", f"/shares/{share_id}/export_locations", list[_Location],
+                                  "export_locations", share_id, ctx.auth_token)
+        location = next((location for location in locations if location.get("preferred")),
+                        locations[0] if locations else None)
+        if location is None:
             raise exception.ShareStatusIncorrect(share_id=share_id, status="without an export location",
                                                  expected=_AVAILABLE)
-        return Share(uuid=share_id, project_id=project_id, name=found.get("name") or "",
-                     protocol=protocol, export_location=chosen["path"])
+        return Share(uuid=share_id, project_id=project_id, name=share.get("name") or "",
+                     protocol=protocol, export_location=location["path"])
 
     def allow(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any],
               instance_uuid: str) -> None:
         address = connector.get(ADDRESS)
         if not address:
             raise exception.ShareAccessGrantError(
-                share_id=share_id, reason="the host of the server has not told from which address it mounts")
+                share_id=share_id, reason="the host of the server has not reported its address for mounts")
         until = time.monotonic() + CONF.manila.share_apply_policy_timeout
         try:
             while (state := self._state(ctx, share_id, address)) != _ACTIVE:
                 if state is None:
                     self._allow(ctx, share_id, address, instance_uuid)
                 elif state == _ERROR:
-                    raise exception.ShareAccessGrantError(share_id=share_id, reason="its access rule is in error")
+                    raise exception.ShareAccessGrantError(share_id=share_id, reason="its access rule has failed")
                 if time.monotonic() > until:
                     raise exception.ShareAccessGrantError(
                         share_id=share_id, reason="the access rule was not applied in time")
-                time.sleep(_PAUSE)
+                time.sleep(_POLL_INTERVAL)
         except (exception.ShareNotFound, exception.Forbidden, exception.Invalid) as error:
             raise exception.ShareAccessGrantError(share_id=share_id, reason=str(error)) from error
 
     def _allow(self, ctx: RequestContext, share_id: str, address: str, instance_uuid: str) -> None:
-        self._asked(ctx, "POST", f"/shares/{share_id}/action", share_id=share_id, json={"allow_access": {
+        self._request(ctx, "POST", f"/shares/{share_id}/action", share_id=share_id, json={"allow_access": {
             "access_type": _ACCESS_TYPES[NFS], "access_to": address, "access_level": "rw", "lock_visibility": True,
             "lock_deletion": True, "lock_reason": f"Lock by nova for instance {instance_uuid}"}})
 
@@ -109,47 +110,50 @@ class ManilaShares:
         try:
             for rule in self._rules(ctx, share_id, connector.get(ADDRESS)):
                 if rule["state"] not in _LEAVING:
-                    self._asked(ctx, "POST", f"/shares/{share_id}/action", share_id=share_id, json={
+                    self._request(ctx, "POST", f"/shares/{share_id}/action", share_id=share_id, json={
                         "deny_access": {"access_id": rule["id"], "unrestrict": True}})
         except exception.ShareNotFound:
-            LOG.info("Share %s is gone, and the access of host %s with it", share_id, host)
+            LOG.info("Share %s does not exist any more: no access of host %s to revoke", share_id, host)
         except (exception.Forbidden, exception.Invalid) as error:
             raise exception.ShareAccessRemovalError(share_id=share_id, reason=str(error)) from error
 
     # --- requests ----------------------------------------------------------------------------------
     def _state(self, ctx: RequestContext, share_id: str, address: str) -> str | None:
-        """Of the rule for this address; None: there is none."""
+        """Return the state of the rule for an address, or None if there is no rule."""
         return next((str(rule["state"]) for rule in self._rules(ctx, share_id, address)), None)
 
     def _rules(self, ctx: RequestContext, share_id: str, address: str | None) -> list[_Rule]:
         if not address:
             return []
-        found: list[_Rule] = self._asked(ctx, "GET", "/share-access-rules", list[_Rule], "access_list", share_id,
-                                         params={"share_id": share_id})
-        return [rule for rule in found
+        rules: list[_Rule] = self._request(ctx, "GET", "/share-access-rules", list[_Rule], "access_list", share_id,
+                                           params={"share_id": share_id})
+        return [rule for rule in rules
                 if rule["access_type"] == _ACCESS_TYPES[NFS] and rule.get("access_to") == address]
 
-    def _asked(self, ctx: RequestContext, method: str, path: str, shape: Any = None, key: str = "",
-               share_id: str = "", token: str | None = None, **more: Any) -> Any:
-        """What the answer has under ``key``, in this ``shape``; without one nothing is expected."""
+    def _request(self, ctx: RequestContext, method: str, path: str, shape: Any = None, key: str = "",
+                 share_id: str = "", token: str | None = None, **more: Any) -> Any:
+        """Send a request and return the value under ``key`` of the response, checked against ``shape``.
+
+        Without ``shape`` the response is ignored.
+        """
         try:
-            answer = self._manila.request(ctx, method, path, token, {
+            response = self._manila.request(ctx, method, path, token, {
                 "X-OpenStack-Manila-API-Version": str(CONF.manila.api_version)}, **more)
-            _check(answer, share_id)
-            return decode_response(answer, shape, key) if shape is not None else None
+            _check(response, share_id)
+            return decode_response(response, shape, key) if shape is not None else None
         except Unreachable as error:
             raise exception.ShareServiceUnavailable(reason=str(error)) from error
 
 
-def _check(answer: requests.Response, share_id: str) -> None:
-    """Raises ShareNotFound, Forbidden, Invalid, ShareServiceUnavailable."""
-    status = answer.status_code
+def _check(response: requests.Response, share_id: str) -> None:
+    """Raise the exception for an error response: ShareNotFound, Forbidden, Invalid, ShareServiceUnavailable."""
+    status = response.status_code
     if status < 300:
         return
     if status == 404:
         raise exception.ShareNotFound(share_id=share_id)
     if status in (401, 403):
-        raise exception.Forbidden(error_message(answer, "share"))
+        raise exception.Forbidden(error_message(response, "share"))
     if status < 500 and status not in (408, 429):
-        raise exception.Invalid(error_message(answer, "share"))
-    raise exception.ShareServiceUnavailable(reason=f"it answered {status}")
+        raise exception.Invalid(error_message(response, "share"))
+    raise exception.ShareServiceUnavailable(reason=f"the service responded with status {status}")

@@ -1,4 +1,7 @@
-"""Shares that hosts mount: ``[share]pool``/<server>/<share>, each server's by itself, so that nobody counts users."""
+"""Shares that hosts mount at ``[share]pool``/<server>/<share>.
+
+Each server has its own mount, so that mounts need no reference counts.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,12 @@ LOG = logging.getLogger(__name__)
 # server:/path, where the server may be an IPv6 address between brackets.
 _EXPORT = re.compile(r"[A-Za-z0-9\[][^\s\x00]*:/[^\s\x00]*")
 _MOUNTS = "/proc/self/mountinfo"
-# How mountinfo writes what separates its fields.
+# Escapes in mountinfo of characters that separate fields.
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 class MountedShares(HostShares):
-    """Shares of the protocol NFS. ``directory``: below which they are mounted (default: as configured)."""
+    """Shares with the protocol NFS, mounted below ``directory`` (default: [share]pool)."""
 
     def __init__(self, directory: str | None = None) -> None:
         self.directory = directory or str(CONF.share.pool)
@@ -36,9 +39,9 @@ class MountedShares(HostShares):
     def connect(self, instance_uuid: str, mapping: ShareMapping) -> str:
         if mapping.protocol != NFS:
             raise exception.ShareUnusable(share_id=mapping.share_id,
-                                          reason=f"hosts do not mount the protocol {mapping.protocol}")
+                                          reason=f"hosts do not support the protocol {mapping.protocol}")
         if not _EXPORT.fullmatch(mapping.export_location):
-            raise exception.ShareUnusable(share_id=mapping.share_id, reason="its export location makes no sense")
+            raise exception.ShareUnusable(share_id=mapping.share_id, reason="its export location is malformed")
         path = self.path(instance_uuid, mapping.share_id)
         if path in mounted():
             return path
@@ -50,9 +53,9 @@ class MountedShares(HostShares):
         options = ["-o", CONF.share.nfs_mount_options] if CONF.share.nfs_mount_options else []
         failed = _run("mount", "-t", "nfs", *options, "--", mapping.export_location, path)
         if failed and path not in mounted():
-            self._tidy(path)
+            self._remove_empty(path)
             raise exception.ShareUnusable(share_id=mapping.share_id, reason=f"it was not mounted: {failed}")
-        LOG.info("[instance: %s] Share %s is mounted", instance_uuid, mapping.share_id)
+        LOG.info("[instance: %s] Mounted share %s", instance_uuid, mapping.share_id)
         return path
 
     def disconnect(self, instance_uuid: str, mapping: ShareMapping) -> None:
@@ -60,8 +63,8 @@ class MountedShares(HostShares):
 
     def disconnect_guest(self, instance_uuid: str) -> None:
         if is_canonical(instance_uuid):
-            place = os.path.join(os.path.realpath(self.directory), instance_uuid)
-            for path in sorted(each for each in mounted() if os.path.dirname(each) == place):
+            folder = os.path.join(os.path.realpath(self.directory), instance_uuid)
+            for path in sorted(path for path in mounted() if os.path.dirname(path) == folder):
                 self._disconnect(instance_uuid, os.path.basename(path))
 
     def _disconnect(self, instance_uuid: str, share_id: str) -> None:
@@ -69,37 +72,36 @@ class MountedShares(HostShares):
         if path in mounted():
             failed = _run("umount", "--", path)
             if failed:
-                # Its server may be away, or a process of the guest that was have it open for a moment more.
-                LOG.warning("[instance: %s] Share %s is unmounted as soon as nobody uses it: %s", instance_uuid,
-                            share_id, failed)
+                # The NFS server may be down, or a process of the former guest may still have files open.
+                LOG.warning("[instance: %s] Cannot unmount share %s, detaching it until it is no longer in use: %s",
+                            instance_uuid, share_id, failed)
                 failed = _run("umount", "-l", "--", path)
             if failed:
                 raise exception.ShareUnusable(share_id=share_id, reason=f"it was not unmounted: {failed}")
-            LOG.info("[instance: %s] Share %s is unmounted", instance_uuid, share_id)
-        self._tidy(path)
+            LOG.info("[instance: %s] Unmounted share %s", instance_uuid, share_id)
+        self._remove_empty(path)
 
     def path(self, instance_uuid: str, share_id: str) -> str:
-        for each in (instance_uuid, share_id):
-            if not is_canonical(each):
-                raise exception.ShareUnusable(share_id=share_id, reason="an id is no uuid")
+        if not (is_canonical(instance_uuid) and is_canonical(share_id)):
+            raise exception.ShareUnusable(share_id=share_id, reason="an id is not a UUID")
         return os.path.join(os.path.realpath(self.directory), instance_uuid, share_id)
 
     @staticmethod
-    def _tidy(path: str) -> None:
-        """An empty directory goes, and the server's with the last one."""
-        for each in (path, os.path.dirname(path)):
+    def _remove_empty(path: str) -> None:
+        """Remove the mount point, and the directory of the server if it is empty."""
+        for directory in (path, os.path.dirname(path)):
             with contextlib.suppress(OSError):
-                os.rmdir(each)
+                os.rmdir(directory)
 
 
 def mounted() -> set[str]:
-    """Where something is mounted. Asks no file system: one whose server is away would not answer."""
+    """Return all mount points. Accesses no mounted file system, which would block if its server is down."""
     with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
-        return {_ESCAPED.sub(lambda found: chr(int(found[1], 8)), line.split(" ")[4]) for line in file}
+        return {_ESCAPED.sub(lambda match: chr(int(match[1], 8)), line.split(" ")[4]) for line in file}
 
 
 def _run(*command: str) -> str:
-    """What went wrong; "": nothing."""
+    """Run a command and return its error message, or "" if it succeeds."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=CONF.share.mount_timeout,
                               stdin=subprocess.DEVNULL)
@@ -107,4 +109,5 @@ def _run(*command: str) -> str:
         return f"{command[0]} took more than {CONF.share.mount_timeout} s"
     except OSError as error:
         return f"{command[0]}: {error.strerror}"
-    return "" if done.returncode == 0 else done.stderr.strip()[-300:] or f"{command[0]} ended with {done.returncode}"
+    return "" if done.returncode == 0 else (
+        done.stderr.strip()[-300:] or f"{command[0]} exited with status {done.returncode}")

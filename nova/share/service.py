@@ -1,4 +1,4 @@
-"""The interface of a share back end on conductors: whose a share is, and which hosts may reach it."""
+"""The interface of a share back end on conductors: lookup of shares, and access of hosts."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from nova.objects.share import Share
 
 
 class ShareService(Protocol):
-    """All verbs may be called again. All raise ShareServiceUnavailable; what they were asked for may be done then."""
+    """A share service. All methods are idempotent.
+
+    All methods raise ShareServiceUnavailable; the request may have been executed then.
+    """
 
     def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
-        """The share, if it is this project's, and the caller may use it for a server on this host.
+        """Return a share of the project that the caller may use for a server on this host.
 
         Raises ShareNotFound, ShareStatusIncorrect, ShareProtocolUnsupported, ShareUnusable, Forbidden.
         """
 
     def allow(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any],
               instance_uuid: str) -> None:
-        """The host, which has told this ``connector`` of itself, may reach the share. Raises ShareAccessGrantError."""
+        """Grant a host, with the properties ``connector``, access to a share. Raises ShareAccessGrantError."""
 
     def deny(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any]) -> None:
-        """It may not any more; nor is there a share: fine. Raises ShareAccessRemovalError."""
+        """Revoke a host's access to a share. Succeeds if the access or the share is already gone.
+
+        Raises ShareAccessRemovalError.
+        """

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nova import bus, context
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.metadata.tree import Tree
 from nova.rpcapi.guests import Guests
 from tests.functional.test_interfaces import attach, blue, green, wait_active  # noqa: F401 (fixtures)
@@ -27,7 +27,7 @@ def devices(suite, admin, server, version="latest"):
     first = admin.get(f"/servers/{server}/os-interface")["interfaceAttachments"][-1]
     guests = bus.client(suite.transport, Guests)
     instance = guests.by_address(context.admin(), first["net_id"], first["fixed_ips"][0]["ip_address"])
-    document = json.loads(Tree(instance, Settings()).lookup(f"/openstack/{version}/meta_data.json").body)
+    document = json.loads(Tree(instance, MetadataSettings()).lookup(f"/openstack/{version}/meta_data.json").body)
     return {"".join(device["tags"]): (device["type"], device["bus"], device["address"])
             for device in document["devices"]}
 

@@ -12,7 +12,7 @@ from nova.conductor.saga import walk
 from nova.conf import CONF
 from nova.db import evictions, servers, share_accesses, shares
 from nova.db.sql import clock
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.metadata.tree import Tree
 from nova.objects.base import new_uuid
 from nova.objects.share import Share
@@ -469,7 +469,7 @@ def test_a_guest_is_told_where_its_shares_are(suite, member, server, make):
     act(member, server, "os-start", "ACTIVE")
     instance = suite.conductor.core.db.read(lambda connection: servers.get(connection, server))
     told = {"type": "share", "share_id": share, "tag": "docs", "bus": "pci", "address": "0000:00:03.0"}
-    tree = Tree(instance, Settings())
+    tree = Tree(instance, MetadataSettings())
 
     def devices(version):
         return json.loads(tree.lookup(f"/openstack/{version}/meta_data.json").body)["devices"]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from nova.metadata import config_drive
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.objects.instance import Instance
 from nova.virt.driver import Disks
 from tests.integration.driver_host import RemoteDriver
@@ -170,7 +170,7 @@ def boot(host: LabHost, instance: Instance, image: pathlib.Path, script: str = N
     import base64
 
     instance.user_data = base64.b64encode(script.encode()).decode()
-    config_drive.build(instance, drive, Settings())
+    config_drive.build(instance, drive, MetadataSettings())
     plain = kernel_disks(image)
     root = host.driver.cache_image(plain.root, "i.raw")
     disks = Disks(root=root, root_format="raw", kernel=plain.kernel, ramdisk=plain.ramdisk, config_drive=drive)

@@ -258,8 +258,8 @@ def test_properties_are_merged_or_replaced(glance, store):
     store.set_properties(CTX, "i1", {"odd": "y"}, True)
     assert len([request for request in glance.requests if request[0] == "PATCH"]) == 2
     with pytest.raises(exception.QuotaLimit):
-        store.set_properties(CTX, "i1", {"more": "z"}, False, most=1)
-    assert store.set_properties(CTX, "i1", {"more": "z"}, True, most=1).properties == {"more": "z"}
+        store.set_properties(CTX, "i1", {"more": "z"}, False, max_properties=1)
+    assert store.set_properties(CTX, "i1", {"more": "z"}, True, max_properties=1).properties == {"more": "z"}
 
 
 def test_delete(glance, store):

@@ -15,7 +15,7 @@ import pytest
 
 from nova import exception
 from nova.metadata import config_drive
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.objects import states
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import VolumeConnection, VolumeKey
@@ -93,7 +93,7 @@ def boot(driver: LibvirtDriver, image: pathlib.Path, state: pathlib.Path, instan
          script: str = WRITE) -> None:
     instance.user_data = base64.b64encode(script.encode()).decode()
     drive = str(state / "drive.iso")
-    config_drive.build(instance, drive, Settings())
+    config_drive.build(instance, drive, MetadataSettings())
     disks: Disks = dataclasses.replace(kernel_disks(image), config_drive=drive)
     driver.prepare(instance, disks)
     driver.spawn(instance, disks)

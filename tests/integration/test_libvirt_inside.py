@@ -11,7 +11,7 @@ import pytest
 
 from nova import exception
 from nova.metadata import config_drive
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.objects import states
 from nova.virt.driver import Disks
 from nova.virt.libvirt import agent
@@ -62,7 +62,7 @@ def started(driver: Any, daemon: PrivateLibvirt, image: pathlib.Path, state: pat
     instance = server({"hw_qemu_guest_agent": "yes", **fields.pop("properties", {})}, config_drive=True,
                       user_data=base64.b64encode(fields.pop("agent", _AGENT).encode()).decode(), **fields)
     drive = state / f"{instance.uuid}.iso"
-    config_drive.build(instance, str(drive), Settings())
+    config_drive.build(instance, str(drive), MetadataSettings())
     disks = Disks(**{**vars(kernel_disks(image)), "config_drive": str(drive)})
     driver.prepare(instance, disks)
     driver.spawn(instance, disks)

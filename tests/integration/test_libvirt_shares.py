@@ -7,7 +7,7 @@ import pathlib
 from typing import Any
 
 from nova.metadata import config_drive
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.objects.base import new_uuid
 from nova.objects.share import INACTIVE, VIRTIO_FS, ShareMapping
 from nova.share.local import LocalShares
@@ -47,7 +47,7 @@ def test_a_guest_reads_and_writes_a_directory_of_the_host_while_it_has_the_share
     mapping.path = pool.connect(instance.uuid, mapping)
     pathlib.Path(mapping.path, "word").write_text("from the host\n", encoding="ascii")
     drive = state / f"{instance.uuid}.iso"
-    config_drive.build(instance, str(drive), Settings())
+    config_drive.build(instance, str(drive), MetadataSettings())
     disks = Disks(**{**vars(kernel_disks(guest_image)), "config_drive": str(drive)})
     instance.shares = [mapping]
     driver.prepare(instance, disks)

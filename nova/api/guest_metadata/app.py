@@ -18,7 +18,7 @@ from nova.api.guest_metadata.instances import Instances
 from nova.api.healthcheck import PATH as HEALTHCHECK
 from nova.api.healthcheck import Healthcheck
 from nova.metadata import tree
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.objects.guest import PASSWORD_MAX, password_items, password_of
 from nova.objects.instance import Instance
 
@@ -35,7 +35,7 @@ class HTTPError(Exception):
 
 
 class Application:
-    def __init__(self, instances: Instances, settings: Settings, shared_secret: str = "") -> None:
+    def __init__(self, instances: Instances, settings: MetadataSettings, shared_secret: str = "") -> None:
         self._instances = instances
         self._healthcheck = Healthcheck(instances.check_conductor)
         self._settings = settings

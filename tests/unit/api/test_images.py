@@ -4,7 +4,7 @@ import pytest
 
 from nova import exception, image
 from nova.conf import CONF
-from nova.image.base import ImageStore, check_number
+from nova.image.base import ImageStore, check_property_count
 from nova.objects.image import Image
 from nova.objects.quota import Quotas as QuotaSet
 from nova.rpcapi.quotas import Quotas
@@ -42,11 +42,11 @@ class Store(ImageStore):
     def delete(self, ctx, image_id, token=None):
         del self.kept[self.show(ctx, image_id).id]
 
-    def set_properties(self, ctx, image_id, properties, replace, token=None, most=-1):
+    def set_properties(self, ctx, image_id, properties, replace, token=None, max_properties=-1):
         found = self.show(ctx, image_id)
         wanted = {**({} if replace else found.properties), **properties}
         kept = {name: value for name, value in wanted.items() if value is not None}
-        check_number(kept, most)
+        check_property_count(kept, max_properties)
         found.properties = kept
         return found
 

@@ -91,7 +91,7 @@ class Pictures:
     def index(self, ctx, filters, limit=None, marker=None, token=None):
         return [PICTURE]
 
-    def set_properties(self, ctx, image_id, properties, replace, token=None, most=-1):
+    def set_properties(self, ctx, image_id, properties, replace, token=None, max_properties=-1):
         return PICTURE
 
 

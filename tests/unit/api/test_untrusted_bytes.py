@@ -29,7 +29,7 @@ from nova import exception, image
 from nova.api import keys
 from nova.context import RequestContext
 from nova.image import signatures
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.metadata.tree import Tree
 from nova.objects.image import Image
 from nova.objects.instance import Personality
@@ -301,7 +301,7 @@ def test_user_data_and_files_are_taken_or_refused_and_given_to_guests_as_they_ar
         assert answer.status in (202, 400), (seed, answer.text)
         found[str(answer.status)] += 1
         if answer.status == 202:
-            tree = Tree(make(user_data=text, personality=[Personality(path=path, contents=text)]), Settings())
+            tree = Tree(make(user_data=text, personality=[Personality(path=path, contents=text)]), MetadataSettings())
             for document in ("/latest/user-data", "/openstack/latest/user_data", "/openstack/content/0000"):
                 given = tree.lookup(document)
                 assert (given.body if given else b"") == base64.b64decode(text), (seed, text)

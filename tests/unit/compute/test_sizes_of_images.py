@@ -12,7 +12,7 @@ import pytest
 from nova import conf, context, exception
 from nova.compute.host import Machine, StepHost
 from nova.conf import CONF
-from nova.image.base import Admit
+from nova.image.base import CheckSize
 from nova.network.base import NoNetwork
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.flavor import Flavor
@@ -31,8 +31,8 @@ class Store:
     def __init__(self, sizes: dict[str, int]) -> None:
         self._sizes = sizes
 
-    def download(self, _ctx: object, image_id: str, path: str, admit: Admit) -> None:
-        admit(self._sizes[image_id])
+    def download(self, _ctx: object, image_id: str, path: str, check_size: CheckSize) -> None:
+        check_size(self._sizes[image_id])
         with open(path, "wb") as file:
             file.truncate(self._sizes[image_id])
 

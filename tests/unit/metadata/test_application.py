@@ -12,7 +12,7 @@ import pytest
 from nova import exception
 from nova.api.guest_metadata.app import NETWORK, Application
 from nova.api.guest_metadata.instances import Instances
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.network.state_files import Guest, StateFiles
 from nova.objects.network import VIF, FixedIp
 from tests.unit.metadata.test_trees import make
@@ -65,7 +65,7 @@ def clock():
 
 @pytest.fixture
 def app(conductor, clock):
-    return Application(Instances(conductor, conductor, 15, clock), Settings(), SECRET)
+    return Application(Instances(conductor, conductor, 15, clock), MetadataSettings(), SECRET)
 
 
 def ask(app, path, method="GET", body=b"", **environ):
@@ -138,7 +138,7 @@ def plugged(records, uuid, address):
 def test_what_is_kept_of_an_address_is_not_told_to_whom_it_belongs_now(conductor, tmp_path):
     """The former owner's guest has gone from this host, and the next one asks before the memory ends."""
     records = StateFiles(str(tmp_path))
-    app = Application(Instances(conductor, conductor, 15, Clock(), has=records.has_address), Settings())
+    app = Application(Instances(conductor, conductor, 15, Clock(), has=records.has_address), MetadataSettings())
     former = conductor.instance
     plugged(records, former.uuid, "10.0.0.5")
     for _ in range(3):
@@ -153,7 +153,7 @@ def test_what_is_kept_of_an_address_is_not_told_to_whom_it_belongs_now(conductor
 def test_a_guest_that_rows_know_no_more_does_not_read_its_successors_documents(conductor, tmp_path, clock):
     """Deleted while its host was away, it runs on with an address that is somebody else's, on another host."""
     records = StateFiles(str(tmp_path))
-    app = Application(Instances(conductor, conductor, 15, clock, has=records.has_address), Settings())
+    app = Application(Instances(conductor, conductor, 15, clock, has=records.has_address), MetadataSettings())
     plugged(records, "33333333-0000-0000-0000-000000000000", "10.0.0.5")
     for _ in range(5):
         assert guest(app, "/latest/meta-data/hostname")[0] == 404
@@ -201,7 +201,7 @@ def test_a_proxy_must_say_everything(app, conductor, header):
 
 
 def test_without_a_secret_there_are_no_proxies(conductor):
-    app = Application(Instances(conductor, conductor, 15), Settings())
+    app = Application(Instances(conductor, conductor, 15), MetadataSettings())
     assert proxy(app, "/latest/", conductor.instance.uuid, secret="")[0] == 403
 
 

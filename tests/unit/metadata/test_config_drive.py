@@ -8,11 +8,11 @@ import pytest
 
 from nova import exception
 from nova.metadata import config_drive, openstack
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.objects.instance import Personality
 from tests.unit.metadata.test_trees import make
 
-SETTINGS = Settings(skip_versions=frozenset({"1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10",
+SETTINGS = MetadataSettings(skip_versions=frozenset({"1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10",
                                              "2007-12-15", "2008-02-01", "2008-09-01"}))
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from nova.metadata import openstack
-from nova.metadata.settings import Settings
+from nova.metadata.settings import MetadataSettings
 from nova.metadata.tree import Tree, is_password
 from nova.objects.device_address import DeviceAddress
 from nova.objects.flavor import Flavor
@@ -18,7 +18,7 @@ from nova.objects.guest import PASSWORD_KEYS, password_items
 from nova.objects.instance import BlockDevice, Instance, Key, Personality
 from nova.objects.network import VIF, FixedIp
 
-SETTINGS = Settings(dhcp_domain="novalocal", skip_versions=frozenset({"1.0", "2007-01-19"}))
+SETTINGS = MetadataSettings(dhcp_domain="novalocal", skip_versions=frozenset({"1.0", "2007-01-19"}))
 
 
 def make(**values):
@@ -232,7 +232,7 @@ def test_the_local_ipv4_is_none_of_the_ipv6_addresses():
 
 
 def test_vendor_data():
-    tree = Tree(make(), Settings(vendordata={"a": 1}))
+    tree = Tree(make(), MetadataSettings(vendordata={"a": 1}))
     assert json.loads(tree.lookup("/openstack/latest/vendor_data.json").body) == {"a": 1}
     assert json.loads(tree.lookup("/openstack/latest/vendor_data2.json").body) == {"static": {"a": 1}}
     assert document("/openstack/latest/vendor_data.json") == {}

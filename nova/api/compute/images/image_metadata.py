@@ -11,7 +11,7 @@ from nova.api.errors import RequestMismatch
 from nova.api.fields import METADATA, Field, Object, Query, string
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.image.base import check_number
+from nova.image.base import check_property_count
 
 QUERY = Query(strict=None)
 METADATA_BODY = Object({"metadata": Field(METADATA, required=True)})
@@ -30,13 +30,13 @@ def _set(req: Request, properties: Mapping[str, str | None], replace: bool) -> d
     """Raises QuotaLimit where it would have more of them than there may be."""
     adds = any(value is not None for value in properties.values())
     changed = image.store().set_properties(req.ctx, req.params["image_id"], properties, replace,
-                                           token=req.ctx.auth_token, most=_limit(req) if adds else -1)
+                                           token=req.ctx.auth_token, max_properties=_limit(req) if adds else -1)
     return changed.properties
 
 
 def check_quota(req: Request, properties: Mapping[str, str]) -> None:
     """Raises QuotaLimit for an image with so many properties that its user sets."""
-    check_number(properties, _limit(req))
+    check_property_count(properties, _limit(req))
 
 
 def _limit(req: Request) -> int:
