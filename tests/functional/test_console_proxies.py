@@ -83,7 +83,7 @@ def test_a_proxy_that_must_have_a_certificate_does_not_start_without_one(proxy, 
     with pytest.raises(exception.InvalidInput, match="require cert"):
         proxy({"ssl_only": True})
     (tmp_path / "cert.pem").write_text("none")
-    with pytest.raises(exception.InvalidInput, match="cannot be used"):
+    with pytest.raises(exception.InvalidInput, match="is invalid"):
         proxy({"ssl_only": True, "cert": str(tmp_path / "cert.pem")})
 
 
