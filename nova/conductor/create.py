@@ -30,7 +30,7 @@ from nova.db import (
 )
 from nova.db.sql import clock
 from nova.image import lookup
-from nova.notifications.messages import Teller, publisher
+from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects import states
 from nova.objects.base import new_uuid
 from nova.objects.flavor import Flavor
@@ -184,12 +184,12 @@ def _tell(engine: Engine, connection: sa.Connection, ctx: context.RequestContext
           group: GroupSpec | None) -> None:
     outbox = engine.core.outbox
     if group is not None:
-        outbox.tell(connection, ctx, lambda teller: teller.joined(
+        outbox.tell(connection, ctx, lambda teller: teller.members_added(
             server_groups.get(connection, group.uuid), [instance.uuid for instance in made]))
     if outbox.updates:
-        teller, by = Teller(outbox.settings, ctx), publisher("nova-api", CONF.host)
+        teller, by = NotificationBuilder(outbox.settings, ctx), publisher("nova-api", CONF.host)
         outbox.write(connection, [
-            told for instance in made for told in teller.changed(instance, by, (None, None), outbox.updates)])
+            told for instance in made for told in teller.updated(instance, by, (None, None), outbox.updates)])
 
 
 def _look_at_boot_files(engine: Engine, ctx: context.RequestContext, request: ServerCreate,

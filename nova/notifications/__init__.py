@@ -1,1 +1,1 @@
-"""What Nova tells on the bus of what it does: event types, publishers and payloads."""
+"""Notifications on the message bus: event types, publishers and payloads."""

@@ -1,4 +1,4 @@
-"""Unversioned notifications: the names and fields that consumers know from before there were versioned ones."""
+"""Unversioned notifications: event types and payloads in the legacy format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nova.objects.node import ComputeNode
 from nova.objects.server_group import ServerGroup
 from nova.objects.volume import VolumeCounters
 
-# Events of a server that begin and end, by the name of their versioned twin.
+# Name of a versioned event with phases -> name of the unversioned event.
 _PHASED = {
     **{name: name for name in (
         "create", "delete", "pause", "unpause", "power_off", "power_on", "reboot", "rebuild", "rescue", "unrescue",
@@ -29,16 +29,17 @@ _PHASED = {
     "live_migration_rollback": "live_migration._rollback",
     "live_migration_rollback_dest": "live_migration.rollback.dest",
 }
+# Events that have an error phase.
 _FAILING = frozenset({"create", "reboot", "rebuild", "resize"})
-# Those of one moment; of a volume it is the end.
-_MOMENTS = {("rebuild_scheduled", ""): "rebuild.scheduled", ("evacuate", ""): "evacuate", ("exists", ""): "exists",
+# (event, phase) -> name of an unversioned event without phases.
+_SINGLE = {("rebuild_scheduled", ""): "rebuild.scheduled", ("evacuate", ""): "evacuate", ("exists", ""): "exists",
             ("update", ""): "update", ("volume_attach", "end"): "volume.attach",
             ("volume_detach", "end"): "volume.detach"}
 
 
 def event_of(event: str, phase: str) -> str | None:
-    """The event type of what happened to a server; None: it is told by versioned notifications only."""
-    name = _MOMENTS.get((event, phase))
+    """Return the unversioned event type of an event of a server, or None if it has only versioned notifications."""
+    name = _SINGLE.get((event, phase))
     if name is None and event in _PHASED and (phase in ("start", "end") or (phase == "error" and event in _FAILING)):
         name = f"{_PHASED[event]}.{phase}"
     return f"compute.instance.{name}" if name else None
@@ -49,7 +50,7 @@ def _time(moment: datetime.datetime | None) -> str:
 
 
 def instance(of: Instance, more: dict[str, Any], failure: Failure | None, with_volumes: bool) -> dict[str, Any]:
-    """How a server is, and what its event says besides; what is nested in versioned payloads is flat here."""
+    """Return the payload of an event of a server. ``more``: fields of the event, in the versioned format."""
     flavor = of.flavor
     properties = of.image.properties if of.image else {}
     payload: dict[str, Any] = {
@@ -79,22 +80,22 @@ def instance(of: Instance, more: dict[str, Any], failure: Failure | None, with_v
 
 
 def _flat(more: dict[str, Any]) -> dict[str, Any]:
-    """The same without the wrapping of versioned payloads, and without what is not said."""
-    found: dict[str, Any] = {}
+    """Return the fields with nested payloads flattened, and without None."""
+    flat: dict[str, Any] = {}
     for name, value in more.items():
         if isinstance(value, dict) and "nova_object.data" in value:
             data = value["nova_object.data"]
-            found |= _new_flavor(data) if name == "new_flavor" else data
+            flat |= _new_flavor(data) if name == "new_flavor" else data
         elif value is not None:
-            found[name] = value
-    return found
+            flat[name] = value
+    return flat
 
 
 def _new_flavor(data: dict[str, Any]) -> dict[str, Any]:
     return {"new_instance_type": data["name"], "new_instance_type_id": data["flavorid"]}
 
 
-# --- what is no server ----------------------------------------------------------------------------------
+# --- other resources ------------------------------------------------------------------------------------
 def aggregate(of: Aggregate) -> dict[str, Any]:
     return {"aggregate_id": of.id or None, "name": of.name, "host_list": list(of.hosts),
             "meta_data": dict(of.metadata)}
@@ -116,10 +117,10 @@ def volume_usage(counted: VolumeCounters, of: Instance, now: datetime.datetime) 
             "write_bytes": counted.write_bytes}
 
 
-def metrics(of: ComputeNode, found: Sequence[Metric]) -> dict[str, Any]:
-    """Percents are parts of one here."""
+def metrics(of: ComputeNode, measured: Sequence[Metric]) -> dict[str, Any]:
+    """Return the payload of the metrics of a node. Percentages are fractions of 1 in this format."""
     return {"host": of.host, "host_ip": of.host_ip, "nodename": of.hypervisor_hostname, "metrics": [
         {"name": metric.name, "value": metric.value / 100 if metric.name.endswith(PERCENT) else metric.value,
          "source": metric.source,
          "timestamp": metric.timestamp.astimezone(datetime.UTC).replace(tzinfo=None).isoformat(timespec="microseconds")}
-        for metric in found]}
+        for metric in measured]}

@@ -1,4 +1,4 @@
-"""What happened, and the messages that tell of it in the forms that are configured."""
+"""Creation of notifications of events, in the configured formats."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ERROR = "error"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """In which form things are told, and with what."""
+class NotificationSettings:
+    """Formats and contents of notifications."""
 
     versioned: bool = False
     unversioned: bool = False
@@ -35,7 +35,7 @@ class Settings:
     period: str = "month"
 
     @classmethod
-    def of(cls, conf: cfg.ConfigOpts) -> Settings:
+    def of(cls, conf: cfg.ConfigOpts) -> NotificationSettings:
         options = conf.notifications
         return cls(versioned=options.notification_format != "unversioned",
                    unversioned=options.notification_format != "versioned", volumes=options.bdms_in_notifications,
@@ -44,9 +44,11 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
-class Happened:
-    """One thing that happened to a server. ``event`` as versioned notifications name it, without their "instance.";
-    ``phase``: start, end, error or "" ; ``more``: fields of the event's own payload beside those of every one.
+class ServerEvent:
+    """An event of a server.
+
+    ``event``: its versioned name without the prefix "instance."; ``phase``: start, end, error or ""; ``more``: fields
+    of the payload that are specific to the event.
     """
 
     event: str
@@ -57,7 +59,7 @@ class Happened:
     more: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-# event -> the payload of its own (the others have an InstanceActionPayload).
+# Event -> name and version of its payload. Default: InstanceActionPayload.
 _ACTION = ("InstanceActionPayload", "1.9")
 _PAYLOADS = {
     "create": ("InstanceCreatePayload", "1.13"),
@@ -74,16 +76,16 @@ _PAYLOADS = {
     "volume_detach": ("InstanceActionVolumePayload", "1.7"),
     "volume_swap": ("InstanceActionVolumeSwapPayload", "1.9"),
 }
-# The columns of a server of which a change is told (instance.update).
-SHOWN = frozenset({
+# Columns of a server whose changes cause the notification instance.update.
+NOTIFIED_COLUMNS = frozenset({
     "display_name", "display_description", "hostname", "host", "node", "availability_zone", "flavor", "image_ref",
     "image", "key", "kernel_id", "ramdisk_id", "launched_at", "terminated_at", "vm_state", "power_state", "task_state",
     "network_info", "block_devices", "shares", "metadata", "locked_by", "locked_reason", "disk_config", "tags",
     "deleted"})
-# Those that tell how a server is rather than what is done with it: they have no fault.
+# Events that report the state of a server, not an action: their payloads have no fault.
 _STATES = frozenset({"exists", "update"})
-# event -> fields that are as the server has them.
-_OF_SERVER: dict[str, Callable[[Instance], dict[str, Any]]] = {
+# Event -> function that returns additional fields of the payload from the server.
+_MORE_FIELDS: dict[str, Callable[[Instance], dict[str, Any]]] = {
     "create": lambda of: {"keypairs": versioned.keypairs(of), "tags": sorted(of.tags),
                           "instance_name": of.name_by(CONF.instance_name_template),
                           "trusted_image_certificates": of.trusted_certs},
@@ -93,41 +95,42 @@ _OF_SERVER: dict[str, Callable[[Instance], dict[str, Any]]] = {
 }
 
 
-class Teller:
-    """Makes messages for whoever asked (``ctx``), in the forms of ``settings``."""
+class NotificationBuilder:
+    """Creates notifications on behalf of the user of ``ctx``, in the formats of ``settings``."""
 
-    def __init__(self, settings: Settings, ctx: context.RequestContext) -> None:
+    def __init__(self, settings: NotificationSettings, ctx: context.RequestContext) -> None:
         self.settings = settings
         self.now = utcnow()
-        asked = {"request_id": ctx.request_id, "user_id": ctx.user_id, "project_id": ctx.project_id}
-        self.context: dict[str, str] = {name: value for name, value in asked.items() if value}
+        values = {"request_id": ctx.request_id, "user_id": ctx.user_id, "project_id": ctx.project_id}
+        self.context: dict[str, str] = {name: value for name, value in values.items() if value}
 
-    def server(self, what: Happened) -> list[Notification]:
-        """What happened to a server, as it is now."""
-        made = []
+    def server(self, event: ServerEvent) -> list[Notification]:
+        """Return the notifications of an event of a server."""
+        notifications = []
         if self.settings.versioned:
-            made.append(self._message(
-                what, ".".join(filter(None, ("instance", what.event, what.phase))), self._payload(what), True))
+            name = ".".join(filter(None, ("instance", event.event, event.phase)))
+            notifications.append(self._message(event, name, self._payload(event), True))
         if self.settings.unversioned:
-            name = legacy.event_of(what.event, what.phase)
-            if name:
-                payload = legacy.instance(what.instance, what.more, what.failure, self.settings.volumes)
-                made.append(self._message(what, name, payload, False))
-        return made
+            legacy_name = legacy.event_of(event.event, event.phase)
+            if legacy_name:
+                payload = legacy.instance(event.instance, event.more, event.failure, self.settings.volumes)
+                notifications.append(self._message(event, legacy_name, payload, False))
+        return notifications
 
-    def _payload(self, what: Happened) -> dict[str, Any]:
-        name, version = _PAYLOADS.get(what.event, _ACTION)
-        data = versioned.instance(what.instance, self.now, self.context, self.settings.volumes,
+    def _payload(self, event: ServerEvent) -> dict[str, Any]:
+        name, version = _PAYLOADS.get(event.event, _ACTION)
+        data = versioned.instance(event.instance, self.now, self.context, self.settings.volumes,
                                   self.settings.shares)
-        if what.event not in _STATES:
-            data["fault"] = versioned.failure(what.failure) if what.failure else None
-        if what.event in _OF_SERVER:
-            data |= _OF_SERVER[what.event](what.instance)
-        return versioned.wrapped(name, version, {**data, **what.more})
+        if event.event not in _STATES:
+            data["fault"] = versioned.failure(event.failure) if event.failure else None
+        if event.event in _MORE_FIELDS:
+            data |= _MORE_FIELDS[event.event](event.instance)
+        return versioned.wrapped(name, version, {**data, **event.more})
 
-    def _message(self, what: Happened, event_type: str, payload: dict[str, Any], is_versioned: bool) -> Notification:
-        return self.message(what.instance.uuid, event_type, what.publisher, payload, is_versioned,
-                            ERROR.upper() if what.phase == ERROR else "INFO")
+    def _message(self, event: ServerEvent, event_type: str, payload: dict[str, Any],
+                 is_versioned: bool) -> Notification:
+        return self.message(event.instance.uuid, event_type, event.publisher, payload, is_versioned,
+                            ERROR.upper() if event.phase == ERROR else "INFO")
 
     def message(self, subject: str, event_type: str, publisher: str, payload: dict[str, Any], is_versioned: bool,
                 priority: str = "INFO") -> Notification:
@@ -137,42 +140,46 @@ class Teller:
 
     def resource(self, event: str, subject: str, payload: dict[str, Any], old_name: str = "",
                  old_payload: dict[str, Any] | None = None, by: str = "", failed: bool = False) -> list[Notification]:
-        """What happened to something else than a server; ``old_name``, ``old_payload``: unversioned, if it is told so.
+        """Return the notifications of an event of another resource.
 
-        By the API, unless it is told ``by`` somebody else. ``failed``: at the level of errors.
+        ``old_name``, ``old_payload``: event type and payload in the unversioned format, if there is one. ``by``: the
+        publisher (default: the API). ``failed``: True for the priority ERROR.
         """
-        by, made = by or publisher("nova-api", CONF.host), []
+        by, notifications = by or publisher("nova-api", CONF.host), []
         priority = ERROR.upper() if failed or payload["nova_object.name"] == "ExceptionPayload" else "INFO"
         if self.settings.versioned:
-            made.append(self.message(subject, event, by, payload, True, priority))
+            notifications.append(self.message(subject, event, by, payload, True, priority))
         if self.settings.unversioned and old_name:
-            made.append(self.message(subject, old_name, by, old_payload or {}, False, priority))
-        return made
+            notifications.append(self.message(subject, old_name, by, old_payload or {}, False, priority))
+        return notifications
 
-    def joined(self, group: ServerGroup, members: Sequence[str]) -> list[Notification]:
-        """New servers of a group, one by one."""
-        each = [msgspec.structs.replace(group, members=[member]) for member in members]
-        return [told for of in each for told in self.resource(
+    def members_added(self, group: ServerGroup, members: Sequence[str]) -> list[Notification]:
+        """Return the notifications of new servers in a group, one for each server."""
+        groups = [msgspec.structs.replace(group, members=[member]) for member in members]
+        return [notification for of in groups for notification in self.resource(
             "server_group.add_member", of.uuid, resources.server_group(of), "servergroup.addmember",
             {"server_group_id": of.uuid, "instance_uuids": of.members})]
 
-    def existed(self, instance: Instance, publisher: str, begin: datetime.datetime,
-                ending: datetime.datetime) -> list[Notification]:
-        """A server that there was in a period."""
-        return self.server(Happened("exists", "", publisher, instance, more={
+    def exists(self, instance: Instance, publisher: str, begin: datetime.datetime,
+               ending: datetime.datetime) -> list[Notification]:
+        """Return the notifications that a server existed in an audit period."""
+        return self.server(ServerEvent("exists", "", publisher, instance, more={
             "audit_period": versioned.audit_period(begin, ending)}))
 
-    # --- the payloads of changes -----------------------------------------------------------------------
-    def changed(self, instance: Instance, publisher: str, was: tuple[str | None, str | None], which: str,
+    # --- updates ---------------------------------------------------------------------------------------
+    def updated(self, instance: Instance, publisher: str, old: tuple[str | None, str | None], notify_on: str,
                 old_name: str | None = None) -> list[Notification]:
-        """A server that was written. ``was``: its vm_state and task_state before; ``which``: vm_state or
-        vm_and_task_state, the changes that are told as such."""
-        is_now = (instance.vm_state, instance.task_state)
-        told = was[0] != is_now[0] or (which == "vm_and_task_state" and was[1] != is_now[1])
-        old_state, old_task = was if told else is_now
-        states = {"old_state": old_state, "state": is_now[0], "old_task_state": old_task, "new_task_state": is_now[1]}
+        """Return the notifications of an update of a server.
+
+        ``old``: vm_state and task_state before the update. ``notify_on``: vm_state or vm_and_task_state, the state
+        changes that the payload reports.
+        """
+        new = (instance.vm_state, instance.task_state)
+        changed = old[0] != new[0] or (notify_on == "vm_and_task_state" and old[1] != new[1])
+        old_state, old_task = old if changed else new
+        states = {"old_state": old_state, "state": new[0], "old_task_state": old_task, "new_task_state": new[1]}
         _begin, begin = audit_period(self.settings.period, self.now)
-        return self.server(Happened("update", "", publisher, instance, more={
+        return self.server(ServerEvent("update", "", publisher, instance, more={
             "state_update": versioned.wrapped("InstanceStateUpdatePayload", "1.0", states),
             "audit_period": versioned.audit_period(begin, self.now), "old_display_name": old_name}))
 

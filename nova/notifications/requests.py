@@ -1,4 +1,4 @@
-"""What is told of requests for a host: the payloads of what was asked of schedulers, and of who got none."""
+"""Payloads of notifications about scheduling: queries to schedulers, and operations that found no host."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.scheduling import GroupSpec, RequestSpec
 
-# What the properties of an image begin with that have a meaning here.
-_MEANINGFUL = ("hw_", "os_", "img_", "traits_required")
+# Prefixes of image properties that the payload includes.
+_PREFIXES = ("hw_", "os_", "img_", "traits_required")
 
 
 @dataclasses.dataclass
-class Asked:
-    """What schedulers were asked. ``found``: they named hosts."""
+class SchedulerQuery:
+    """A query to schedulers. ``succeeded``: True if the schedulers returned hosts."""
 
     spec: RequestSpec
-    found: bool = False
+    succeeded: bool = False
 
 
 def request(spec: RequestSpec, of: Instance) -> Payload:
-    """A RequestSpecPayload, of the request for this server (and perhaps others)."""
+    """Return the RequestSpecPayload of a query for a server, and perhaps further ones."""
     uuid = spec.instance_uuids[0] if spec.instance_uuids else of.uuid
     return wrapped("RequestSpecPayload", "1.1", {
         "instance_uuid": uuid, "project_id": spec.project_id, "user_id": spec.user_id or of.user_id,
@@ -37,11 +37,11 @@ def request(spec: RequestSpec, of: Instance) -> Payload:
         "instance_group": _group(spec.group, spec, of) if spec.group else None,
         "numa_topology": _topology(spec.numa_topology, uuid) if spec.numa_topology else None,
         "pci_requests": wrapped("InstancePCIRequestsPayload", "1.0", {
-            "instance_uuid": uuid, "requests": [_devices(each) for each in spec.pci_requests]}),
+            "instance_uuid": uuid, "requests": [_devices(pci_request) for pci_request in spec.pci_requests]}),
         "num_instances": max(1, len(spec.instance_uuids)),
         "requested_destination": _destination(spec) if spec.requested_host or spec.requested_node else None,
         "retry": None,
-        "scheduler_hints": {name: [str(each) for each in (value if isinstance(value, list) else [value])]
+        "scheduler_hints": {name: [str(item) for item in (value if isinstance(value, list) else [value])]
                             for name, value in spec.hints.items()},
         "security_groups": list(of.security_groups)})
 
@@ -55,7 +55,7 @@ def _image(of: Image | None) -> Payload | None:
         "container_format": of.container_format, "disk_format": of.disk_format, "created_at": of.created_at,
         "updated_at": of.updated_at, "tags": [], "direct_url": None, "min_ram": of.min_ram, "min_disk": of.min_disk,
         "properties": wrapped("ImageMetaPropsPayload", "1.20", {
-            name: value for name, value in of.properties.items() if name.startswith(_MEANINGFUL)})})
+            name: value for name, value in of.properties.items() if name.startswith(_PREFIXES)})})
 
 
 def _group(group: GroupSpec, spec: RequestSpec, of: Instance) -> Payload:
@@ -82,8 +82,8 @@ def _cell(cell: GuestCell, of: GuestTopology) -> Payload:
 
 def _devices(of: PciRequest) -> Payload:
     return wrapped("InstancePCIRequestPayload", "1.1", {
-        "count": of.count, "spec": [dict(each) for each in of.specs], "alias_name": of.alias, "request_id": None,
-        "numa_policy": of.numa_policy})
+        "count": of.count, "spec": [dict(pci_spec) for pci_spec in of.specs], "alias_name": of.alias,
+        "request_id": None, "numa_policy": of.numa_policy})
 
 
 def _destination(spec: RequestSpec) -> Payload:
@@ -92,7 +92,7 @@ def _destination(spec: RequestSpec) -> Payload:
 
 
 def task(spec: RequestSpec, of: Instance, state: str, reason: Failure) -> Payload:
-    """A ComputeTaskPayload: the server got no host. ``state``: the vm_state that it is in for that."""
+    """Return the ComputeTaskPayload of an operation that found no host. ``state``: the vm_state of the server."""
     return wrapped("ComputeTaskPayload", "1.0", {
         "instance_uuid": of.uuid, "request_spec": request(spec, of), "state": state, "reason": failure(reason)})
 

@@ -1,4 +1,4 @@
-"""Versioned payloads of what is no server."""
+"""Versioned payloads of resources other than servers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,21 @@ from nova.objects.server_group import ServerGroup
 from nova.objects.service import Service
 from nova.objects.volume import VolumeCounters
 
-__all__ = ["aggregate", "aggregate_cache", "flavor", "keypair", "metrics", "server_group", "service", "unmade",
-           "volume_usage"]
+__all__ = [
+    "aggregate",
+    "aggregate_cache",
+    "flavor",
+    "keypair",
+    "metrics",
+    "server_group",
+    "service",
+    "volume_usage",
+    "without_id",
+]
 
 
-def unmade(of: Aggregate) -> Aggregate:
-    """The same before it had an id."""
+def without_id(of: Aggregate) -> Aggregate:
+    """Return the aggregate as before its creation, without an id."""
     return msgspec.structs.replace(of, id=0)
 
 
@@ -41,7 +50,7 @@ def aggregate_cache(of: Aggregate, host: str, cached: list[str], failed: list[st
 
 
 def keypair(of: Keypair, unknown: dict[str, Any]) -> Payload:
-    """``unknown``: fields that are not known yet."""
+    """Return a KeypairPayload. ``unknown``: values for fields that are not known yet."""
     return wrapped("KeypairPayload", "1.0", {
         "user_id": of.user_id, "name": of.name, "fingerprint": of.fingerprint, "public_key": of.public_key,
         "type": of.type, **unknown})
@@ -70,9 +79,9 @@ def service(of: Service) -> Payload:
         "uuid": of.uuid})
 
 
-def metrics(of: ComputeNode, found: Sequence[Metric]) -> Payload:
+def metrics(of: ComputeNode, measured: Sequence[Metric]) -> Payload:
     return wrapped("MetricsPayload", "1.0", {
         "host": of.host, "host_ip": of.host_ip, "nodename": of.hypervisor_hostname,
         "metrics": [wrapped("MetricPayload", "1.0", {
             "name": metric.name, "value": metric.value, "numa_membw_values": None, "source": metric.source,
-            "timestamp": time_of(metric.timestamp)}) for metric in found]})
+            "timestamp": time_of(metric.timestamp)}) for metric in measured]})

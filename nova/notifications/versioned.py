@@ -1,4 +1,4 @@
-"""Versioned payloads: the names, versions and fields that consumers rely on. A new field is a new minor version."""
+"""Versioned payloads of servers. Names, versions and fields are an interface: a new field is a new minor version."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from nova.objects.network import VIF
 
 Payload = dict[str, Any]
 
-# power_state -> its word; one that is not known yet is pending.
+# power_state -> its name; unknown states are named pending.
 _POWER = {states.RUNNING: "running", states.POWER_PAUSED: "paused", states.SHUTDOWN: "shutdown",
           states.CRASHED: "crashed", states.POWER_SUSPENDED: "suspended"}
-# The innermost line of a traceback that says where it is.
-_WHERE = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
+# A line of a traceback with file and function.
+_TRACEBACK_LINE = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
 
 
 def wrapped(name: str, version: str, data: Payload) -> Payload:
@@ -28,12 +28,12 @@ def wrapped(name: str, version: str, data: Payload) -> Payload:
 
 
 def time_of(moment: datetime.datetime | None) -> str | None:
-    """In seconds, as UTC."""
+    """Return a time in UTC, in seconds."""
     return None if moment is None else moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def flavor(of: Flavor, projects: list[str] | None = None) -> Payload:
-    """``projects``: those that may use it, if that is known."""
+    """Return a FlavorPayload. ``projects``: the projects with access, or None if unknown."""
     return wrapped("FlavorPayload", "1.4", {
         "flavorid": of.flavorid, "memory_mb": of.memory_mb, "vcpus": of.vcpus, "root_gb": of.root_gb,
         "ephemeral_gb": of.ephemeral_gb, "name": of.name, "swap": of.swap, "rxtx_factor": of.rxtx_factor,
@@ -42,18 +42,18 @@ def flavor(of: Flavor, projects: list[str] | None = None) -> Payload:
 
 
 def failure(of: Failure) -> Payload:
-    """An ExceptionPayload."""
-    places = _WHERE.findall(of.details)
-    path, function = places[-1] if places else ("", "")
+    """Return an ExceptionPayload."""
+    lines = _TRACEBACK_LINE.findall(of.details)
+    path, function = lines[-1] if lines else ("", "")
     return wrapped("ExceptionPayload", "1.1", {
         "module_name": _module(path), "function_name": function, "exception": of.kind or "NovaException",
         "exception_message": of.message, "traceback": of.details})
 
 
 def _module(path: str) -> str:
-    """nova.compute.host of .../nova/compute/host.py."""
-    parts = path.removesuffix(".py").split("/")
-    return ".".join(parts[len(parts) - parts[::-1].index("nova") - 1:]) if "nova" in parts else parts[-1]
+    """Return the module name of a path: nova.compute.host for .../nova/compute/host.py."""
+    names = path.removesuffix(".py").split("/")
+    return ".".join(names[len(names) - names[::-1].index("nova") - 1:]) if "nova" in names else names[-1]
 
 
 def addresses(vifs: Iterable[VIF]) -> list[Payload]:
@@ -77,7 +77,7 @@ def shares(of: Instance) -> list[Payload]:
 
 def instance(of: Instance, now: datetime.datetime, context: dict[str, str], with_volumes: bool,
              with_shares: bool = False) -> Payload:
-    """The fields of InstancePayload, of a server that was changed ``now`` by whoever ``context`` names."""
+    """Return the fields of InstancePayload of a server. ``context``: request id, user and project of the change."""
     properties = of.image.properties if of.image else {}
     return {
         "uuid": of.uuid, "user_id": of.user_id, "tenant_id": of.project_id, "reservation_id": of.reservation_id,
@@ -99,7 +99,7 @@ def instance(of: Instance, now: datetime.datetime, context: dict[str, str], with
 
 
 def keypairs(of: Instance) -> list[Payload]:
-    """The key that a server was made with."""
+    """Return the key pair that a server was created with."""
     return [] if of.key is None else [wrapped("KeypairPayload", "1.0", {
         "user_id": of.user_id, "name": of.key.name, "fingerprint": of.key.fingerprint,
         "public_key": of.key.public_key, "type": of.key.type})]

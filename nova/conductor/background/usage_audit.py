@@ -15,7 +15,7 @@ from nova.conductor.core import Core
 from nova.conf import CONF
 from nova.db import usage_audits
 from nova.db.sql import clock
-from nova.notifications.messages import Teller, publisher
+from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects.usage import audit_period
 
 LOG = logging.getLogger(__name__)
@@ -47,8 +47,8 @@ def _page(core: Core, begin: datetime.datetime, ending: datetime.datetime) -> tu
         last = found[-1].id if found else marker
         if not usage_audits.advance(connection, ending, marker, last, len(found) < _PAGE):
             return 0, False
-        teller = Teller(core.outbox.settings, context.admin())
-        core.outbox.write(connection, [told for server in found for told in teller.existed(
+        teller = NotificationBuilder(core.outbox.settings, context.admin())
+        core.outbox.write(connection, [told for server in found for told in teller.exists(
             server, publisher("nova-compute", server.host), begin, ending)])
         return len(found), len(found) == _PAGE
 

@@ -19,7 +19,7 @@ from nova.conductor.saga.run import host_of
 from nova.conf import CONF
 from nova.db import actions, server_migrations, servers
 from nova.db.sql import clock
-from nova.notifications.messages import Happened, Teller, publisher
+from nova.notifications.messages import NotificationBuilder, ServerEvent, publisher
 from nova.objects import migration as moves
 from nova.objects import states
 from nova.objects.action import Action
@@ -109,9 +109,9 @@ class Migrations(Endpoint):
         """What is wanted is in its row: the source is told until it has done it, or cannot any more."""
         outbox = self.core.outbox
         if outbox.on:
-            teller, by = Teller(outbox.settings, ctx), publisher("nova-compute", host)
+            teller, by = NotificationBuilder(outbox.settings, ctx), publisher("nova-compute", host)
             outbox.write(connection, [told for phase in ("start", "end") for told in teller.server(
-                Happened(wanted.told, phase, by, instance))])
+                ServerEvent(wanted.told, phase, by, instance))])
 
 
 def tell(core: Core, ctx: context.RequestContext, migrations: Sequence[Migration]) -> None:

@@ -16,7 +16,7 @@ from nova.conductor.endpoints.instance_actions import done
 from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
 from nova.db import actions, quotas, security_filters, security_groups, server_search, servers
-from nova.notifications.messages import SHOWN, Happened, Teller, publisher
+from nova.notifications.messages import NOTIFIED_COLUMNS, NotificationBuilder, ServerEvent, publisher
 from nova.objects import states
 from nova.objects.action import Accepted, Action, Failure
 from nova.objects.instance import Instance, without_seals
@@ -248,11 +248,11 @@ class Servers:
         outbox, by = self.core.outbox, publisher("nova-api", CONF.host)
         if not outbox.on:
             return
-        teller = Teller(outbox.settings, ctx)
-        told = teller.server(Happened(event, "", by, after)) if event else []
-        if outbox.updates and any(getattr(before, name) != getattr(after, name) for name in SHOWN):
+        teller = NotificationBuilder(outbox.settings, ctx)
+        told = teller.server(ServerEvent(event, "", by, after)) if event else []
+        if outbox.updates and any(getattr(before, name) != getattr(after, name) for name in NOTIFIED_COLUMNS):
             renamed = before.display_name if before.display_name != after.display_name else None
-            told += teller.changed(after, by, (before.vm_state, before.task_state), outbox.updates, renamed)
+            told += teller.updated(after, by, (before.vm_state, before.task_state), outbox.updates, renamed)
         outbox.write(connection, told)
 
 

@@ -10,11 +10,12 @@ from nova.conf import CONF
 from nova.db import aggregates
 from nova.db.precaches import HostDone
 from nova.notifications import resources
-from nova.notifications.messages import Teller, publisher
+from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects.notification import Notification
 
 
-def images_cached(connection: sa.Connection, teller: Teller, done: Sequence[HostDone]) -> list[Notification]:
+def images_cached(connection: sa.Connection, teller: NotificationBuilder,
+                  done: Sequence[HostDone]) -> list[Notification]:
     """Hosts of aggregates have the images that were asked for, or cannot have them."""
     return [told for each in done for of in (aggregates.get(connection, each.aggregate_id),)
             for told in teller.resource(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nova.notifications import legacy, resources, versioned
-from nova.notifications.messages import Teller, publisher
+from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects.action import Failure
 from nova.objects.instance import Instance
 from nova.objects.node import ComputeNode
@@ -16,7 +16,7 @@ from nova.objects.volume import VolumeCounters
 _COMPUTE = "nova-compute"
 
 
-def volumes_used(teller: Teller, host: str, servers: Mapping[str, Instance],
+def volumes_used(teller: NotificationBuilder, host: str, servers: Mapping[str, Instance],
                  counters: Sequence[VolumeCounters]) -> list[Notification]:
     """Of servers that are on the host, and volumes that they have."""
     told: list[Notification] = []
@@ -29,7 +29,7 @@ def volumes_used(teller: Teller, host: str, servers: Mapping[str, Instance],
     return told
 
 
-def hypervisor_lost(teller: Teller, host: str, address: str, failure: Failure) -> list[Notification]:
+def hypervisor_lost(teller: NotificationBuilder, host: str, address: str, failure: Failure) -> list[Notification]:
     """The host has lost its libvirt."""
     reason = versioned.failure(failure)
     return teller.resource(
@@ -39,7 +39,7 @@ def hypervisor_lost(teller: Teller, host: str, address: str, failure: Failure) -
                                   "reason": failure.message}, publisher(_COMPUTE, host), failed=True)
 
 
-def measured(teller: Teller, host: str, nodes: Sequence[ComputeNode]) -> list[Notification]:
+def measured(teller: NotificationBuilder, host: str, nodes: Sequence[ComputeNode]) -> list[Notification]:
     """Of each node that something was measured of."""
     return [told for node in nodes if node.metrics for told in teller.resource(
         "metrics.update", node.uuid, resources.metrics(node, node.metrics), "compute.metrics.update",

@@ -10,7 +10,7 @@ from nova import bus, context
 from nova.conf import CONF
 from nova.db import outbox
 from nova.db.sql.engine import after_commit
-from nova.notifications.messages import Settings, Teller
+from nova.notifications.messages import NotificationBuilder, NotificationSettings
 from nova.objects.notification import Notification
 
 
@@ -25,15 +25,15 @@ class Outbox:
     def configure(self) -> None:
         """Go by the configuration as it is now."""
         self.on = bool(bus.notification_drivers(CONF))
-        self.settings = Settings.of(CONF) if self.on else Settings()
+        self.settings = NotificationSettings.of(CONF) if self.on else NotificationSettings()
         # Which changes of servers are told one by one; "": none.
         self.updates: str = (self.on and CONF.notifications.notify_on_state_change) or ""
 
     def tell(self, connection: sa.Connection, ctx: context.RequestContext,
-             make: Callable[[Teller], Sequence[Notification]]) -> None:
+             make: Callable[[NotificationBuilder], Sequence[Notification]]) -> None:
         """The same of what ``make`` makes, if anything is told at all."""
         if self.on:
-            self.write(connection, make(Teller(self.settings, ctx)))
+            self.write(connection, make(NotificationBuilder(self.settings, ctx)))
 
     def write(self, connection: sa.Connection, told: Sequence[Notification]) -> None:
         """Have this told when the transaction is committed, and not otherwise."""

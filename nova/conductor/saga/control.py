@@ -38,8 +38,8 @@ from nova.db import (
     services,
 )
 from nova.db.sql import clock
-from nova.notifications.messages import SHOWN, Teller, publisher
-from nova.notifications.requests import Asked
+from nova.notifications.messages import NOTIFIED_COLUMNS, NotificationBuilder, publisher
+from nova.notifications.requests import SchedulerQuery
 from nova.objects.action import Failure
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
 from nova.objects.instance import Fault, Instance, without_seals
@@ -81,7 +81,7 @@ class ConductorControl:
     # Who writes the server, as it is told.
     saved_by: str = ""
     # What schedulers were asked: it is told with what comes of it.
-    asked: list[Asked] = dataclasses.field(default_factory=list)
+    asked: list[SchedulerQuery] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._was = (self.instance.vm_state, self.instance.task_state)
@@ -130,10 +130,10 @@ class ConductorControl:
                              created=clock.now()))
 
     def select(self, spec: RequestSpec) -> list[list[Selection]]:
-        asked = Asked(msgspec.structs.replace(spec))
+        asked = SchedulerQuery(msgspec.structs.replace(spec))
         self.asked.append(asked)
         chosen = self.core.scheduler.select(self.ctx, spec)
-        asked.found = True
+        asked.succeeded = True
         return chosen
 
     def group_hosts(self, spec: RequestSpec) -> None:
@@ -341,9 +341,9 @@ class ConductorControl:
 
     def _tell_changes(self, connection: sa.Connection, values: dict[str, Any]) -> None:
         outbox = self.core.outbox
-        if outbox.updates and not SHOWN.isdisjoint(values):
+        if outbox.updates and not NOTIFIED_COLUMNS.isdisjoint(values):
             by = self.saved_by or publisher("nova-conductor", CONF.host)
-            outbox.write(connection, Teller(outbox.settings, self.ctx).changed(
+            outbox.write(connection, NotificationBuilder(outbox.settings, self.ctx).updated(
                 self.instance, by, self._was, outbox.updates))
 
     def after_commit(self) -> None:

@@ -30,7 +30,7 @@ from nova.conf import CONF
 from nova.db import actions, servers
 from nova.db.sql import clock
 from nova.notifications.messages import publisher
-from nova.notifications.requests import Asked
+from nova.notifications.requests import SchedulerQuery
 from nova.objects.action import Action
 from nova.objects.base import new_uuid
 from nova.objects.instance import Instance
@@ -144,7 +144,7 @@ class Engine:
             ConductorControl(self.core, ctx, runs[0].instance).group_hosts(spec)
             with tracing.span("conductor place together", ctx, servers=len(runs)):
                 chosen = self.core.scheduler.select(ctx, spec)
-            runs[0].asked.append(Asked(spec, found=True))
+            runs[0].asked.append(SchedulerQuery(spec, succeeded=True))
             planned = Counter(candidates[0].host for candidates in chosen)
             for run, candidates in zip(runs, chosen, strict=True):
                 data = run.operation.data

@@ -9,7 +9,7 @@ import msgspec
 from nova import exception
 from nova.db import services
 from nova.db.sql import clock
-from nova.notifications.requests import Asked
+from nova.notifications.requests import SchedulerQuery
 from nova.objects.action import Action, Event, Failure
 from nova.objects.instance import Instance
 from nova.objects.volume import journal_without_seals
@@ -29,7 +29,7 @@ class Run:
         self.instance = instance
         self.journal: Journal = journal(action)
         # What schedulers were asked, and nobody was told yet.
-        self.asked: list[Asked] = []
+        self.asked: list[SchedulerQuery] = []
         self.own: Operation = _operation(action.operation or "", instance, self.journal.data)
         self.operation: Operation = self.own
         if self.journal.inherited:

@@ -19,9 +19,16 @@ from nova.conf import CONF
 from nova.db.sql import clock
 from nova.exception import HostDown
 from nova.notifications import requests, versioned
-from nova.notifications.messages import Happened, Teller, publisher
-from nova.notifications.parts import FATAL, MOMENTS, PARTS, UNPLACED, Moment, Part
-from nova.notifications.requests import Asked
+from nova.notifications.messages import NotificationBuilder, ServerEvent, publisher
+from nova.notifications.operation_events import (
+    FATAL_WITHOUT_HOST,
+    NO_HOST_TASKS,
+    PHASED_EVENTS,
+    SINGLE_EVENTS,
+    PhasedEvent,
+    SingleEvent,
+)
+from nova.notifications.requests import SchedulerQuery
 from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.instance import Instance
@@ -38,7 +45,7 @@ class Notice:
     """What one transaction has to tell. ``told``: the events that are open after it, each with its publisher."""
 
     told: dict[str, str]
-    happened: list[Happened] = dataclasses.field(default_factory=list)
+    happened: list[ServerEvent] = dataclasses.field(default_factory=list)
     caught: Caught | None = None
     asked: list[Sought] = dataclasses.field(default_factory=list)
     unplaced: Unplaced | None = None
@@ -46,7 +53,7 @@ class Notice:
     def write(self, outbox: Outbox, connection: sa.Connection, ctx: context.RequestContext) -> None:
         """After the server was written: its messages say how it is then."""
         if self.happened or self.caught or self.asked or self.unplaced:
-            teller = Teller(outbox.settings, ctx)
+            teller = NotificationBuilder(outbox.settings, ctx)
             outbox.write(connection, [*(each for what in self.asked for each in what.messages(teller)),
                                       *(self.unplaced.messages(teller) if self.unplaced else ()),
                                       *(self.caught.messages(teller) if self.caught else ()),
@@ -62,7 +69,7 @@ class Caught:
     instance_uuid: str
     failure: Failure
 
-    def messages(self, teller: Teller) -> list[Notification]:
+    def messages(self, teller: NotificationBuilder) -> list[Notification]:
         args = {"instance_uuid": self.instance_uuid, "step": self.step}
         return teller.resource("compute.exception", self.instance_uuid, versioned.failure(self.failure), self.step,
                                {"exception": self.failure.message, "args": args}, publisher(_COMPUTE, self.host))
@@ -72,12 +79,12 @@ class Caught:
 class Sought:
     """Schedulers were asked for hosts: a request that they found none for has no end."""
 
-    asked: Asked
+    asked: SchedulerQuery
     instance: Instance
 
-    def messages(self, teller: Teller) -> list[Notification]:
+    def messages(self, teller: NotificationBuilder) -> list[Notification]:
         spec, of = self.asked.spec, self.instance
-        return [each for phase in ("start", *(["end"] if self.asked.found else []))
+        return [each for phase in ("start", *(["end"] if self.asked.succeeded else []))
                 for name in (f"scheduler.select_destinations.{phase}",)
                 for each in teller.resource(
                     name, of.uuid, requests.request(spec, of), name,
@@ -94,7 +101,7 @@ class Unplaced:
     state: str
     failure: Failure
 
-    def messages(self, teller: Teller) -> list[Notification]:
+    def messages(self, teller: NotificationBuilder) -> list[Notification]:
         given = (self.spec, self.instance, self.state, self.failure)
         return teller.resource(
             f"compute_task.{self.method}.error", self.instance.uuid, requests.task(*given),
@@ -123,7 +130,7 @@ def superseded(outbox: Outbox, run: Run, failure: Failure) -> Notice:
 def accepted(outbox: Outbox, operation: Operation, instance: Instance) -> Notice:
     if not outbox.on:
         return Notice({})
-    return Notice({}, [_moment(each, instance) for each in MOMENTS.get(operation.name, ()) if not each.after])
+    return Notice({}, [_moment(each, instance) for each in SINGLE_EVENTS.get(operation.name, ()) if not each.after])
 
 
 class _Passage:
@@ -133,7 +140,7 @@ class _Passage:
         self.run, self.before, self.to, self.failure = run, before, to, failure
         self.failing = failure is not None or run.action.undoing
         self.data: Any = run.own.data
-        parts = [part for part in PARTS.get(run.own.name, ()) if not part.when or getattr(self.data, part.when)]
+        parts = [part for part in PHASED_EVENTS.get(run.own.name, ()) if not part.when or getattr(self.data, part.when)]
         self.forwards = [part for part in parts if not part.undo]
         self.backwards = [part for part in parts if part.undo]
         self._order = {step.name: index for index, step in enumerate(run.own.steps)}
@@ -167,14 +174,14 @@ class _Passage:
     def _unplaced(self) -> Unplaced | None:
         """A failed search is told unless the operation goes on with another host."""
         failure, step, run = self.failure, self.before, self.run
-        method = UNPLACED.get(run.own.name)
+        method = NO_HOST_TASKS.get(run.own.name)
         if failure is None or step is None or not step.asks_scheduler or not method or not run.action.undoing:
             return None
         return Unplaced(method, self.data.spec, run.instance,
-                        states.ERROR if run.own.name in FATAL else run.instance.vm_state,
+                        states.ERROR if run.own.name in FATAL_WITHOUT_HOST else run.instance.vm_state,
                         run.journal.failure or failure)
 
-    def _begun_here(self) -> list[Part]:
+    def _begun_here(self) -> list[PhasedEvent]:
         """Parts that a step of the conductor has begun: that is told when it has ended, for nobody is told of its
         beginning."""
         before = self.before
@@ -182,13 +189,13 @@ class _Passage:
             return []
         return [part for part in self.forwards if self._covers(part, before) and (part.fails or not self.failing)]
 
-    def _covers(self, part: Part, step: Step | None) -> bool:
+    def _covers(self, part: PhasedEvent, step: Step | None) -> bool:
         if step is None:
             return False
         last = self._order[part.last] if part.last else len(self._order)
         return self._order[part.first] <= self._order[step.name] <= last
 
-    def _begin(self, parts: Sequence[Part], ordered: bool = False) -> None:
+    def _begin(self, parts: Sequence[PhasedEvent], ordered: bool = False) -> None:
         """``ordered``: a host was told to do it."""
         for part in parts:
             if part.event not in self._notice.told:
@@ -197,27 +204,27 @@ class _Passage:
                 self._notice.told[part.event] = by
                 self._happened(part, "start", None)
 
-    def _end(self, part: Part, phase: str) -> None:
+    def _end(self, part: PhasedEvent, phase: str) -> None:
         if phase == "end" or part.fails:
             self._happened(part, phase, (self.failure or self.run.journal.failure) if phase == "error" else None)
         del self._notice.told[part.event]
 
-    def _happened(self, part: Part, phase: str, failure: Failure | None) -> None:
+    def _happened(self, part: PhasedEvent, phase: str, failure: Failure | None) -> None:
         instance = self.run.instance
         more = part.fields(self.data, instance) if part.fields else {}
         self._notice.happened.append(
-            Happened(part.event, phase, self._notice.told[part.event], instance, failure, more))
+            ServerEvent(part.event, phase, self._notice.told[part.event], instance, failure, more))
 
     def _tell_moments(self, before: Step) -> None:
         self._notice.happened += [
-            _moment(each, self.run.instance) for each in MOMENTS.get(self.run.own.name, ())
+            _moment(each, self.run.instance) for each in SINGLE_EVENTS.get(self.run.own.name, ())
             if each.after == before.name and (not each.when or getattr(self.data, each.when))]
 
 
-def _moment(of: Moment, instance: Instance) -> Happened:
+def _moment(of: SingleEvent, instance: Instance) -> ServerEvent:
     if of.binary != _COMPUTE:
-        return Happened(of.event, "", publisher(of.binary, CONF.host), instance)
+        return ServerEvent(of.event, "", publisher(of.binary, CONF.host), instance)
     now = clock.now()
     _begin, begun = audit_period(CONF.instance_usage_audit_period, now)
-    return Happened(of.event, "", publisher(_COMPUTE, instance.host), instance, more={
+    return ServerEvent(of.event, "", publisher(_COMPUTE, instance.host), instance, more={
         "audit_period": versioned.audit_period(begun, now)})

@@ -14,7 +14,7 @@ from nova.conductor.feeds.outbox import Outbox
 from nova.conf import CONF
 from nova.db import outbox
 from nova.db.sql import clock
-from nova.notifications.parts import MOMENTS, PARTS
+from nova.notifications.operation_events import PHASED_EVENTS, SINGLE_EVENTS
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.notification import Notification
 from nova.operations import REGISTRY
@@ -189,7 +189,7 @@ def test_of_messages_that_are_too_old_or_too_many_the_oldest_are_dropped_and_a_w
 
 # --- the table of parts -------------------------------------------------------------------------------------
 def test_the_parts_name_operations_and_steps_that_there_are():
-    for name, parts in [*PARTS.items(), *MOMENTS.items()]:
+    for name, parts in [*PHASED_EVENTS.items(), *SINGLE_EVENTS.items()]:
         operation = REGISTRY[name]
         for part in parts:
             for step in filter(None, (getattr(part, "first", ""), getattr(part, "last", ""),
@@ -201,7 +201,7 @@ def test_the_parts_name_operations_and_steps_that_there_are():
 
 def test_no_part_begins_or_ends_in_the_middle_of_what_a_host_is_ordered_at_once():
     """A host tells of the end of an order, not of each step."""
-    for name, parts in PARTS.items():
+    for name, parts in PHASED_EVENTS.items():
         steps = REGISTRY[name].steps
         order = {step.name: index for index, step in enumerate(steps)}
         for part in parts:
@@ -216,7 +216,7 @@ def test_no_part_begins_or_ends_in_the_middle_of_what_a_host_is_ordered_at_once(
 def test_every_operation_is_told_or_is_known_not_to_be():
     silent = {"reset_state", "change_password", "resume_on_boot", "create_volume_image", "volume_snapshot_create",
               "volume_snapshot_delete", "extend_volume"}
-    assert set(REGISTRY) - set(PARTS) == silent
+    assert set(REGISTRY) - set(PHASED_EVENTS) == silent
 
 
 def test_a_message_that_a_broker_never_takes_is_in_the_way_of_its_own_lane_alone(core, sender, broker):
