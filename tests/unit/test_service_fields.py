@@ -1,4 +1,4 @@
-"""Each field of the responses of Neutron and Cinder, and of the ports that Nova sends, is used, refused or listed.
+"""Fields of the responses of Neutron and Cinder, and of ports that Nova sends: all are used, refused or listed.
 
 tests/data/service_fields.json lists the fields, with a reason for each field that is not used.
 """

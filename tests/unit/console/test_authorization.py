@@ -1,4 +1,4 @@
-"""Which requests have a token, and which web pages may connect."""
+"""Tokens in requests, and origins of web pages that may connect."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from nova.console.authorization import ConnectionDenied, ConnectionRequest, chec
 TOKEN = "0a1b2c3d-1111-4222-8333-444455556666"
 
 
-def asked(path="/", **headers):
+def request_of(path="/", **headers):
     return ConnectionRequest(path, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
@@ -16,7 +16,7 @@ def asked(path="/", **headers):
     ("/", f"theme=dark; token={TOKEN}"), (f"/?token={TOKEN}", "token=x"),
 ])
 def test_the_token_is_in_the_query_or_else_in_a_cookie(path, cookie):
-    assert asked(path, cookie=cookie).token == TOKEN
+    assert request_of(path, cookie=cookie).token == TOKEN
 
 
 @pytest.mark.parametrize(("path", "cookie"), [
@@ -26,7 +26,7 @@ def test_the_token_is_in_the_query_or_else_in_a_cookie(path, cookie):
 ])
 def test_nothing_else_is_a_token(path, cookie):
     with pytest.raises(ConnectionDenied):
-        assert asked(path, cookie=cookie).token
+        assert request_of(path, cookie=cookie).token
 
 
 @pytest.mark.parametrize(("origin", "host", "url"), [
@@ -38,7 +38,7 @@ def test_nothing_else_is_a_token(path, cookie):
     ("https://consoles.example", "consoles.example", "wss://x/"),
 ])
 def test_own_pages_and_allowed_ones_connect(origin, host, url):
-    check_origin(asked(origin=origin, host=host), ["dashboard.example"], url)
+    check_origin(request_of(origin=origin, host=host), ["dashboard.example"], url)
 
 
 @pytest.mark.parametrize(("origin", "host", "url"), [
@@ -53,9 +53,9 @@ def test_own_pages_and_allowed_ones_connect(origin, host, url):
 ])
 def test_all_other_pages_do_not(origin, host, url):
     with pytest.raises(ConnectionDenied):
-        check_origin(asked(origin=origin, host=host), [], url)
+        check_origin(request_of(origin=origin, host=host), [], url)
 
 
 def test_a_proxy_in_front_says_how_the_browser_came():
-    request = asked(origin="http://consoles.example", host="consoles.example", x_forwarded_proto="https")
+    request = request_of(origin="http://consoles.example", host="consoles.example", x_forwarded_proto="https")
     check_origin(request, [], "https://x/")

@@ -26,9 +26,9 @@ def web(tmp_path):
     ("/core/rfb.js", "text/javascript; charset=utf-8", b"export {}"),
     ("/core/a%20b.css", "text/css; charset=utf-8", b"p {}"),
 ])
-def test_a_page_has_its_type_and_tells_nobody_its_url(web, path, kind, content):
-    status, headers, found = pages.read(web, path)
-    assert (status, found) == (200, content)
+def test_a_page_has_its_content_type_and_sends_no_referrer(web, path, kind, content):
+    status, headers, body = pages.read(web, path)
+    assert (status, body) == (200, content)
     assert headers["Content-Type"] == kind
     assert headers["Referrer-Policy"] == "no-referrer"
     assert headers["X-Content-Type-Options"] == "nosniff"
@@ -37,7 +37,7 @@ def test_a_page_has_its_type_and_tells_nobody_its_url(web, path, kind, content):
 @pytest.mark.parametrize("path", [
     "/", "/core", "/core/", "/none.html", "/../secret.txt", "/%2e%2e/secret.txt", "/core/../../secret.txt", "/out",
     "/..%2fsecret.txt", "/%00", "/../website/x.html", "/" + "x" * 5000, "*", "", "http://[/"])
-def test_nothing_else_is_found(web, path):
+def test_other_paths_are_not_found(web, path):
     status, _headers, content = pages.read(web, path)
     assert (status, content) == (404, b"There is no such page.\n")
 

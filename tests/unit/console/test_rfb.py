@@ -79,7 +79,7 @@ def test_a_browser_that_takes_what_was_not_offered_is_sent_away():
     assert (host, str(error)) == (VERSION, "the browser chose a security type that was not offered")
 
 
-def test_a_refusal_of_the_host_is_told_in_the_log_without_its_control_characters():
+def test_the_log_shows_the_refusal_of_a_host_without_control_characters():
     *_heard, error = negotiated(VERSION + b"\x00" + struct.pack("!I", 9) + b"full\nup\x1b!", VERSION)
     assert str(error) == r"the host refused the connection: full\nup\x1b!"
 

@@ -13,8 +13,8 @@ from nova.console.streams import BrowserStream
 from nova.objects.console import SERIAL, Console, ConsoleAddress
 
 
-def test_a_browser_that_is_gone_is_noticed_though_the_host_takes_nothing():
-    """Its guest does not read its serial port; the one after it would never get there."""
+def test_a_closed_browser_connection_ends_the_session_while_the_host_does_not_read():
+    """A guest that does not read its serial port must not block the next client of the console."""
     async def run():
         with socket.create_server(("127.0.0.1", 0)) as listening:
             console = Console(

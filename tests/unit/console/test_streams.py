@@ -9,7 +9,7 @@ from nova.console import streams
 from nova.console.streams import connect
 
 
-def test_a_host_that_takes_nothing_does_not_keep_its_connection(monkeypatch):
+def test_the_connection_of_a_host_that_does_not_read_is_closed(monkeypatch):
     """A guest that does not read its serial port: QEMU lets nobody else in before this connection has ended."""
     monkeypatch.setattr(streams, "LINGER", 0.2, raising=False)
 
@@ -21,16 +21,16 @@ def test_a_host_that_takes_nothing_does_not_keep_its_connection(monkeypatch):
         await asyncio.sleep(0)
         host.close()
         with qemu:
-            look = select.poll()
-            look.register(qemu, select.POLLRDHUP)
-            assert await asyncio.to_thread(look.poll, 10_000), "it is still there"
+            poller = select.poll()
+            poller.register(qemu, select.POLLRDHUP)
+            assert await asyncio.to_thread(poller.poll, 10_000), "the connection is still open"
         writing.cancel()
         await asyncio.gather(writing, return_exceptions=True)
 
     asyncio.run(run())
 
 
-def test_names_of_which_nobody_answers_hold_up_no_address(monkeypatch):
+def test_names_that_do_not_resolve_do_not_block_addresses(monkeypatch):
     answers, real = threading.Event(), socket.getaddrinfo
 
     def resolve(host, *others, **options):
@@ -49,7 +49,7 @@ def test_names_of_which_nobody_answers_hold_up_no_address(monkeypatch):
                     (await connect("127.0.0.1", port, [])).close()
             finally:
                 answers.set()
-                for found in await asyncio.gather(*names, return_exceptions=True):
-                    found.close()
+                for stream in await asyncio.gather(*names, return_exceptions=True):
+                    stream.close()
 
     asyncio.run(run())

@@ -41,7 +41,7 @@ def options(ours):
 
 
 class Qemu:
-    """What QEMU does with vnc_tls_x509_verify, up to the result; ``client``: the certificate that it was shown."""
+    """A VNC server like QEMU with vnc_tls_x509_verify. ``client``: the certificate of the client."""
 
     def __init__(self, trusts, pair, version=b"\x00\x02", subtypes=(260,), accepts=b"\x01"):
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -82,7 +82,7 @@ class BrowserStream:
 
 
 def reached(qemu):
-    """What comes from the host behind its handshake; raises what the proxy's side does."""
+    """Return the data that the host sends after the handshake, or raise the exception of the proxy."""
     async def run():
         server = await asyncio.start_server(qemu.serve, "127.0.0.1", 0)
         host = HostStream(*await asyncio.open_connection("127.0.0.1", server.sockets[0].getsockname()[1]))
@@ -99,7 +99,7 @@ def test_the_host_is_reached_by_tls_with_both_certificates(ours):
     assert qemu.client["subject"][0][0][1] == "proxy"
 
 
-def test_a_host_that_others_vouch_for_is_not_spoken_to(ours, others):
+def test_a_host_with_a_certificate_of_another_ca_is_rejected(ours, others):
     with pytest.raises(ssl.SSLError):
         reached(Qemu(ours, others.issue("host")))
 
@@ -110,7 +110,7 @@ def test_a_host_that_others_vouch_for_is_not_spoken_to(ours, others):
     ({"subtypes": ()}, "subtypes ()"),
     ({"accepts": b"\x00"}, "refused X509None"),
 ])
-def test_what_is_not_x509_without_a_password_is_refused(ours, how, why):
+def test_other_subtypes_than_x509none_are_rejected(ours, how, why):
     with pytest.raises(rfb.HandshakeFailed) as failed:
         reached(Qemu(ours, ours.issue("host"), **how))
     assert why in str(failed.value)
@@ -119,13 +119,13 @@ def test_what_is_not_x509_without_a_password_is_refused(ours, how, why):
 @pytest.mark.parametrize(("name", "value"), [
     ("vencrypt_ca_certs", None), ("vencrypt_ca_certs", "/none"), ("vencrypt_client_key", None),
     ("vencrypt_client_cert", "/none")])
-def test_certificates_that_cannot_be_used_are_named_at_the_start(name, value):
+def test_the_error_at_the_start_names_invalid_certificates(name, value):
     CONF.set_override(name, value, group="vnc")
     with pytest.raises(exception.InvalidInput, match="vencrypt_"):
         security_schemes(["none", "vencrypt"])
 
 
-def test_what_somebody_says_in_the_clear_before_tls_is_not_taken_for_the_hosts(ours):
-    """Whoever is between puts it behind the last answer before TLS."""
+def test_plain_text_sent_before_tls_is_discarded(ours):
+    """A man in the middle appends the bytes to the last response before TLS."""
     assert reached(Qemu(ours, ours.issue("host"), accepts=b"\x01" + b"a screen of others")) == (
         struct.pack("!I", 0) + b"in secret")

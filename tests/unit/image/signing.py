@@ -22,7 +22,7 @@ def rsa_key() -> rsa.RSAPrivateKey:
 
 def certificate(key: Key, name: str, issuer: Key | None = None, issuer_name: str = "", authority: bool = False,
                 days: int = 1) -> x509.Certificate:
-    """Of ``key``, for ``days`` (negative: it is over), signed by ``issuer`` (None: itself)."""
+    """Return a certificate of ``key``, valid for ``days`` (negative: expired), signed by ``issuer`` (None: itself)."""
     def named(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
 
@@ -38,7 +38,7 @@ def certificate(key: Key, name: str, issuer: Key | None = None, issuer_name: str
 
 
 def put(place: pathlib.Path, name: str, made: x509.Certificate) -> str:
-    """Into the directory of certificates, under this id."""
+    """Write a certificate with this id to the directory of certificates."""
     place.mkdir(exist_ok=True)
     (place / f"{name}.pem").write_bytes(made.public_bytes(Encoding.PEM))
     return name

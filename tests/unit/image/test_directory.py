@@ -54,14 +54,14 @@ def test_what_an_upload_that_was_cut_short_had_written_goes_with_the_next_word_a
     assert names == ({"i1", "i1.json"} if end == "upload" else set())
 
 
-def test_an_added_image_is_known_and_downloaded(store, source, tmp_path):
+def test_an_added_image_is_shown_and_downloaded(store, source, tmp_path):
     added = store.add(source, Image(id="i1", name="cirros", disk_format="qcow2", visibility="public"))
     assert (added.size, added.status) == (4000, "active")
     assert added.checksum == hashlib.md5(b"data" * 1000, usedforsecurity=False).hexdigest()
     assert store.show(OTHER, "i1", TOKEN) == added
-    told = []
-    store.download(OTHER, "i1", str(tmp_path / "out"), told.append)
-    assert told == [4000]
+    sizes = []
+    store.download(OTHER, "i1", str(tmp_path / "out"), sizes.append)
+    assert sizes == [4000]
     assert (tmp_path / "out").read_bytes() == b"data" * 1000
 
 
@@ -73,11 +73,11 @@ def test_files_are_for_nova_alone(store, source, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
-def test_whoever_adds_an_image_the_services_can_read_it(store, source, tmp_path):
+def test_services_can_read_an_image_that_root_adds(store, source, tmp_path):
     os.chown(tmp_path, 65534, 65534)
     store.add(source, Image(id="i1"))
-    found = [tmp_path / "images", *(tmp_path / "images").iterdir()]
-    assert {(path.stat().st_uid, path.stat().st_gid) for path in found} == {(65534, 65534)}
+    paths = [tmp_path / "images", *(tmp_path / "images").iterdir()]
+    assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {(65534, 65534)}
 
 
 def test_adding_again_replaces(store, source):
@@ -225,22 +225,22 @@ def test_the_images_of_a_project_have_so_many_bytes(store, tmp_path, quota):
 
 def test_properties_that_are_set_during_an_upload_leave_the_image_its_data(store, source, monkeypatch):
     store.create(ADMIN, Image(id="i1", owner="p1"))
-    save, told = store._save, threading.Event()
+    save, reached = store._save, threading.Event()
 
     def slowly(image):
         if threading.current_thread() is not threading.main_thread():
-            told.set()
+            reached.set()
             time.sleep(0.3)
         save(image)
 
     monkeypatch.setattr(store, "_save", slowly)
     setting = threading.Thread(target=store.set_properties, args=(OWNER, "i1", {"a": "1"}, False, TOKEN))
     setting.start()
-    assert told.wait(10)
+    assert reached.wait(10)
     store.upload(ADMIN, "i1", source, "raw")
     setting.join()
-    found = store.show(OWNER, "i1", TOKEN)
-    assert (found.status, found.properties) == ("active", {"a": "1"})
+    shown = store.show(OWNER, "i1", TOKEN)
+    assert (shown.status, shown.properties) == ("active", {"a": "1"})
 
 
 def test_data_of_an_image_that_is_deleted_meanwhile_do_not_stay(store, source, tmp_path, monkeypatch):
@@ -248,9 +248,9 @@ def test_data_of_an_image_that_is_deleted_meanwhile_do_not_stay(store, source, t
     copy = directory._copy
 
     def copied(*paths):
-        found = copy(*paths)
+        result = copy(*paths)
         store.delete(ADMIN, "i1")
-        return found
+        return result
 
     monkeypatch.setattr(directory, "_copy", copied)
     with pytest.raises(exception.ImageNotFound):
@@ -263,7 +263,7 @@ def test_data_of_an_image_that_is_deleted_meanwhile_do_not_stay(store, source, t
 def test_a_shared_image_is_its_members_too_and_only_its_owner_changes_it(store):
     store.create(ADMIN, Image(id="i1", owner="p1", visibility="shared", members=["p2"]))
     assert store.show(OTHER, "i1", TOKEN).id == "i1"
-    assert [each.id for each in store.index(OTHER, {}, token=TOKEN)] == ["i1"]
+    assert [image.id for image in store.index(OTHER, {}, token=TOKEN)] == ["i1"]
     with pytest.raises(exception.ImageNotAuthorized):
         store.delete(OTHER, "i1", TOKEN)
     with pytest.raises(exception.ImageNotFound):

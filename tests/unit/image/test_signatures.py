@@ -58,8 +58,8 @@ def certificates(place: pathlib.Path) -> dict[str, Any]:
         "stranger": signing.certificate(stranger, "stranger", authority=True),
         "late": signing.certificate(late, "late", root, "root", days=-1),
     }
-    for name, found in made.items():
-        signing.put(place / "certificates", name, found)
+    for name, certificate in made.items():
+        signing.put(place / "certificates", name, certificate)
     return {"root": root, "signer": signer, "stranger": stranger, "late": late}
 
 
@@ -73,26 +73,27 @@ def refusal(properties: dict[str, str], *trusted: str) -> str:
     return refused.value.message
 
 
-def test_what_is_signed_by_whom_is_trusted_is_verified(certificates: dict[str, Any], place: pathlib.Path) -> None:
-    found = image(signing.signed(DATA, certificates["signer"], "signer"))
-    found.certificate = signatures.certificate_of(CTX, found, ["root"])
+def test_an_image_signed_with_a_trusted_certificate_is_verified(certificates: dict[str, Any],
+                                                                    place: pathlib.Path) -> None:
+    signed_image = image(signing.signed(DATA, certificates["signer"], "signer"))
+    signed_image.certificate = signatures.certificate_of(CTX, signed_image, ["root"])
     (place / "data").write_bytes(DATA)
-    signatures.verify(found, str(place / "data"))
+    signatures.verify(signed_image, str(place / "data"))
     (place / "data").write_bytes(DATA[:-1] + b"x")
     with pytest.raises(exception.ImageUnacceptable, match="i1 is unacceptable: its signature does not match"):
-        signatures.verify(found, str(place / "data"))
+        signatures.verify(signed_image, str(place / "data"))
 
 
 def test_elliptic_curves_too(certificates: dict[str, Any], place: pathlib.Path) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
     signing.put(place / "certificates", "curve", signing.certificate(key, "curve", certificates["root"], "root"))
-    found = image(signing.signed(DATA, key, "curve"))
-    found.certificate = signatures.certificate_of(CTX, found, ["root", "stranger"])
+    signed_image = image(signing.signed(DATA, key, "curve"))
+    signed_image.certificate = signatures.certificate_of(CTX, signed_image, ["root", "stranger"])
     (place / "data").write_bytes(DATA)
-    signatures.verify(found, str(place / "data"))
+    signatures.verify(signed_image, str(place / "data"))
 
 
-def test_what_is_not_signed_by_whom_is_trusted_is_refused(certificates: dict[str, Any]) -> None:
+def test_an_image_not_signed_with_a_trusted_certificate_is_rejected(certificates: dict[str, Any]) -> None:
     good = signing.signed(DATA, certificates["signer"], "signer")
     untrusted = "does not come from one that is trusted"
     assert "not signed" in refusal({}, "root")
@@ -108,13 +109,13 @@ def test_what_is_not_signed_by_whom_is_trusted_is_refused(certificates: dict[str
     assert "certificate's type of key" in refusal({**good, "img_signature_key_type": "ECC_SECP384R1"}, "root")
 
 
-def test_certificates_that_sign_one_another_in_a_circle_end_nowhere(certificates: dict[str, Any],
+def test_a_loop_of_issuers_is_rejected(certificates: dict[str, Any],
                                                                     place: pathlib.Path) -> None:
-    one, other = signing.rsa_key(), signing.rsa_key()
-    for name, key, issuer, issuer_name in (("one", one, other, "other"), ("other", other, one, "one")):
+    first, other = signing.rsa_key(), signing.rsa_key()
+    for name, key, issuer, issuer_name in (("first", first, other, "other"), ("other", other, first, "first")):
         signing.put(place / "certificates", name,
                     signing.certificate(key, name, issuer, issuer_name, authority=True))
-    assert "does not come" in refusal(signing.signed(DATA, one, "one"), "one", "other", "root")
+    assert "does not come" in refusal(signing.signed(DATA, first, "first"), "first", "other", "root")
 
 
 def test_the_operator_says_who_is_trusted_where_the_request_does_not(certificates: dict[str, Any],
@@ -152,10 +153,10 @@ def test_a_host_keeps_what_was_verified_apart_and_nothing_that_was_not(certifica
     driver.needs_images = True  # type: ignore[misc]
     machine = Machine(name="h1", driver=driver, network=NoNetwork(), images=lambda: store, cache=ImageCache())
 
-    def fetched(found: Image) -> str | None:
+    def fetched(base: Image) -> str | None:
         instance = Instance(uuid=new_uuid(), project_id="p", user_id="u", display_name="n", hostname="n",
                             flavor=Flavor(flavorid="f", name="f", memory_mb=1, vcpus=1), created_at=utcnow(),
-                            image=found, image_ref="i1")
+                            image=base, image_ref="i1")
         job: Any = types.SimpleNamespace(ctx=CTX, cancelled=None,
                                          order=types.SimpleNamespace(instance=instance, rules=RuleSet()))
         return StepHost(machine, job, lambda changes, values: None).disks().root

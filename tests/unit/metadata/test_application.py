@@ -25,11 +25,11 @@ class Conductor:
 
     def __init__(self):
         self.instance = make()
-        self.asked = 0
+        self.queries = 0
         self.error = None
 
     def by_address(self, ctx, network_id, address):
-        self.asked += 1
+        self.queries += 1
         if self.error:
             raise self.error
         if (network_id, address) != ("n1", "10.0.0.5"):
@@ -37,7 +37,7 @@ class Conductor:
         return self.instance
 
     def get(self, ctx, uuid):
-        self.asked += 1
+        self.queries += 1
         if uuid != self.instance.uuid:
             raise exception.InstanceNotFound(instance_id=uuid)
         return self.instance
@@ -93,9 +93,9 @@ def test_a_guest_reads_its_own_documents(app):
     assert guest(app, "/openstack/latest/meta_data.json")[2]["Content-Type"] == "application/json"
 
 
-def test_the_root_asks_nobody(app, conductor):
+def test_the_root_needs_no_rpc(app, conductor):
     assert guest(app, "/", REMOTE_ADDR="10.0.0.99")[0] == 200
-    assert conductor.asked == 0
+    assert conductor.queries == 0
 
 
 def test_unknown_paths_and_guests(app):
@@ -110,10 +110,10 @@ def test_head_has_the_length_and_no_body(app):
     assert (status, body, headers["Content-Length"]) == (200, "", "17")
 
 
-def test_the_conductor_is_asked_once_in_a_while(app, conductor, clock):
+def test_the_conductor_is_queried_again_after_the_cache_expires(app, conductor, clock):
     for _ in range(3):
         guest(app, "/latest/meta-data/hostname")
-    assert conductor.asked == 1
+    assert conductor.queries == 1
     conductor.instance = make(hostname="renamed")
     clock.now += 16
     assert guest(app, "/latest/meta-data/hostname")[1] == "renamed.novalocal"
@@ -122,10 +122,10 @@ def test_the_conductor_is_asked_once_in_a_while(app, conductor, clock):
 def test_strangers_cannot_flood_the_bus(app, conductor, clock):
     for _ in range(5):
         guest(app, "/latest", REMOTE_ADDR="10.0.0.99")
-    assert conductor.asked == 1
+    assert conductor.queries == 1
     clock.now += 1.5
     guest(app, "/latest", REMOTE_ADDR="10.0.0.99")
-    assert conductor.asked == 2
+    assert conductor.queries == 2
 
 
 def plugged(records, uuid, address):
@@ -135,7 +135,7 @@ def plugged(records, uuid, address):
         fixed_ips=[FixedIp(address=address, prefix=24)])]))
 
 
-def test_what_is_kept_of_an_address_is_not_told_to_whom_it_belongs_now(conductor, tmp_path):
+def test_cached_metadata_of_an_address_are_not_sent_to_its_next_owner(conductor, tmp_path):
     """The former owner's guest has gone from this host, and the next one asks before the memory ends."""
     records = StateFiles(str(tmp_path))
     app = Application(Instances(conductor, conductor, 15, Clock(), has=records.has_address), MetadataSettings())
@@ -143,7 +143,7 @@ def test_what_is_kept_of_an_address_is_not_told_to_whom_it_belongs_now(conductor
     plugged(records, former.uuid, "10.0.0.5")
     for _ in range(3):
         assert guest(app, "/latest/meta-data/hostname")[1] == "web-one.novalocal"
-    assert conductor.asked == 1
+    assert conductor.queries == 1
     records.delete_guest("n1", former.uuid)
     conductor.instance = make(uuid="22222222-0000-0000-0000-000000000000", hostname="next")
     plugged(records, conductor.instance.uuid, "10.0.0.5")
@@ -157,7 +157,7 @@ def test_a_guest_that_rows_know_no_more_does_not_read_its_successors_documents(c
     plugged(records, "33333333-0000-0000-0000-000000000000", "10.0.0.5")
     for _ in range(5):
         assert guest(app, "/latest/meta-data/hostname")[0] == 404
-    assert conductor.asked <= 2, "nor does it flood the bus"
+    assert conductor.queries <= 2, "the bus is not flooded"
     clock.now += 20
     plugged(records, conductor.instance.uuid, "10.0.0.6")
     assert guest(app, "/latest/meta-data/hostname")[0] == 404
@@ -172,8 +172,8 @@ def test_what_is_plugged_may_be_read_by_a_service_that_is_not_root(conductor, tm
         plugged(StateFiles(str(tmp_path)), conductor.instance.uuid, "10.0.0.5")
     finally:
         os.umask(before)
-    found = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
-    assert set(found.values()) == {0o755, 0o644}, found
+    modes = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert set(modes.values()) == {0o755, 0o644}, modes
 
 
 def test_an_unreachable_conductor_is_a_503_and_a_defect_a_bare_500(app, conductor):

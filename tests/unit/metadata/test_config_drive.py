@@ -1,4 +1,4 @@
-"""What is on a config drive."""
+"""The files on a config drive."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SETTINGS = MetadataSettings(skip_versions=frozenset({"1.0", "2007-01-19", "2007-
 
 
 def test_all_openstack_versions_and_the_last_of_ec2():
-    found = config_drive.files(make(), SETTINGS)
-    assert {name.split("/")[1] for name in found if name.startswith("openstack/")} == {*openstack.VERSIONS, "latest"}
-    assert {name.split("/")[1] for name in found if name.startswith("ec2/")} == {"2009-04-04", "latest"}
-    assert "openstack/latest/password" not in found
-    assert "openstack/2012-08-10/vendor_data.json" not in found
-    assert found["openstack/latest/user_data"] == b"#!/bin/sh\n"
-    assert found["ec2/latest/user-data"] == b"#!/bin/sh\n"
-    assert json.loads(found["ec2/latest/meta-data.json"])["public-keys"] == {"0": {"openssh-key": "ssh-rsa AAAA"}}
+    contents = config_drive.files(make(), SETTINGS)
+    assert {name.split("/")[1] for name in contents if name.startswith("openstack/")} == {*openstack.VERSIONS, "latest"}
+    assert {name.split("/")[1] for name in contents if name.startswith("ec2/")} == {"2009-04-04", "latest"}
+    assert "openstack/latest/password" not in contents
+    assert "openstack/2012-08-10/vendor_data.json" not in contents
+    assert contents["openstack/latest/user_data"] == b"#!/bin/sh\n"
+    assert contents["ec2/latest/user-data"] == b"#!/bin/sh\n"
+    assert json.loads(contents["ec2/latest/meta-data.json"])["public-keys"] == {"0": {"openssh-key": "ssh-rsa AAAA"}}
 
 
 def test_no_user_data_no_file():
@@ -32,9 +32,9 @@ def test_no_user_data_no_file():
 
 
 def test_the_password_and_injected_files():
-    found = config_drive.files(make(personality=[Personality(path="/x", contents="aGk=")]), SETTINGS, "secret")
-    assert json.loads(found["openstack/latest/meta_data.json"])["admin_pass"] == "secret"
-    assert found["openstack/content/0000"] == b"hi"
+    contents = config_drive.files(make(personality=[Personality(path="/x", contents="aGk=")]), SETTINGS, "secret")
+    assert json.loads(contents["openstack/latest/meta_data.json"])["admin_pass"] == "secret"
+    assert contents["openstack/content/0000"] == b"hi"
     without = config_drive.files(make(), SETTINGS)
     assert "admin_pass" not in json.loads(without["openstack/latest/meta_data.json"])
 

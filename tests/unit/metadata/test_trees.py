@@ -37,8 +37,8 @@ def make(**values):
 
 
 def get(path, **values):
-    found = Tree(make(**values), SETTINGS).lookup(path)
-    return None if found is None else found.body.decode()
+    result = Tree(make(**values), SETTINGS).lookup(path)
+    return None if result is None else result.body.decode()
 
 
 def document(path, **values):
@@ -74,7 +74,7 @@ def test_ec2_listings():
     assert "kernel-id" not in listing
 
 
-def test_the_floating_address_is_the_public_one():
+def test_the_floating_address_is_the_public_address():
     vifs = [VIF(id="v", network_id="n", label="l", mac="m", devname="t", floating=address)
             for address in (None, "203.0.113.7")]
     assert get("/latest/meta-data/public-ipv4", network_info=vifs) == "203.0.113.7"
@@ -132,10 +132,10 @@ def test_openstack_documents_by_version():
 
 
 def test_meta_data():
-    found = document("/openstack/latest/meta_data.json", personality=[Personality(path="/etc/x", contents="aGk=")])
-    seed = found.pop("random_seed")
+    result = document("/openstack/latest/meta_data.json", personality=[Personality(path="/etc/x", contents="aGk=")])
+    seed = result.pop("random_seed")
     assert len(base64.b64decode(seed)) == 512
-    assert found == {
+    assert result == {
         "uuid": "2f7f4b1d-9c3c-4f0e-8c3b-6a2d0a7c9d11", "name": "Web One", "hostname": "web-one.novalocal",
         "launch_index": 0, "availability_zone": "nova", "meta": {"role": "web"},
         "public_keys": {"mine": "ssh-rsa AAAA"}, "keys": [{"name": "mine", "type": "ssh", "data": "ssh-rsa AAAA"}],
@@ -152,14 +152,14 @@ def test_meta_data():
     ("2020-10-14", "admin_pass", "dedicated_cpus"),
 ])
 def test_meta_data_grows_with_its_versions(version, absent, present):
-    found = document(f"/openstack/{version}/meta_data.json", admin_pass="secret")
-    assert absent not in found
-    assert present in found
+    result = document(f"/openstack/{version}/meta_data.json", admin_pass="secret")
+    assert absent not in result
+    assert present in result
 
 
 def test_nothing_is_said_of_what_there_is_not():
-    found = document("/openstack/latest/meta_data.json", key=None, metadata={})
-    assert not {"meta", "public_keys", "keys", "files"} & set(found)
+    result = document("/openstack/latest/meta_data.json", key=None, metadata={})
+    assert not {"meta", "public_keys", "keys", "files"} & set(result)
 
 
 def test_untagged_interfaces_are_devices_from_rocky_on():
@@ -170,20 +170,20 @@ def test_untagged_interfaces_are_devices_from_rocky_on():
         {"type": "nic", "bus": "none", "address": "none", "mac": "fa:16:3e:00:00:01", "tags": ["uplink"]}]
 
 
-def test_devices_are_where_their_host_has_told():
+def test_devices_have_the_addresses_that_their_host_reported():
     tagged = make().network_info[0]
     tagged.tag = "uplink"
     disks = [BlockDevice(source="image", boot_index=0, tag="root"),
              BlockDevice(source="blank", tag="scratch"), BlockDevice(source="blank", guest_format="swap"),
              BlockDevice(source="blank", tag="more", disk_bus="usb"),
              BlockDevice(source="volume", destination="volume", volume_id="v9", device_name="/dev/sda", tag="data")]
-    told = [DeviceAddress(device="fa:16:3e:00:00:01", bus="pci", address="0000:00:03.0"),
+    addresses = [DeviceAddress(device="fa:16:3e:00:00:01", bus="pci", address="0000:00:03.0"),
             DeviceAddress(device="root", bus="pci", address="0000:00:04.0"),
             DeviceAddress(device="ephemeral0", bus="ide", address="0:0:0:1"),
             DeviceAddress(device="v9", bus="scsi", address="0:0:0:2")]
-    found = document("/openstack/latest/meta_data.json", network_info=[tagged], block_devices=disks,
-                     device_addresses=told)["devices"]
-    assert {(*device["tags"], device["bus"], device["address"]) for device in found} == {
+    result = document("/openstack/latest/meta_data.json", network_info=[tagged], block_devices=disks,
+                     device_addresses=addresses)["devices"]
+    assert {(*device["tags"], device["bus"], device["address"]) for device in result} == {
         ("uplink", "pci", "0000:00:03.0"), ("root", "pci", "0000:00:04.0"), ("scratch", "ide", "0:0:0:1"),
         ("more", "usb", "none"), ("data", "scsi", "0:0:0:2")}
 
@@ -212,9 +212,9 @@ def test_network_data_of_both_versions():
     vif = make().network_info[0]
     vif.fixed_ips.append(FixedIp(address="fd00::5", version=6, prefix=64, cidr="fd00::/64", gateway="fd00::1",
                                  dns=["fd00::53"], mode="slaac"))
-    found = openstack.network_data([vif])
-    assert [network["type"] for network in found["networks"]] == ["ipv4_dhcp", "ipv6_slaac"]
-    assert [service["address"] for service in found["services"]] == ["9.9.9.9", "fd00::53"]
+    result = openstack.network_data([vif])
+    assert [network["type"] for network in result["networks"]] == ["ipv4_dhcp", "ipv6_slaac"]
+    assert [service["address"] for service in result["services"]] == ["9.9.9.9", "fd00::53"]
     vif.fixed_ips[1].mode = "dhcpv6-stateful"
     assert openstack.network_data([vif])["networks"][1] == {
         "id": "network1", "type": "ipv6_dhcpv6-stateful", "link": "tapv1", "network_id": "n1"}
@@ -243,7 +243,7 @@ def test_injected_files():
     assert get("/openstack/content/0000", personality=[Personality(path="/x", contents="aGk=")]) == "hi"
 
 
-def test_passwords_are_kept_in_chunks():
+def test_passwords_are_stored_in_chunks():
     items = password_items("x" * 600)
     assert [len(items[key]) for key in PASSWORD_KEYS] == [255, 255, 90, 0]
     assert get("/openstack/latest/password", system_metadata=items) == "x" * 600

@@ -44,11 +44,11 @@ def test_configuration():
 
 
 def test_records_survive(tmp_path):
-    kept = StateFiles(str(tmp_path))
+    state = StateFiles(str(tmp_path))
     net = state_files.network_of_vif(vif())
     guest = Guest(uuid="u1", hostname="h", vifs=[vif()], rules=RuleSet(version=3, rules=[FilterRule(protocol="tcp")]))
-    kept.save_network(net)
-    kept.save_guest(net.id, guest)
+    state.save_network(net)
+    state.save_guest(net.id, guest)
     again = StateFiles(str(tmp_path))
     assert again.networks() == [net.id]
     assert again.network(net.id) == net
@@ -56,13 +56,13 @@ def test_records_survive(tmp_path):
     assert again.networks_of("u1") == [net.id]
     again.delete_guest(net.id, "u1")
     again.delete_guest(net.id, "u1")
-    assert kept.guest_ids(net.id) == []
+    assert state.guest_ids(net.id) == []
     again.delete_network(net.id)
-    assert kept.networks() == []
+    assert state.networks() == []
 
 
 def test_a_damaged_record_is_a_guest_without_interfaces(tmp_path):
-    kept = StateFiles(str(tmp_path))
-    kept.save_guest("n1", Guest(uuid="u1"))
+    state = StateFiles(str(tmp_path))
+    state.save_guest("n1", Guest(uuid="u1"))
     (tmp_path / "networks" / "n1" / "instances" / "u1.json").write_text("{")
-    assert [guest.uuid for guest in kept.guests("n1")] == ["u1"]
+    assert [guest.uuid for guest in state.guests("n1")] == ["u1"]

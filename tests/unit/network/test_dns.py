@@ -29,16 +29,18 @@ def names(file: Path, tmp_path: Path) -> DnsRecords:
     return records
 
 
-def west(version: int, gone: bool = False) -> ServedDomain:
-    return ServedDomain(domain="west.test", version=version, gone=gone, names={} if gone else {"a": "203.0.113.1"})
+def west(version: int, deleted: bool = False) -> ServedDomain:
+    names = {} if deleted else {"a": "203.0.113.1"}
+    return ServedDomain(domain="west.test", version=version, gone=deleted, names=names)
 
 
-def conductor(*there: ServedDomain) -> Callable[[dict[str, int]], list[ServedDomain]]:
+def conductor(*domains: ServedDomain) -> Callable[[dict[str, int]], list[ServedDomain]]:
     """Return a query like nova/db/served_names.py: newer domains, and deletions of the others."""
-    def answer(known: dict[str, int]) -> list[ServedDomain]:
-        here = {each.domain for each in there}
-        return [ServedDomain(domain=domain, version=version, gone=True) for domain, version in known.items()
-                if domain not in here] + [each for each in there if each.version > known.get(each.domain, -1)]
+    def answer(versions: dict[str, int]) -> list[ServedDomain]:
+        present = {domain.domain for domain in domains}
+        return [ServedDomain(domain=domain, version=version, gone=True) for domain, version in versions.items()
+                if domain not in present] + [
+                    served for served in domains if served.version > versions.get(served.domain, -1)]
 
     return answer
 
@@ -47,43 +49,44 @@ def update(names: DnsRecords, *domains: ServedDomain) -> None:
     names.update(domains, lambda: None)
 
 
-def poll(names: DnsRecords, *there: ServedDomain) -> None:
-    names.poll(conductor(*there), lambda: None)
+def poll(names: DnsRecords, *domains: ServedDomain) -> None:
+    names.poll(conductor(*domains), lambda: None)
 
 
-@pytest.mark.parametrize("gone", [5, 9])
-def test_a_domain_that_went_and_is_here_again_as_it_was_is_served(names: DnsRecords, file: Path, gone: int) -> None:
-    """The host came back to its zone (5), or the database was restored (9)."""
+@pytest.mark.parametrize("deletion", [5, 9])
+def test_a_deleted_domain_that_returns_with_the_same_version_is_served(
+        names: DnsRecords, file: Path, deletion: int) -> None:
+    """The host returned to its zone (5), or the database was restored (9)."""
     update(names, west(5))
-    update(names, west(gone, gone=True))
+    update(names, west(deletion, deleted=True))
     assert file.read_text() == ""
     poll(names, west(5))
     assert (file.read_text(), names.versions()) == ("203.0.113.1 a.west.test\n", {"west.test": 5})
 
 
-def test_an_answer_that_is_no_news_ends_the_questions(names: DnsRecords) -> None:
+def test_a_query_without_updates_ends_the_poll(names: DnsRecords) -> None:
     update(names, west(9))
-    asked: list[dict[str, int]] = []
+    queries: list[dict[str, int]] = []
 
-    def answer(known: dict[str, int]) -> list[ServedDomain]:
-        asked.append(known)
-        assert len(asked) < 10, "it is asked without end"
+    def answer(versions: dict[str, int]) -> list[ServedDomain]:
+        queries.append(versions)
+        assert len(queries) < 10, "the poll does not end"
         return [west(5)]
 
     names.poll(answer, lambda: None)
-    assert asked == [{"west.test": 9}]
+    assert queries == [{"west.test": 9}]
 
 
-def test_a_word_that_comes_late_brings_no_domain_back(names: DnsRecords, file: Path) -> None:
+def test_a_late_message_does_not_restore_a_deleted_domain(names: DnsRecords, file: Path) -> None:
     update(names, west(5))
-    update(names, west(6, gone=True))
+    update(names, west(6, deleted=True))
     update(names, west(5))
     assert (file.read_text(), names.versions()) == ("", {})
 
 
-def test_what_went_while_it_was_asked_stays_away(names: DnsRecords, file: Path) -> None:
-    def answer(known: dict[str, int]) -> list[ServedDomain]:
-        update(names, west(6, gone=True))
+def test_a_domain_deleted_during_a_poll_stays_deleted(names: DnsRecords, file: Path) -> None:
+    def answer(versions: dict[str, int]) -> list[ServedDomain]:
+        update(names, west(6, deleted=True))
         return [west(5)]
 
     names.poll(answer, lambda: None)

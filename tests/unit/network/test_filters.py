@@ -57,7 +57,7 @@ def test_rules_for_ipv6(rule, text):
     assert ingress.accepted([rule], 6) == [text]
 
 
-def test_a_rule_for_one_version_opens_nothing_for_the_other():
+def test_a_rule_for_ipv4_opens_nothing_for_ipv6_and_vice_versa():
     assert ingress.accepted([FilterRule(sources=["0.0.0.0/0"])], 6) == []
     assert ingress.accepted([FilterRule(sources=["::/0"])], 4) == []
 
@@ -105,5 +105,5 @@ def test_link_addresses_are_pairs_in_the_range():
     assert plumbing.free_link("00000005-0000", {5}, [("x", plumbing.link_addresses(6)[0])]) == 7
 
 
-def test_filters_are_looked_at_every_few_seconds():
+def test_filters_are_verified_every_few_seconds():
     assert 0 < linuxnet.WATCH_INTERVAL <= 5

@@ -1,4 +1,4 @@
-"""What a host asks about the other hosts of its networks, and what it believes."""
+"""Tunnels of a host: requests for the peers of its networks, and updates of peers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Conductor:
     """A conductor that knows the peers of one network."""
 
     def __init__(self):
-        self.asked = []
+        self.requests = []
         self.away = False
         self.peers = Peers(network_id="n1", version=5, hosts={"h1": "192.0.2.1", "h2": "192.0.2.2"})
 
     def present(self, _ctx, host, address, networks, complete=False):
         if self.away:
             raise exception.ServiceUnavailable("away")
-        self.asked.append((host, address, dict(networks), complete))
+        self.requests.append((host, address, dict(networks), complete))
         return [self.peers] if networks.get("n1", self.peers.version) < self.peers.version else []
 
 
@@ -45,37 +45,37 @@ def state_fixture(tmp_path):
 
 @pytest.fixture(name="tunnels")
 def tunnels_fixture(state, conductor):
-    made = Tunnels(state, lambda _network_id: contextlib.nullcontext())
-    made.connect("h1", conductor)
-    return made
+    result = Tunnels(state, lambda _network_id: contextlib.nullcontext())
+    result.connect("h1", conductor)
+    return result
 
 
 def net(state, number=1, vni=7):
-    made = HostNet(id=f"n{number}", bridge="br", cidr="10.0.0.0/24", gateway="10.0.0.1", vni=vni)
-    state.save_network(made)
-    return made
+    result = HostNet(id=f"n{number}", bridge="br", cidr="10.0.0.0/24", gateway="10.0.0.1", vni=vni)
+    state.save_network(result)
+    return result
 
 
-def test_the_first_guest_of_a_network_asks_and_the_next_does_not(tunnels, state, conductor):
+def test_the_peers_of_a_network_are_requested_for_its_first_guest_only(tunnels, state, conductor):
     network = net(state)
     tunnels.up(network)
-    assert conductor.asked == [("h1", "192.0.2.1", {"n1": 0}, False)]
+    assert conductor.requests == [("h1", "192.0.2.1", {"n1": 0}, False)]
     assert state.peers("n1") == conductor.peers
     tunnels.up(network)
-    assert len(conductor.asked) == 1
+    assert len(conductor.requests) == 1
 
 
-def test_a_network_without_tunnels_asks_nobody(tunnels, state, conductor):
+def test_a_network_without_tunnels_sends_no_request(tunnels, state, conductor):
     network = net(state, vni=None)
     tunnels.up(network)
     tunnels.removed(network)
-    assert conductor.asked == []
+    assert conductor.requests == []
     for _time in range(2):
         tunnels.refresh()
-    assert conductor.asked == [("h1", "192.0.2.1", {}, True)], "once, in case that an earlier life had one"
+    assert conductor.requests == [("h1", "192.0.2.1", {}, True)], "once, in case that an earlier process had networks"
 
 
-def test_a_conductor_that_is_away_keeps_no_guest_from_its_network(tunnels, state, conductor):
+def test_networks_are_set_up_while_the_conductor_is_unavailable(tunnels, state, conductor):
     conductor.away = True
     tunnels.up(net(state))
     with pytest.raises(exception.ServiceUnavailable):
@@ -85,18 +85,18 @@ def test_a_conductor_that_is_away_keeps_no_guest_from_its_network(tunnels, state
     assert state.peers("n1") == conductor.peers
 
 
-def test_all_networks_are_told_at_once_with_what_is_known(tunnels, state, conductor):
+def test_all_networks_are_reported_in_a_single_call_with_their_versions(tunnels, state, conductor):
     for number in (1, 2):
         net(state, number)
     state.save_peers(Peers(network_id="n2", version=3))
     net(state, 3, vni=None)
     tunnels.refresh()
-    assert conductor.asked == [("h1", "192.0.2.1", {"n1": 0, "n2": 3}, True)]
+    assert conductor.requests == [("h1", "192.0.2.1", {"n1": 0, "n2": 3}, True)]
     for number in (1, 2):
         state.delete_network(f"n{number}")
     for _time in range(2):
         tunnels.refresh()
-    assert conductor.asked[1:] == [("h1", "192.0.2.1", {}, True)], "the last one has left"
+    assert conductor.requests[1:] == [("h1", "192.0.2.1", {}, True)], "the last network was removed"
 
 
 def test_older_peers_never_replace_newer_ones(tunnels, state, conductor):
@@ -108,12 +108,12 @@ def test_older_peers_never_replace_newer_ones(tunnels, state, conductor):
     assert state.peers("n1") == Peers(network_id="n1", version=6)
 
 
-def test_what_is_told_of_a_network_that_is_not_here_leaves_nothing(tunnels, state):
+def test_peers_of_a_network_of_another_host_are_not_stored(tunnels, state):
     tunnels.update_peers(Peers(network_id="n9", version=6))
     assert state.networks() == []
 
 
-def test_a_tunnel_ends_at_the_hosts_address_unless_told_otherwise(state):
+def test_a_tunnel_ends_at_my_ip_by_default(state):
     assert plumbing.tunnel_address() == "192.0.2.1"
     CONF.clear_override("tunnel_address", group="network")
     assert plumbing.tunnel_address() == CONF.my_ip

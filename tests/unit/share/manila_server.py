@@ -1,4 +1,4 @@
-"""As much of Manila as conductors ask: shares, where they are exported, and access rules."""
+"""A server with the part of Manila that conductors use: shares, export locations and access rules."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class ManilaServer:
         self.rules: dict[str, dict[str, Any]] = {}
         self.applies = 0
         self.broken = 0
-        self.asked: list[tuple[str, str, str | None, str | None]] = []
+        self.requests: list[tuple[str, str, str | None, str | None]] = []
         handler = type("Handler", (_Handler,), {"manila": self})
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -35,7 +35,7 @@ class ManilaServer:
                               "name": "docs", **values}
         return share
 
-    # --- what is asked -----------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
     def get(self, path: str) -> tuple[int, Any]:
         path, _, query = path.partition("?")
         if path == "/share-access-rules":
@@ -86,7 +86,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(lambda: self.manila.post(self.path, body))
 
     def _answer(self, ask: Any) -> None:
-        self.manila.asked.append((self.command, self.path, self.headers.get(VERSION), self.headers.get("X-Auth-Token")))
+        self.manila.requests.append(
+            (self.command, self.path, self.headers.get(VERSION), self.headers.get("X-Auth-Token")))
         status, body = (self.manila.broken, None) if self.manila.broken else ask()
         data = b"" if body is None else json.dumps(body).encode()
         self.send_response(status)
@@ -96,4 +97,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *_args: Any) -> None:
-        """Nobody reads it."""
+        """Log nothing."""

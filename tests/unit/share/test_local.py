@@ -43,15 +43,15 @@ def test_a_link_and_a_file_are_no_share(tmp_path: pathlib.Path) -> None:
     link, file = mapping(), mapping()
     (tmp_path / link.share_id).symlink_to("/etc")
     (tmp_path / file.share_id).write_text("")
-    for each in (link, file):
+    for share in (link, file):
         with pytest.raises(exception.ShareUnusable):
-            LocalShares(str(tmp_path)).connect(new_uuid(), each)
+            LocalShares(str(tmp_path)).connect(new_uuid(), share)
 
 
 @pytest.mark.parametrize(("protocol", "location"), [
     ("DIRECTORY", "10.0.0.1:/x"), ("CEPHFS", "10.0.0.1:/x"), (NFS, ""), (NFS, "-o:/x"), (NFS, "10.0.0.1:/a b"),
     (NFS, "10.0.0.1")])
-def test_what_cannot_be_mounted_is_told(tmp_path: pathlib.Path, protocol: str, location: str) -> None:
+def test_the_error_of_a_failed_mount_is_reported(tmp_path: pathlib.Path, protocol: str, location: str) -> None:
     with pytest.raises(exception.ShareUnusable):
         MountedShares(str(tmp_path)).connect(new_uuid(), mapping(protocol=protocol, export_location=location))
     assert not list(tmp_path.iterdir())

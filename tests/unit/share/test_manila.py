@@ -1,4 +1,4 @@
-"""What conductors ask of Manila, and what they make of its answers."""
+"""Requests of conductors to Manila, and the handling of responses."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def ctx() -> context.RequestContext:
 
 
 def api(manila: ManilaServer) -> ManilaShares:
-    found: ManilaShares = manila.api  # type: ignore[attr-defined]
-    return found
+    shares: ManilaShares = manila.api  # type: ignore[attr-defined]
+    return shares
 
 
-def test_a_share_is_looked_at_with_the_rights_of_its_user(manila: ManilaServer) -> None:
+def test_a_share_is_read_with_the_rights_of_its_user(manila: ManilaServer) -> None:
     share = manila.new()
-    found = api(manila).get(ctx(), "p1", share, "h1")
-    assert (found.uuid, found.protocol, found.export_location, found.project_id) == (
+    result = api(manila).get(ctx(), "p1", share, "h1")
+    assert (result.uuid, result.protocol, result.export_location, result.project_id) == (
         share, NFS, "10.0.0.50:/first", "p1")
-    assert {(version, token) for _method, _path, version, token in manila.asked} == {("2.82", "its-user")}
+    assert {(version, token) for _method, _path, version, token in manila.requests} == {("2.82", "its-user")}
 
 
 @pytest.mark.parametrize(("values", "error"), [
@@ -64,8 +64,8 @@ def test_a_share_that_its_user_does_not_see_is_not_there(manila: ManilaServer) -
         api(manila).get(ctx(), "p1", new_uuid(), "h1")
 
 
-def test_a_share_has_one_spelling(manila: ManilaServer) -> None:
-    """By another one a server would have it twice, and its host would not know it."""
+def test_an_alias_of_a_share_id_is_not_found(manila: ManilaServer) -> None:
+    """A server could have a share twice by different spellings of its id."""
     with pytest.raises(exception.ShareNotFound):
         api(manila).get(ctx(), "p1", manila.new().upper(), "h1")
 
@@ -88,7 +88,7 @@ def test_an_address_is_let_in_once_and_locked_and_let_out(manila: ManilaServer) 
         "access_type", "access_to", "access_level", "lock_visibility", "lock_deletion", "lock_reason", "state")} == {
         "access_type": "ip", "access_to": "10.0.0.11", "access_level": "rw", "lock_visibility": True,
         "lock_deletion": True, "lock_reason": "Lock by nova for instance s1", "state": "active"}
-    assert all(token != "its-user" for _method, _path, _version, token in manila.asked), "with Nova's own rights"
+    assert all(token != "its-user" for _method, _path, _version, token in manila.requests), "uses Nova's credentials"
     shares.deny(ctx(), share, "h1", {ADDRESS: "10.0.0.12"})
     assert len(manila.rules) == 1, "another host's"
     for _ in range(2):

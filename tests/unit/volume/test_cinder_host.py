@@ -35,14 +35,14 @@ def volumes():
 
 @pytest.fixture
 def share(tmp_path, monkeypatch):
-    """What is mounted as the share of NFS."""
+    """Return the directory that is mounted as an NFS share."""
     monkeypatch.setattr(RemoteFsConnector, "connect_volume", lambda _self, info: {"path": f"{tmp_path}/{info['name']}"})
     (tmp_path / "secret").write_bytes(b"of the host")
     return tmp_path
 
 
 def snapshot(share: pathlib.Path, name: str, below: str, below_format: str = "qcow2") -> str:
-    """As Cinder's driver makes it: the file below is named without its directory."""
+    """Create a qcow2 file as Cinder's driver does, which names the backing file without a directory."""
     path = str(share / name)
     qemuimg.create_overlay(path, str(share / below), below_format, 1 << 20)
     qemuimg.rebase(path, below, below_format)
@@ -58,11 +58,11 @@ def test_all_limits_of_a_volume_type_that_hypervisors_enforce_are_passed_on(volu
 
 
 def test_an_image_of_rbd_is_reached_by_the_hypervisor(volumes):
-    found = volumes.connect(RBD)
-    assert (found.protocol, found.path, found.hosts) == (
+    connection = volumes.connect(RBD)
+    assert (connection.protocol, connection.path, connection.hosts) == (
         "rbd", f"volumes/volume-{UUID}", [("10.0.0.1", "6789"), ("10.0.0.2", "6790")])
-    assert (found.auth_user, found.secret_uuid, found.serial) == ("cinder", "457eb676", UUID)
-    assert (found.read_only, found.discard, found.limits) == (True, True, {"total_iops_sec": 500})
+    assert (connection.auth_user, connection.secret_uuid, connection.serial) == ("cinder", "457eb676", UUID)
+    assert (connection.read_only, connection.discard, connection.limits) == (True, True, {"total_iops_sec": 500})
     volumes.disconnect(RBD)
 
 
@@ -81,17 +81,17 @@ def test_what_cannot_be_used_is_said(volumes, info, reason):
 @pytest.mark.parametrize("info", [RBD, NFS])
 def test_an_encrypted_volume_goes_to_the_hypervisor_with_its_key(volumes, share, info):
     (share / NAME).write_bytes(LUKS + b"0" * 100)
-    found = volumes.connect({**info, "encrypted": True}, key=KEY)
-    assert (found.key, found.format, found.below) == (KEY, "raw", [])
+    connection = volumes.connect({**info, "encrypted": True}, key=KEY)
+    assert (connection.key, connection.format, connection.below) == (KEY, "raw", [])
 
 
-@pytest.mark.parametrize("told", ["raw", "qcow2"])
+@pytest.mark.parametrize("reported", ["raw", "qcow2"])
 @pytest.mark.parametrize(("content", "disk_format"), [(LUKS + b"0" * 100, "raw"), (qcow2(crypt=2), "qcow2")])
-def test_the_file_of_an_encrypted_volume_says_its_format_itself(volumes, share, told, content, disk_format):
+def test_the_file_of_an_encrypted_volume_says_its_format_itself(volumes, share, reported, content, disk_format):
     """Cinder tells the format that it makes others in."""
     (share / NAME).write_bytes(content)
-    found = volumes.connect({**NFS, "format": told, "encrypted": True}, key=KEY)
-    assert (found.key, found.format, found.below) == (KEY, disk_format, [])
+    connection = volumes.connect({**NFS, "format": reported, "encrypted": True}, key=KEY)
+    assert (connection.key, connection.format, connection.below) == (KEY, disk_format, [])
 
 
 @pytest.mark.parametrize("content", [
@@ -105,7 +105,7 @@ def test_a_file_that_is_not_encrypted_or_leads_elsewhere_is_refused(volumes, sha
 
 def test_an_encrypted_file_with_snapshots_or_of_several_servers_is_refused(volumes, share):
     (share / NAME).write_bytes(qcow2(crypt=2))
-    with pytest.raises(exception.VolumeUnusable, match="written by one alone"):
+    with pytest.raises(exception.VolumeUnusable, match="must be raw files"):
         volumes.connect({**NFS, "encrypted": True, "multiattach": True}, key=KEY)
     top = share / f"{NAME}.{FIRST}"
     qemuimg.create(str(top), "qcow2", 1 << 20)
@@ -127,23 +127,24 @@ def test_no_text_of_a_key_has_its_passphrase():
         assert "hush" not in text
 
 
-def test_a_host_tells_how_it_reaches_volumes(volumes):
+def test_a_host_reports_its_connector(volumes):
     volumes.start()
-    told = volumes.connector("host-1")
-    assert (told["host"], told["multipath"], bool(told["ip"])) == ("host-1", False, True)
+    connector = volumes.connector("host-1")
+    assert (connector["host"], connector["multipath"], bool(connector["ip"])) == ("host-1", False, True)
 
 
 @pytest.mark.parametrize("content", [b"", b"data", qcow2(backing=b"/etc/shadow"), qcow2(features=4)])
 def test_a_raw_volume_is_raw_whatever_its_guest_wrote(volumes, share, content):
     (share / NAME).write_bytes(content)
-    found = volumes.connect(NFS)
-    assert (found.protocol, found.path, found.format, found.below) == ("file", str(share / NAME), "raw", [])
+    connection = volumes.connect(NFS)
+    assert (connection.protocol, connection.path) == ("file", str(share / NAME))
+    assert (connection.format, connection.below) == ("raw", [])
 
 
-def test_a_qcow2_volume_of_one_file(volumes, share):
+def test_a_qcow2_volume_without_backing_files(volumes, share):
     (share / NAME).write_bytes(qcow2())
-    found = volumes.connect({**NFS, "format": "qcow2"})
-    assert (found.path, found.format, found.below) == (str(share / NAME), "qcow2", [])
+    connection = volumes.connect({**NFS, "format": "qcow2"})
+    assert (connection.path, connection.format, connection.below) == (str(share / NAME), "qcow2", [])
 
 
 def test_a_volume_of_several_servers_is_raw(volumes, share):
@@ -160,9 +161,9 @@ def test_a_volume_with_snapshots_stands_on_its_own_files(volumes, share, kind):
     qemuimg.create(str(share / NAME), kind, 1 << 20)
     middle = snapshot(share, f"{NAME}.{FIRST}", NAME, kind)
     top = snapshot(share, f"{NAME}.{SECOND}", f"{NAME}.{FIRST}")
-    found = volumes.connect({**NFS, "name": os.path.basename(top), "format": "qcow2"})
-    assert (found.path, found.format) == (top, "qcow2")
-    assert found.below == [(middle, "qcow2"), (str(share / NAME), kind)]
+    connection = volumes.connect({**NFS, "name": os.path.basename(top), "format": "qcow2"})
+    assert (connection.path, connection.format) == (top, "qcow2")
+    assert connection.below == [(middle, "qcow2"), (str(share / NAME), kind)]
 
 
 @pytest.mark.parametrize("refers", [
@@ -171,7 +172,7 @@ def test_a_volume_with_snapshots_stands_on_its_own_files(volumes, share, kind):
     {"backing": b'json:{"driver":"file","filename":"/etc/shadow"}'}, {"backing": b"nbd://192.0.2.1/x"},
     {"backing": f"./{NAME}.{FIRST}".encode()}], ids=str)
 def test_a_volume_that_leads_to_a_file_that_is_not_its_own_is_refused(volumes, share, refers):
-    """(Of the file that is its own the format is not told, so that it would be probed.)"""
+    """(Of the file that is its own the format is not connector, so that it would be probed.)"""
     (share / f"volume-{FIRST}").write_bytes(b"of another tenant")
     (share / f"{NAME}.{FIRST}").write_bytes(b"data")
     (share / NAME).write_bytes(qcow2(**refers))
@@ -189,9 +190,9 @@ def test_a_file_below_that_leads_elsewhere_is_refused(volumes, share):
         volumes.connect({**NFS, "name": top.name, "format": "qcow2"})
 
 
-def test_files_that_stand_on_one_another_are_refused(volumes, share):
-    one, two = NAME, f"{NAME}.{FIRST}"
-    for name, below in ((one, two), (two, one)):
+def test_a_loop_of_backing_files_is_rejected(volumes, share):
+    first, second = NAME, f"{NAME}.{FIRST}"
+    for name, below in ((first, second), (second, first)):
         qemuimg.create(str(share / name), "qcow2", 1 << 20)
         qemuimg.rebase(str(share / name), below, "qcow2")
     with pytest.raises(exception.VolumeUnusable, match="does not belong to the volume"):

@@ -34,17 +34,17 @@ def info(**changes):
         "volume_id": new_uuid(), "generation": 1, "size_gb": 1, "fresh": True, **changes}))
 
 
-def removal_of(asked):
-    return VolumeRemoval(volume_uuid=asked["volume_id"], generation=asked["generation"], host="h1")
+def removal_of(requested):
+    return VolumeRemoval(volume_uuid=requested["volume_id"], generation=requested["generation"], host="h1")
 
 
 def test_a_fresh_volume_is_a_sparse_file_of_its_exact_size_for_its_user_alone(pool):
-    asked = info(size_gb=3)
-    connection = pool.connect(asked)
-    assert connection.path == os.path.join(pool.directory, f"{asked['volume_id']}.1")
-    assert (connection.protocol, connection.format, connection.serial) == ("file", "raw", asked["volume_id"])
-    found = os.lstat(connection.path)
-    assert (found.st_size, found.st_blocks, stat.S_IMODE(found.st_mode)) == (3 * GIB, 0, 0o600)
+    requested = info(size_gb=3)
+    connection = pool.connect(requested)
+    assert connection.path == os.path.join(pool.directory, f"{requested['volume_id']}.1")
+    assert (connection.protocol, connection.format, connection.serial) == ("file", "raw", requested["volume_id"])
+    status = os.lstat(connection.path)
+    assert (status.st_size, status.st_blocks, stat.S_IMODE(status.st_mode)) == (3 * GIB, 0, 0o600)
     assert stat.S_IMODE(os.stat(pool.directory).st_mode) == 0o711
 
 
@@ -56,20 +56,20 @@ def test_a_qcow2_volume_says_its_size(pool):
 
 
 def test_a_volume_that_is_there_is_used_as_it_is(pool):
-    asked = info()
-    path = pool.connect(asked).path
+    requested = info()
+    path = pool.connect(requested).path
     with open(path, "r+b") as file:
         file.write(b"precious")
-    for again in (asked, {**asked, "fresh": False}):
+    for again in (requested, {**requested, "fresh": False}):
         assert pool.connect(again).path == path
     with open(path, "rb") as file:
         assert file.read(8) == b"precious"
 
 
 def test_data_that_a_guest_had_are_never_made_anew(pool):
-    asked = info(fresh=False)
+    requested = info(fresh=False)
     with pytest.raises(exception.VolumeUnusable, match="missing"):
-        pool.connect(asked)
+        pool.connect(requested)
     assert os.listdir(pool.directory) == []
 
 
@@ -79,23 +79,23 @@ def convert(source, source_format, target, target_format):
 
 @pytest.mark.parametrize("disk_format", ["raw", "qcow2"])
 @pytest.mark.parametrize("image_format", ["raw", "qcow2"])
-def test_a_volume_from_an_image_has_its_content_and_the_size_that_was_asked_for(pool, tmp_path, disk_format,
+def test_a_volume_from_an_image_has_its_content_and_the_requested_size(pool, tmp_path, disk_format,
                                                                                image_format):
     content = os.urandom(1 << 20)
     (tmp_path / "raw").write_bytes(content)
     if image_format != "raw":
         convert(tmp_path / "raw", "raw", tmp_path / image_format, image_format)
-    asked_for = []
+    fetched = []
 
     def fetch(image, most):
         assert most == GIB
-        asked_for.append(image.id)
+        fetched.append(image.id)
         return str(tmp_path / image_format), image_format
 
-    asked = info(size_gb=1, format=disk_format, image=Image(id="i1"))
-    path = pool.connect(asked, fetch).path
-    pool.connect(asked, fetch)
-    assert asked_for == ["i1"]
+    requested = info(size_gb=1, format=disk_format, image=Image(id="i1"))
+    path = pool.connect(requested, fetch).path
+    pool.connect(requested, fetch)
+    assert fetched == ["i1"]
     assert pool.tools.size(path, disk_format) == GIB
     convert(path, disk_format, tmp_path / "back", "raw")
     assert (tmp_path / "back").read_bytes()[:1 << 20] == content
@@ -124,30 +124,30 @@ def test_a_name_is_never_made_of_what_is_no_uuid(pool, uuid):
 def test_links_are_not_followed(pool, tmp_path):
     victim = tmp_path / "victim"
     victim.write_bytes(b"secret")
-    asked = info()
-    os.symlink(victim, os.path.join(pool.directory, f"{asked['volume_id']}.1"))
+    requested = info()
+    os.symlink(victim, os.path.join(pool.directory, f"{requested['volume_id']}.1"))
     with pytest.raises(exception.VolumeUnusable, match="no file"):
-        pool.connect(asked)
-    pool.remove(removal_of(asked))
+        pool.connect(requested)
+    pool.remove(removal_of(requested))
     assert victim.read_bytes() == b"secret"
     assert os.listdir(pool.directory) == []
 
 
 def test_a_file_of_another_size_is_refused(pool):
-    asked = info()
-    os.truncate(pool.connect(asked).path, GIB - 512)
+    requested = info()
+    os.truncate(pool.connect(requested).path, GIB - 512)
     with pytest.raises(exception.VolumeUnusable, match="instead of 1 GiB"):
-        pool.connect(asked)
+        pool.connect(requested)
 
 
 @pytest.mark.parametrize("refers", [{"backing": b"/etc/shadow"}, {"features": 4}])
-def test_a_file_that_leads_to_another_one_is_refused(pool, refers):
+def test_a_qcow2_volume_that_refers_to_another_file_is_rejected(pool, refers):
     """A host that was taken over, and shares the pool, would read the files of the next that has the volume."""
-    asked = info(format="qcow2", fresh=False)
-    with open(os.path.join(pool.directory, f"{asked['volume_id']}.1"), "wb") as file:
+    requested = info(format="qcow2", fresh=False)
+    with open(os.path.join(pool.directory, f"{requested['volume_id']}.1"), "wb") as file:
         file.write(qcow2(size=GIB, **refers))
     with pytest.raises(exception.InvalidDiskInfo, match="refers to another file"):
-        pool.connect(asked)
+        pool.connect(requested)
 
 
 def test_what_another_back_end_says_is_refused(pool):
@@ -156,25 +156,25 @@ def test_what_another_back_end_says_is_refused(pool):
 
 
 def test_removing_takes_this_generation_only_and_may_be_repeated(pool):
-    asked = info()
-    paths = [pool.connect({**asked, "generation": generation}).path for generation in (1, 2)]
+    requested = info()
+    paths = [pool.connect({**requested, "generation": generation}).path for generation in (1, 2)]
     for _again in range(2):
-        pool.remove(removal_of(asked))
+        pool.remove(removal_of(requested))
     assert [os.path.exists(path) for path in paths] == [False, True]
 
 
-def test_a_volume_that_is_made_by_many_at_once_is_one_file(pool):
-    asked, found = info(), []
-    threads = [threading.Thread(target=lambda: found.append(pool.connect(asked).path)) for _ in range(8)]
+def test_concurrent_creations_of_a_volume_make_a_single_file(pool):
+    requested, paths = info(), []
+    threads = [threading.Thread(target=lambda: paths.append(pool.connect(requested).path)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8
-    assert os.listdir(pool.directory) == [os.path.basename(found[0])]
+    assert len(paths) == 8
+    assert os.listdir(pool.directory) == [os.path.basename(paths[0])]
 
 
-def test_half_made_files_go_when_nobody_can_be_making_them(pool):
+def test_old_incomplete_files_are_deleted_at_the_start(pool):
     old, new = (os.path.join(pool.directory, f"{new_uuid()}.1.{name}.part") for name in "ab")
     for path in (old, new):
         open(path, "wb").close()
