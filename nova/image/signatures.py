@@ -73,7 +73,7 @@ def _verifier(image: Image, certificate: x509.Certificate) -> Any:
         raise _refuse(image, f"its signature cannot be read ({error})") from error
     verifier = kind.create_verifier(signature, method, key) if isinstance(key, kind.public_key_type) else None
     if verifier is None:
-        raise _refuse(image, "its signature is empty, or not made with its certificate's type of key")
+        raise _refuse(image, "its signature is empty, or does not match the key type of its certificate")
     return verifier
 
 
@@ -85,7 +85,7 @@ def _get(ctx: RequestContext, image: Image, ident: str) -> x509.Certificate:
         if key_manager.is_unavailable(error.__context__):
             raise exception.ImageBackendUnavailable(reason="the key manager is unavailable") from error
         # AttributeError: the secret is not a certificate.
-        raise _refuse(image, f"certificate {ident} cannot be had") from error
+        raise _refuse(image, f"certificate {ident} cannot be read") from error
     except Exception as error:  # each back end of castellan raises its own exceptions
         LOG.error("Cannot read certificate %s from the key manager, the request fails: %s", ident, error)
         raise exception.ImageBackendUnavailable(reason="the key manager is unavailable") from error
@@ -101,7 +101,7 @@ def _check(image: Image, certificate: x509.Certificate, trusted: dict[str, x509.
             return
     except Exception as error:  # certificates of tenants may cause any exception
         LOG.info("The certificate of image %s is not valid, the request is rejected: %s", image.id, error)
-    raise _refuse(image, "its certificate does not come from one that is trusted, or is out of date")
+    raise _refuse(image, "its certificate is not issued by a trusted certificate, or is expired")
 
 
 def _has_issuer_loop(certificate: x509.Certificate, trusted: list[x509.Certificate]) -> bool:

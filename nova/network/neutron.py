@@ -112,7 +112,7 @@ class NeutronAllocator:
                  connection: object = None) -> list[VIF]:
         free = self._new_ports(ctx, instance)
         groups = self._groups(ctx, instance.project_id, instance.security_groups) if wanted else None
-        made = []
+        ports = []
         for request in wanted:
             port = next((port for port in free if _fits(port, request)), None)
             if port is not None:
@@ -121,8 +121,8 @@ class NeutronAllocator:
                 port = self._take(ctx, instance, request.port_id)
             else:
                 port = self._create(ctx, instance, request, groups)
-            made.append(port)
-        return self._vifs(ctx, made, wanted)
+            ports.append(port)
+        return self._vifs(ctx, ports, wanted)
 
     def _take(self, ctx: RequestContext, instance: Instance, port_id: str) -> Raw:
         port = self._api.port(ctx, port_id)
@@ -145,9 +145,9 @@ class NeutronAllocator:
             wanted["fixed_ips"] = [{"ip_address": request.fixed_ip}]
         if groups is not None:
             wanted["security_groups"] = groups
-        made = self._api.create_port(ctx, wanted)
-        _check_supported(made)  # a QoS policy of the network may require resources that Nova does not claim
-        return made
+        port = self._api.create_port(ctx, wanted)
+        _check_supported(port)  # a QoS policy of the network may require resources that Nova does not claim
+        return port
 
     def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
              connection: object = None) -> list[VIF]:

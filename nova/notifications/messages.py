@@ -47,11 +47,11 @@ class NotificationSettings:
 class ServerEvent:
     """An event of a server.
 
-    ``event``: its versioned name without the prefix "instance."; ``phase``: start, end, error or ""; ``more``: fields
+    ``name``: the versioned name without the prefix "instance."; ``phase``: start, end, error or ""; ``more``: fields
     of the payload that are specific to the event.
     """
 
-    event: str
+    name: str
     phase: str
     publisher: str
     instance: Instance
@@ -108,23 +108,23 @@ class NotificationBuilder:
         """Return the notifications of an event of a server."""
         notifications = []
         if self.settings.versioned:
-            name = ".".join(filter(None, ("instance", event.event, event.phase)))
+            name = ".".join(filter(None, ("instance", event.name, event.phase)))
             notifications.append(self._message(event, name, self._payload(event), True))
         if self.settings.unversioned:
-            legacy_name = legacy.event_of(event.event, event.phase)
+            legacy_name = legacy.event_of(event.name, event.phase)
             if legacy_name:
                 payload = legacy.instance(event.instance, event.more, event.failure, self.settings.volumes)
                 notifications.append(self._message(event, legacy_name, payload, False))
         return notifications
 
     def _payload(self, event: ServerEvent) -> dict[str, Any]:
-        name, version = _PAYLOADS.get(event.event, _ACTION)
+        name, version = _PAYLOADS.get(event.name, _ACTION)
         data = versioned.instance(event.instance, self.now, self.context, self.settings.volumes,
                                   self.settings.shares)
-        if event.event not in _STATES:
+        if event.name not in _STATES:
             data["fault"] = versioned.failure(event.failure) if event.failure else None
-        if event.event in _MORE_FIELDS:
-            data |= _MORE_FIELDS[event.event](event.instance)
+        if event.name in _MORE_FIELDS:
+            data |= _MORE_FIELDS[event.name](event.instance)
         return versioned.wrapped(name, version, {**data, **event.more})
 
     def _message(self, event: ServerEvent, event_type: str, payload: dict[str, Any],

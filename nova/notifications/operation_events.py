@@ -1,7 +1,7 @@
 """The notifications of each operation.
 
-An event with phases covers a span of steps. Its start is notified when the first order of the span is sent, its end or
-error when the end of the last step is recorded.
+An event with phases covers a span of steps. Its start notification is emitted when the first order of the span is sent,
+and its end or error notification when the end of the last step is recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PhasedEvent:
     """An event that covers the steps ``first`` to ``last`` ("": to the end of the operation).
 
     ``at``: the field of the operation's data with the host of the publisher. ``fails``: True if the event has an error
-    phase; without one, nothing is notified on failure. ``when``: a field of the data that must be true. ``undo``: True
+    phase; otherwise a failure emits no notification. ``when``: a field of the data that must be true. ``undo``: True
     for the compensations of the steps, in reverse order. ``binary``: the publisher if a host executes the steps;
     ``local``: the publisher otherwise.
     """

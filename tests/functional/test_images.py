@@ -216,7 +216,7 @@ def test_with_verification_a_server_boots_from_what_those_signed_who_are_trusted
         server = tenant.boot(flavor, image, trusted_image_certificates=["root"])
         assert admin.wait(server, "ACTIVE")["trusted_image_certificates"] == ["root"]
         assert "trusted" in refusal(tenant, flavor, image, trusted_image_certificates=["other"])
-        assert "certificate none cannot be had" in refusal(tenant, flavor, image, trusted_image_certificates=["none"])
+        assert "certificate none cannot be read" in refusal(tenant, flavor, image, trusted_image_certificates=["none"])
         assert "is not signed" in refusal(tenant, flavor, image_id)
         assert "signature of its kernel_id" in refusal(tenant, flavor, give("signed", kernel_id=image, **signing.signed(
             bytes(1024), signer, "signer")))
