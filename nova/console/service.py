@@ -7,13 +7,14 @@ import dataclasses
 import functools
 import logging
 import os
+import ssl
 import threading
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from nova import bus
+from nova import bus, exception
 from nova.conf import CONF
-from nova.console import rfb, tls, vencrypt
+from nova.console import rfb, vencrypt
 from nova.console.authorization import TokenAuthorizer
 from nova.console.server import ConsoleServer
 from nova.console.streams import HostStream
@@ -29,6 +30,9 @@ LOG = logging.getLogger(__name__)
 
 # Timeout in seconds for closing all connections when the proxy stops.
 _STOP_TIMEOUT = 10.0
+# [console]ssl_minimum_version -> TLS version.
+_TLS_VERSIONS = {"default": ssl.TLSVersion.TLSv1_2, "tlsv1_2": ssl.TLSVersion.TLSv1_2,
+                 "tlsv1_3": ssl.TLSVersion.TLSv1_3}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +66,7 @@ class ConsoleProxy:
 
     def __init__(self, transport: messaging.RPCTransport, kind: Kind) -> None:
         self._kind = kind
-        self._secure = tls.browser_context()
+        self._secure = _browser_tls()
         self._rate = limiter("console", "rate_limit_address")
         self._schemes = security_schemes(CONF.vnc.auth_schemes)
         consoles = bus.client(transport, Consoles)
@@ -121,3 +125,21 @@ def security_schemes(names: Collection[str]) -> Callable[[HostStream], dict[int,
         return handshakes
 
     return schemes
+
+
+def _browser_tls() -> ssl.SSLContext | None:
+    """Return the TLS context for browsers, or None for plain HTTP. Raises InvalidInput for invalid options."""
+    if not CONF.cert:
+        if CONF.ssl_only or CONF.key:
+            raise exception.InvalidInput(reason="ssl_only and key require cert")
+        return None
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.minimum_version = _TLS_VERSIONS[CONF.console.ssl_minimum_version]
+    try:
+        tls.load_cert_chain(CONF.cert, CONF.key)
+        if CONF.console.ssl_ciphers:
+            tls.set_ciphers(CONF.console.ssl_ciphers)
+    except OSError as error:  # includes ssl.SSLError
+        raise exception.InvalidInput(reason=f"cert {CONF.cert}, key or [console]ssl_ciphers is invalid: "
+                                            f"{error}") from error
+    return tls

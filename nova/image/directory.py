@@ -62,7 +62,8 @@ class DirectoryStore(ImageStore):
             if position is None:
                 raise exception.MarkerNotFound(marker=marker)
             images = images[position + 1:]
-        return [image for image in images if _matches(image, filters)][:limit]
+        return [image for image in images
+                if all(_match(image, name, str(value)) for name, value in filters.items())][:limit]
 
     def download(self, ctx: RequestContext, image_id: str, path: str, check_size: CheckSize) -> None:
         image = self.show(ctx, image_id)
@@ -253,10 +254,6 @@ def _admin(ctx: RequestContext) -> bool:
 def _visible(ctx: RequestContext, image: Image) -> bool:
     return image.visibility in ("public", "community") or _admin(ctx) or (
         image.owner is not None and image.owner == ctx.project_id) or ctx.project_id in image.members
-
-
-def _matches(image: Image, filters: Mapping[str, str]) -> bool:
-    return all(_match(image, name, str(value)) for name, value in filters.items())
 
 
 def _match(image: Image, name: str, value: str) -> bool:

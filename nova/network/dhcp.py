@@ -108,7 +108,8 @@ class DhcpServer:
         before = read(path)
         if before is not None and not _is_named(before, label):
             self._release_names(guest.uuid)
-        named = label is not None and label.lower() not in _reserved() and self._claim(label, guest.uuid)
+        reserved = {name.lower() for name in CONF.network.reserved_names}
+        named = label is not None and label.lower() not in reserved and self._claim(label, guest.uuid)
         text = "".join(host_line(vif, label if named else None) for vif in guest.vifs)
         if before != text:
             write(path, text)
@@ -251,10 +252,6 @@ def _is_named(lines: str, label: str | None) -> bool:
     """Return True if these dhcp-host lines have this name or no name."""
     return all(line.rpartition(",")[2] == label or not _LABEL.fullmatch(line.rpartition(",")[2])
                for line in lines.splitlines())
-
-
-def _reserved() -> set[str]:
-    return {name.lower() for name in CONF.network.reserved_names}
 
 
 def of_version(addresses: Sequence[str], version: int) -> list[str]:

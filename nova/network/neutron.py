@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -211,7 +211,8 @@ class NeutronAllocator:
             port_id=port["id"] if vifs[port["id"]].keep else None, tag=vifs[port["id"]].tag) for port in ports])
 
     def _vifs(self, ctx: RequestContext, ports: Sequence[Raw], wanted: Sequence[NetworkRequest]) -> list[VIF]:
-        networks = {uuid: self._api.network(ctx, uuid) for uuid in _network_ids(ports)}
+        networks = {uuid: self._api.network(ctx, uuid)
+                    for uuid in dict.fromkeys(port["network_id"] for port in ports)}
         subnets = {subnet["id"]: subnet for uuid in networks
                    for subnet in self._api.list(ctx, "subnets", network_id=uuid)}
         try:
@@ -219,10 +220,6 @@ class NeutronAllocator:
                     for port, request in zip(ports, wanted, strict=True)]
         except ValueError as error:
             raise exception.NetworkServiceUnavailable(reason=f"its response is malformed ({error})") from error
-
-
-def _network_ids(ports: Iterable[Raw]) -> list[str]:
-    return list(dict.fromkeys(port["network_id"] for port in ports))
 
 
 def _fits(port: Raw, request: NetworkRequest) -> bool:

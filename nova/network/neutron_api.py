@@ -99,7 +99,7 @@ class NeutronApi:
 
     def list(self, ctx: RequestContext, kind: str, token: str | None = None, **query: Any) -> list[Raw]:
         """Return the ports, networks, subnets, security groups or extensions (``kind``, as in the path) of a query."""
-        return self._request(ctx, "GET", f"/{kind}", _key(kind), token, params=query)  # type: ignore[no-any-return]
+        return self._request(ctx, "GET", f"/{kind}", kind.replace("-", "_"), token, params=query)  # type: ignore[no-any-return]
 
     def port(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Return a port. Raises PortNotFound."""
@@ -154,10 +154,6 @@ class NeutronApi:
 
 class _RevisionMismatch(Exception):
     """The port has another revision than expected."""
-
-
-def _key(kind: str) -> str:
-    return kind.replace("-", "_")
 
 
 def _check(response: requests.Response, user: bool) -> None:

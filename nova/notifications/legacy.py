@@ -85,14 +85,11 @@ def _flat(more: dict[str, Any]) -> dict[str, Any]:
     for name, value in more.items():
         if isinstance(value, dict) and "nova_object.data" in value:
             data = value["nova_object.data"]
-            flat |= _new_flavor(data) if name == "new_flavor" else data
+            flat |= data if name != "new_flavor" else {
+                "new_instance_type": data["name"], "new_instance_type_id": data["flavorid"]}
         elif value is not None:
             flat[name] = value
     return flat
-
-
-def _new_flavor(data: dict[str, Any]) -> dict[str, Any]:
-    return {"new_instance_type": data["name"], "new_instance_type_id": data["flavorid"]}
 
 
 # --- other resources ------------------------------------------------------------------------------------

@@ -9,13 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Required, TypedDict, TypeVar
 
+import requests
 from msgspec import Meta
 
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.service_clients import ServiceClient, Unreachable, decode_response
-from nova.volume.cinder_errors import check
+from nova.service_clients import ServiceClient, Unreachable, decode_response, error_message
 
 GROUP = "cinder"
 # Attachments exist since 3.27, and can be completed since 3.44.
@@ -311,7 +311,30 @@ class CinderApi:
             response = self._cinder.request(
                 ctx, method, f"/v3/{project}{path}" if project else f"/v3{path}", token,
                 {"OpenStack-API-Version": _VERSION, **(headers or {})}, connect_retries=retries, **more)
-            check(response, volume)
+            _check(response, volume)
             return decode_response(response, shape or _SHAPES[key], key) if key or shape else None
         except Unreachable as error:
             raise exception.VolumeServiceUnavailable(reason=str(error)) from error
+
+
+def _check(response: requests.Response, volume: str = "") -> None:
+    """Raise the exception for an error response.
+
+    ``volume``: the id of the volume that status 404 refers to. Raises VolumeNotFound, NotFound, InvalidVolume,
+    Forbidden, QuotaLimit, VolumeServiceUnavailable.
+    """
+    status = response.status_code
+    if status < 300:
+        return
+    message = error_message(response, "volume")
+    if status == 404 and volume:
+        raise exception.VolumeNotFound(volume_id=volume)
+    if status == 404:
+        raise exception.NotFound(message)
+    if status in (400, 409):
+        raise exception.InvalidVolume(reason=message.removeprefix("Invalid volume: "))
+    if status == 413:
+        raise exception.QuotaLimit(message)
+    if status in (401, 403):
+        raise exception.Forbidden(message)
+    raise exception.VolumeServiceUnavailable(reason=f"the service responded with status {status}")
