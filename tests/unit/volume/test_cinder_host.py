@@ -201,10 +201,10 @@ def test_a_loop_of_backing_files_is_rejected(volumes, share):
 
 @pytest.mark.parametrize("kind", ["raw", "qcow2"])
 def test_a_link_is_no_volume(volumes, share, kind):
-    with pytest.raises(exception.VolumeUnusable, match="no file"):
+    with pytest.raises(exception.VolumeUnusable, match="not a regular file"):
         volumes.connect({**NFS, "format": kind})
     (share / NAME).symlink_to(share / "secret")
-    with pytest.raises(exception.VolumeUnusable, match="no file"):
+    with pytest.raises(exception.VolumeUnusable, match="not a regular file"):
         volumes.connect({**NFS, "format": kind})
     (share / NAME).unlink()
     (share / NAME).write_bytes(b"of another format")
