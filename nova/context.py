@@ -34,6 +34,8 @@ class RequestContext(context.RequestContext):
     # plane, or nobody who has to prove it). Whoever handles a message believes this, not what the fields say.
     wire: Mapping[str, Any] = MappingProxyType({})
     asking_host: str = ""
+    # Of the message that brought it: the monotonic time until which its sender waits; None: no limit.
+    until: float | None = None
 
     def to_wire(self, token: bool = False) -> dict[str, Any]:
         """The fields that the bus carries, without those that are unset; the ``token`` only if it is wanted there."""

@@ -5,19 +5,17 @@ from __future__ import annotations
 import logging
 import random
 import time
-import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
-import amqp
-import kombu.exceptions
 import msgspec
 import oslo_messaging as messaging
 
 from nova import context, exception
-from nova.bus import interface, publishing, seals, transport
-from nova.bus.broker import listeners
+from nova.bus import broker, interface, seals, transport
 from nova.bus.circuit import circuit
+from nova.bus.driver.broker import BrokerBlocked
+from nova.bus.driver.driver import Delivery
 from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
@@ -32,12 +30,9 @@ _FANOUT_SECONDS = 10.0
 _CAST_SECONDS = 300.0
 # The most seconds between two questions of those who wait for a service to start.
 _LONGEST_PAUSE = 10.0
-_UNREACHABLE = (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, messaging.MessageUndeliverable,
-                kombu.exceptions.KombuError, amqp.AMQPError, OSError)
+_UNREACHABLE = (messaging.MessagingTimeout, messaging.MessageDeliveryFailure, messaging.MessageUndeliverable, OSError)
 # Characters of an error that a host tells, and of what is logged of an answer that cannot be read.
 _MESSAGE, _LISTED = 2000, 200
-# A topic at which nobody listens: what is sent there tells whether there is a broker.
-NOBODY = "nobody"
 # What a server of another release answers to a method that it has never heard of.
 _UNKNOWN = frozenset({"NoSuchMethod", "UnsupportedVersion"})
 
@@ -103,9 +98,6 @@ class _Proxy(Generic[I]):
         target = messaging.Target(topic=declared.topic, namespace=declared.namespace, version="1.0", server=host)
         self._keys = seals.keys_of(bus)
         self._client = messaging.get_rpc_client(bus, target, serializer=transport.ContextSerializer())
-        # Nobody listening is told at once, not by a timeout.
-        self._certain = self._client.prepare(
-            retry=_RETRIES, transport_options=messaging.TransportOptions(at_least_once=True))
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = self.declared.methods().get(name)
@@ -124,17 +116,17 @@ class _Proxy(Generic[I]):
         return send
 
     def _send(self, method: interface.Method, ctx: context.RequestContext, kwargs: dict[str, Any]) -> Any:
-        publishing.check(self.bus)
         payload = method.encode(method.args_type(**kwargs))
         transport.SENT.add(f"{self.declared.namespace}.{method.name}", 2 if method.kind == "call" else 1)
         try:
+            broker.check(self.bus)
             if method.kind == "call":
                 return answered(method, self._call(method, ctx, payload), self.declared.on_hosts)
             if method.kind == "fanout":
                 # One that is lost shows as a gap and is made up for; waiting would hold up its sender.
                 outgoing = transport.Outgoing(ctx, seal=self._seal(method, payload))
-                with publishing.within(self.bus, _FANOUT_SECONDS):
-                    self._client.prepare(fanout=True, retry=1).cast(outgoing, method.name, p=payload)
+                self._client.prepare(fanout=True, retry=1, transport_options=Delivery(
+                    seconds=_FANOUT_SECONDS, mandatory=False)).cast(outgoing, method.name, p=payload)
             else:
                 self._cast(method, ctx, payload)
         except messaging.RemoteError as error:
@@ -142,6 +134,8 @@ class _Proxy(Generic[I]):
                 raise
             raise exception.ServiceUnavailable(
                 f"{self.declared.topic} is of a release without {method.name}.") from error
+        except BrokerBlocked as error:
+            raise exception.ServiceUnavailable(str(error)) from error
         except _UNREACHABLE as error:
             raise exception.ServiceUnavailable(
                 f"No answer from {self.declared.topic} to {method.name}: {type(error).__name__}.") from error
@@ -156,52 +150,25 @@ class _Proxy(Generic[I]):
         # What is written in the last moment would be answered too late.
         wanted = seconds - min(_ANSWER, seconds / 10)
         outgoing = transport.Outgoing(ctx, wanted, method.token, self._seal(method, payload))
-        asked = self._certain.prepare(timeout=seconds)
-        _reach(self.bus)
+        asked = self._client.prepare(timeout=seconds, retry=_RETRIES,
+                                     transport_options=Delivery(expires=wanted, seconds=seconds))
         if self.host is None:
-            with circuit(self.bus, self.declared.topic).call(), publishing.within(
-                    self.bus, seconds, wanted):
+            with circuit(self.bus, self.declared.topic).call():
                 return asked.call(outgoing, method.name, p=payload)
-        if listeners(self.bus, f"{self.declared.topic}.{self.host}") == 0:
+        if broker.listeners(self.bus, f"{self.declared.topic}.{self.host}") == 0:
             raise exception.NobodyListens(f"Nobody answers at {self.declared.topic} of {self.host}.")
-        with publishing.within(self.bus, seconds, wanted):
-            return asked.call(outgoing, method.name, p=payload)
+        return asked.call(outgoing, method.name, p=payload)
 
     def _cast(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> None:
         seconds = self.seconds or method.timeout or _CAST_SECONDS
-        asked = self._certain.prepare()
-        asked.transport = _Expiring(self.bus, seconds)
-        with publishing.within(self.bus, self.bus.conf.rpc_response_timeout):
-            asked.cast(transport.Outgoing(ctx, seconds, seal=self._seal(method, payload)), method.name, p=payload)
+        self._client.prepare(retry=_RETRIES, transport_options=Delivery(
+            expires=seconds, seconds=self.bus.conf.rpc_response_timeout)).cast(
+                transport.Outgoing(ctx, seconds, seal=self._seal(method, payload)), method.name, p=payload)
 
     def _seal(self, method: interface.Method, payload: str) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
         address = seals.Address(f"{self.declared.namespace}.{method.name}",
                                 self.host or "" if self.declared.on_hosts else "")
         return lambda wire: self._keys.seal(address, wire, payload)
-
-
-class _Expiring:
-    """A transport whose casts the broker forgets after ``seconds``, as it does with calls."""
-
-    def __init__(self, bus: messaging.RPCTransport, seconds: float) -> None:
-        self.conf = bus.conf
-        self._bus = bus
-        self._seconds = seconds
-
-    def _send(self, *args: Any, **kwargs: Any) -> None:
-        self._bus._send(*args, timeout=self._seconds, **kwargs)
-
-
-_REACHED: weakref.WeakSet[messaging.RPCTransport] = weakref.WeakSet()
-
-
-def _reach(bus: messaging.RPCTransport) -> None:
-    """Fail if there is no broker: the first call makes the queue for answers, and would wait for one without end."""
-    if bus not in _REACHED:
-        nobody = messaging.get_rpc_client(bus, messaging.Target(topic=NOBODY))
-        with publishing.within(bus, bus.conf.rpc_response_timeout):
-            nobody.prepare(retry=_RETRIES).cast({}, "nothing")
-        _REACHED.add(bus)
 
 
 class _Reply(msgspec.Struct):

@@ -15,6 +15,7 @@ from oslo_messaging import opts
 from stevedore import named
 
 from nova import exception
+from nova.bus.transport import transport_url
 from nova.objects.notification import Notification
 
 _GROUP = "oslo_messaging_notifications"
@@ -28,6 +29,11 @@ def drivers(conf: cfg.ConfigOpts) -> list[str]:
         if group == _GROUP:
             conf.register_opts(options, group=group)
     return [name for name in conf[_GROUP].driver if name != "noop"]
+
+
+def _url(conf: cfg.ConfigOpts) -> messaging.TransportURL:
+    """Return the transport URL of notifications, by default that of RPC."""
+    return transport_url(conf, conf[_GROUP].transport_url or None)
 
 
 class _Noting:
@@ -54,7 +60,7 @@ class Publisher:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         """Raises InvalidInput when a driver that was asked for is not there."""
         self._names = drivers(conf)
-        self._transport = _Noting(messaging.get_notification_transport(conf))
+        self._transport = _Noting(messaging.get_notification_transport(conf, url=_url(conf)))
         self._versioned = self._load(conf, conf.notifications.versioned_notifications_topics)
         self._unversioned = self._load(conf, conf[_GROUP].topics)
 

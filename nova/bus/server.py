@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
-import functools
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -12,10 +12,10 @@ import msgspec
 import oslo_messaging as messaging
 
 from nova import context, exception
-from nova.bus import interface, seals, transport
-from nova.bus.answers import Question
+from nova.bus import interface, oslo, seals, transport
 from nova.bus.circuit import Ping
-from nova.bus.workers import Workers
+from nova.bus.driver.driver import Driver, Server
+from nova.bus.driver.requests import DROPPED
 from nova.telemetry import metrics, worker_stats
 
 LOG = logging.getLogger(__name__)
@@ -38,59 +38,26 @@ def serve(
     keys = seals.keys_of(bus)
     endpoints = [Ping(), *(endpoint(declared, implementation, host, keys) for declared, implementation in
                            implementations)]
+    driver = oslo.driver_of(bus)
     server = messaging.get_rpc_server(
         bus,
-        messaging.Target(topic=topic, server=host),
+        Server(topic, host, threads or bus.conf.executor_thread_pool_size),
         endpoints,
         executor="threading",
-        serializer=transport.ContextSerializer(),
+        serializer=transport.ContextSerializer(measured=isinstance(driver, Driver)),
     )
-    server._executor_cls = Workers
-    server._create_listener = functools.partial(_listener, server._create_listener)
     server.start(override_pool_size=threads)
     return server
-
-
-def _listener(make: Callable[[], Any]) -> Any:
-    """Messages are ours in place of oslo.messaging's, from the first one on: one of its own that cannot be answered
-    would keep the answers of ours from its sender.
-    """
-    listener = make()
-    listener._poll_style_listener.message_cls = Question
-    return listener
 
 
 def stop_taking(*servers: messaging.RPCServer) -> None:
     """Take no more messages; what was begun goes on.
 
-    What the broker has sent here and we have not taken goes to the other servers of the topic now, not when we
-    have drained.
+    Messages that the broker has delivered and no thread has begun go to the other servers of the topic now, not when
+    this process has drained.
     """
     with concurrent.futures.ThreadPoolExecutor(len(servers) or 1) as pool:
-        list(pool.map(_stop_taking, servers))
-
-
-def _stop_taking(server: messaging.RPCServer) -> None:
-    server._work_executor.stop_taking()
-    server.stop()
-    # While the connection is closed messages still come in. oslo.messaging would acknowledge them and let them fall;
-    # not acknowledged, they go to the others.
-    driver = server.listener._poll_style_listener.conn.connection
-    for consumer in driver._consumers:
-        consumer.callback = _leave
-    try:
-        driver.close()
-    except Exception as error:
-        # The broker is away, or tells that a consumer has gone before it confirms that its queue is deleted.
-        # oslo.messaging would leave the connection open, and the broker would go on sending here what nobody takes.
-        LOG.info("The connection is dropped, not closed: %s", error)
-        driver.connection.collect()
-        driver.connection = None
-    server.listener.cleanup()
-
-
-def _leave(_message: Any) -> None:
-    pass
+        list(pool.map(lambda server: server.stop(), servers))
 
 
 def endpoint(declared: type[interface.Interface], implementation: Any, host: str = "",
@@ -140,7 +107,11 @@ def _handler(
 
     # A plain function (no wraps): the dispatcher looks at its signature only.
     def handle(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
-        with worker_stats.METER.work():
+        if ctx.until is not None and time.monotonic() > ctx.until:
+            LOG.warning("Dropped %s: its sender no longer waits", label)
+            metrics.BUS_DROPPED.inc(label)
+            return DROPPED
+        with context.wanted_until(ctx.until), worker_stats.METER.work():
             return metrics.handled(label, ctx.sent_at, lambda: answer(ctx, p)) if metrics.on else answer(ctx, p)
 
     def answer(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:

@@ -1,50 +1,24 @@
-"""The connection to the broker, its serializer, and counters of what was sent."""
+"""The connection to the broker, its serializer, and counters of sent messages."""
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import random
-import sys
 import threading
-import uuid
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
 from typing import Any
 
 from oslo_config import cfg
-from oslo_service import backend
 
-from nova import context
-from nova.bus import deadlines, seals
+from nova import context, exception
+from nova.bus import deadlines, oslo, seals
+from nova.bus.driver.requests import UNTIL
 from nova.telemetry import metrics, tracing
 
-
-@contextlib.contextmanager
-def _without_eventlet() -> Iterator[None]:
-    """futurist loads eventlet wherever it is installed; with its DNS it is a fifth of a service's memory."""
-    if "eventlet" in sys.modules:
-        yield
-        return
-    sys.modules["eventlet"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules["eventlet"]
-
-
-with _without_eventlet():
-    # oslo.messaging asks oslo.service for its timers: they shall be native threads.
-    backend.init_backend(backend.BackendType.THREADING)
-    import oslo_messaging as messaging
-    from kombu.transport import TRANSPORT_ALIASES
-    from oslo_messaging import opts
-    from oslo_messaging._drivers import impl_rabbit
-
-    from nova.bus import host_connection
-
-# Imported where it is used; kombu remembers the first that it has found.
-TRANSPORT_ALIASES.update({"memory": "nova.bus.memory:Transport", "amqp": "nova.bus.verified:Transport"})
+messaging = oslo.messaging
+from oslo_messaging import opts  # noqa: E402 - after nova.bus.oslo has chosen the threads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +35,18 @@ class Outgoing:
 
 
 class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
-    """Turns a request context into the few fields that travel, and back. Payloads are opaque text."""
+    """Turns a request context into the few fields that travel, and back. Payloads are opaque text.
+
+    ``measured``: True if the driver measures on arrival for how long a message is of use.
+    """
+
+    def __init__(self, measured: bool = True) -> None:
+        self._measured = measured
+        self._clocks = deadlines.Clocks()
+
+    def _until(self, ctxt: dict[str, Any]) -> float | None:
+        left = self._clocks.left(ctxt)
+        return None if left is None else time.monotonic() + left
 
     def serialize_context(self, ctxt: Outgoing) -> dict[str, Any]:
         wire = {**ctxt.ctx.to_wire(ctxt.token), **deadlines.stamp(ctxt.seconds)}
@@ -71,6 +56,7 @@ class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
     def deserialize_context(self, ctxt: dict[str, Any]) -> context.RequestContext:
         found = context.RequestContext.from_wire(ctxt)
         found.wire = ctxt
+        found.until = ctxt.pop(UNTIL, None) if self._measured else self._until(ctxt)
         if metrics.on:
             found.sent_at = ctxt.get("sent_at")
         if tracing.on:
@@ -98,29 +84,27 @@ class Counter:
 
 SENT = Counter()
 
-# Our defaults of oslo.messaging's options.
+# Nova's defaults of oslo.messaging's options.
 _DEFAULTS = {
     # Seconds that a caller waits; the request of a user holds a thread meanwhile.
     "rpc_response_timeout": 20,
-    # Messages on their way to a server that has not taken them: what a frozen one keeps from the others. Above four
-    # none is handled sooner.
+    # Messages that the broker delivers ahead to a server: what a frozen server withholds from the others. Above four
+    # no message is handled sooner.
     "rabbit_qos_prefetch_count": 4,
-    # Seconds that an answer is kept for somebody whose queue is not there (it is made again after a lost connection),
-    # since the broker said so.
+    # Seconds that a reply is kept for a caller whose queue is missing (the caller declares it again after a lost
+    # connection), counted from the broker's first refusal.
     "kombu_missing_consumer_retry_timeout": 10,
-    # Seconds after which the broker forgets the queues of a process that has died, with the news and answers in them.
+    # Seconds after which the broker deletes the fanout and reply queues of a process that has died.
     "rabbit_transient_queues_ttl": 300,
-    # Messages that a server works on at the same time: more threads than that wait for one another, and cost memory.
+    # Messages that a server handles at the same time: more threads than that wait for one another, and cost memory.
     "executor_thread_pool_size": 24,
-    # Connections that messages are sent by, made as needed: as many as there are threads that may send at the same
-    # time, since oslo.messaging makes more than that, too, but warns of each.
+    # Connections to publish by, made as needed: as many as there are threads that may publish at the same time.
     "rpc_conn_pool_size": 48,
-    # The most seconds between two attempts to reach a lost broker: everybody is back soon after it is.
+    # The most seconds between two attempts to reach a lost broker: every process is back soon after the broker is.
     "rabbit_interval_max": 5,
 }
-# Seconds that a process lets pass, beside those, before each attempt to make a lost connection anew: each process its
-# own, so that those of ten thousand hosts do not all come at the same moment (kombu_reconnect_splay only changes what
-# oslo.messaging logs).
+# Range of the seconds that a process waits, beside those, before each attempt to reconnect: each process draws its own
+# number, so that the processes of 10,000 hosts do not reconnect at the same moment.
 _RECONNECT = (0.25, 1.75)
 
 
@@ -130,15 +114,29 @@ def patience(conf: cfg.ConfigOpts) -> float:
     return float(getattr(conf, "rpc_response_timeout", _DEFAULTS["rpc_response_timeout"]))
 
 
-def connect(conf: cfg.ConfigOpts, host: str = "") -> messaging.RPCTransport:
-    """A transport for this process, with the key of its configuration; where that is the master key, of ``host``.
+def transport_url(conf: cfg.ConfigOpts, url: str | None = None) -> messaging.TransportURL:
+    """Return the transport URL with the driver that serves it.
 
-    Raises InvalidInput for a bad key file.
+    Nova's driver serves ``rabbit://``, too, unless [rpc]rabbit_driver says otherwise, and ``kombu+memory://``.
+    """
+    parsed = messaging.TransportURL.parse(conf, url)
+    nova = "rpc" not in conf or conf.rpc.rabbit_driver == "nova"
+    if parsed.transport == "kombu+memory":
+        parsed.transport = "nova-memory"
+    elif parsed.transport in ("rabbit", "kombu") and nova:
+        parsed.transport = "nova-rabbit"
+    return parsed
 
-    Never connect before a fork: children that share a connection read each other's answers.
+
+def connect(conf: cfg.ConfigOpts, host: str = "", url: str | None = None) -> messaging.RPCTransport:
+    """Return a transport for this process, with the key of its configuration, or the key of ``host`` derived from it.
+
+    Never connect before a fork: children that share a connection read each other's replies.
+
+    Raises InvalidInput for a bad key file, or an option that the driver does not support.
     """
     defaults = {**_DEFAULTS, "kombu_reconnect_delay": random.uniform(*_RECONNECT)}  # noqa: S311
-    # The driver registers them as it is made, and looks at them at once.
+    # The driver registers these options and reads them at once.
     for group, options in opts.list_opts():
         for option in options:
             if option.name in defaults:
@@ -147,16 +145,12 @@ def connect(conf: cfg.ConfigOpts, host: str = "") -> messaging.RPCTransport:
     keys = seals.configured(conf)
     if host:
         keys = keys.of_host(host)
-    made = messaging.get_rpc_transport(conf)
+    made = messaging.get_rpc_transport(conf, url=transport_url(conf, url))
     seals.use(made, keys)
     if keys.host:
-        _as_host(made, keys.host)
+        restrict = getattr(oslo.driver_of(made), "restrict_to_host", None)
+        if restrict is None:
+            raise exception.InvalidInput(reason="[rpc]rabbit_driver = oslo needs more rights than the broker account "
+                                                "of a compute host has: use the driver nova on compute hosts")
+        restrict(keys.host)
     return made
-
-
-def _as_host(made: messaging.RPCTransport, host: str) -> None:
-    """So that the account of a host needs no more than :func:`nova.bus.host_connection.permissions`."""
-    driver = made._driver
-    if isinstance(driver, impl_rabbit.RabbitDriver):
-        driver._connection_pool.connection_cls = host_connection.HostConnection
-        driver._get_reply_queue_name = lambda: f"reply_{host}_{uuid.uuid4().hex}"

@@ -5,7 +5,6 @@ For a first try, the functional tests and demonstrations: no broker, no root, no
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -96,9 +95,6 @@ def set_defaults() -> None:
     for group, options in opts.list_opts():
         if group is None:  # transport_url, before oslo.messaging would register it
             CONF.register_opts(options)
-    # The in-memory bus of kombu has no host and no heartbeats, and says so for every connection.
-    for name in ("kombu.connection", "oslo.messaging._drivers.impl_rabbit"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     for (group, name), value in DEFAULTS.items():
         CONF.set_default(name, value, group=group)
 

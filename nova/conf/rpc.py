@@ -4,6 +4,11 @@ from oslo_config import cfg
 
 OPTIONS = {
     "rpc": [
+        cfg.StrOpt("rabbit_driver", default="nova", choices=["nova", "oslo"],
+                   help="Driver for a transport_url rabbit://. nova: Nova's own, whose deadlines cover publishing and "
+                        "which detects a broker that blocks its publishers; also chosen by nova-rabbit://. oslo: the "
+                        "driver of oslo.messaging, which compute hosts with broker accounts of their own cannot use. "
+                        "Both work together on one broker. Read by all services."),
         cfg.StrOpt("key_file",
                    help="The file with the key by which this machine's services seal their messages and know those of "
                         "others: on control nodes the master key ('nova-manage host make_master_key'), on a compute "

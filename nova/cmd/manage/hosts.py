@@ -15,18 +15,19 @@ from typing import Any
 
 import msgspec
 import oslo_messaging as messaging
-from oslo_messaging._drivers import impl_rabbit
 
 from nova import exception
 from nova.bus import seals
-from nova.bus.client import NOBODY
-from nova.bus.host_connection import permissions, topic_permissions
+from nova.bus.driver import options
+from nova.bus.host_account import permissions, topic_permissions
 from nova.cmd.manage import drains
 from nova.conf import CONF
 from nova.rpcapi import COMPUTE, CONDUCTOR, HEARTBEATS, REPORTS
 
 # Seconds that the broker may take.
 _PATIENCE = 30
+# Topic to which hosts of the previous release publish to find out whether there is a broker.
+_PROBE = "nobody"
 
 
 def add_commands(commands: Any) -> None:
@@ -76,8 +77,7 @@ def _enrol(arguments: argparse.Namespace) -> None:
 
 def _rabbit() -> Any:
     """The options of the broker's driver."""
-    CONF.register_opts(impl_rabbit.rabbit_opts, group="oslo_messaging_rabbit")
-    return CONF.oslo_messaging_rabbit
+    return options.register(CONF)
 
 
 def _tls(host: str) -> str:
@@ -125,7 +125,7 @@ def definitions(host: str, password: str, vhost: str, exchange: str) -> dict[str
                    "tags": ""}],
         "permissions": [{"user": user, "vhost": vhost, **permissions(host, COMPUTE, exchange)}],
         "topic_permissions": [{"user": user, "vhost": vhost, **topic_permissions(
-            host, COMPUTE, [CONDUCTOR, HEARTBEATS, REPORTS, NOBODY], exchange)}],
+            host, COMPUTE, [CONDUCTOR, HEARTBEATS, REPORTS, _PROBE], exchange)}],
     }
 
 

@@ -6,13 +6,10 @@ import tracemalloc
 import zlib
 
 import msgspec
-import oslo_messaging
 import pytest
 from oslo_config import cfg
-from oslo_messaging._drivers.base import PollStyleListenerAdapter
 
 from nova import bus, conf, context, exception
-from nova.bus.answers import Question
 from nova.bus.client import answered
 from nova.bus.server import endpoint
 from nova.conf import CONF
@@ -75,7 +72,7 @@ class Counter:
 
 @pytest.fixture(scope="module")
 def transport():
-    made = oslo_messaging.get_rpc_transport(cfg.CONF, url="kombu+memory://unit")
+    made = bus.connect(cfg.CONF, url="kombu+memory://unit")
     yield made
     made.cleanup()
 
@@ -170,22 +167,6 @@ def test_messages_are_counted_by_kind(shop):
     shop.who(CTX)
     shop.note(CTX, "x")
     assert bus.SENT.take() == {"shop.who": 2, "shop.note": 1}
-
-
-def test_already_the_first_message_that_a_server_takes_is_answered_in_our_way(monkeypatch, transport):
-    kinds, begin = [], PollStyleListenerAdapter.start
-
-    def start(self, *args):
-        kinds.append(self._poll_style_listener.message_cls)
-        begin(self, *args)
-
-    monkeypatch.setattr(PollStyleListenerAdapter, "start", start)
-    server = bus.serve(transport, "shop", "new", [(Shop, Counter())])
-    try:
-        assert kinds == [Question]
-    finally:
-        bus.stop_taking(server)
-        server.wait()
 
 
 # --- what a payload may be -------------------------------------------------------------------------------

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import oslo_messaging
 import pytest
-from kombu.transport import memory as kombus
 from oslo_config import cfg
 
 from nova import bus, context
+from nova.bus.driver import memory
+from nova.bus.driver.broker import DEFAULT_EXCHANGE, Exchange, Outgoing, Queue
 from nova.bus.interface import Interface, call, fanout
 
 
@@ -39,7 +41,7 @@ class Clerk:
 
 @pytest.fixture
 def clerks() -> Iterator[list[Clerk]]:
-    transport = oslo_messaging.get_rpc_transport(cfg.CONF, url="kombu+memory://waking")
+    transport = bus.connect(cfg.CONF, url="kombu+memory://waking")
     made = [Clerk(), Clerk()]
     servers = [bus.serve(transport, "memory", f"m{number}", [(Desk, clerk)]) for number, clerk in enumerate(made)]
     made[0].desk = bus.client(transport, Desk)  # type: ignore[attr-defined]
@@ -57,16 +59,57 @@ def test_calls_are_answered_and_fanouts_reach_everybody(clerks: list[Clerk]) -> 
     assert all(clerk.heard.acquire(timeout=10) for clerk in clerks)
 
 
-def test_whoever_waits_for_messages_does_not_look_for_them_all_the_time(
-        clerks: list[Clerk], monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
-    real = kombus.Channel._get
+def test_an_idle_consumer_does_not_poll_its_queues(clerks: list[Clerk], monkeypatch: pytest.MonkeyPatch) -> None:
+    polls = []
+    take = memory.MemoryBroker.take
 
-    def look(channel: Any, queue: str, **more: Any) -> Any:
-        looks.append(queue)
-        return real(channel, queue, **more)
+    def counted(broker: memory.MemoryBroker, names: Any) -> Any:
+        polls.append(names)
+        return take(broker, names)
 
-    monkeypatch.setattr(kombus.Channel, "_get", look)
+    monkeypatch.setattr(memory.MemoryBroker, "take", counted)
     threading.Event().wait(0.5)
-    # Every 0.05 s; without a pause it was thousands.
-    assert 0 < looks.count("memory.m0") < 100
+    assert polls == []
+    assert clerks[0].desk.ask(context.admin(), "yes") == "YES"  # type: ignore[attr-defined]
+    assert polls
+
+
+@pytest.fixture
+def broker() -> memory.MemoryBroker:
+    return memory.MemoryBroker()
+
+
+def outgoing(exchange: Exchange, key: str, **values: Any) -> Outgoing:
+    return Outgoing(exchange, key, b"body", time.monotonic() + 5, **values)
+
+
+def test_a_mandatory_message_without_a_queue_is_an_error(broker: memory.MemoryBroker) -> None:
+    broker.publish(outgoing(Exchange("x"), "nobody"))
+    with pytest.raises(oslo_messaging.MessageUndeliverable):
+        broker.publish(outgoing(Exchange("x"), "nobody", mandatory=True))
+    with pytest.raises(oslo_messaging.MessageUndeliverable):
+        broker.publish(outgoing(DEFAULT_EXCHANGE, "reply_gone", mandatory=True))
+
+
+def test_an_expired_message_is_not_delivered(broker: memory.MemoryBroker) -> None:
+    queue = Queue("q", Exchange("x"), "q")
+    broker.consume([queue], lambda body: None).stop()
+    broker.publish(outgoing(Exchange("x"), "q", expires_at=time.monotonic() - 1))
+    broker.publish(outgoing(Exchange("x"), "q", expires_at=time.monotonic() + 60))
+    assert [broker.take(["q"]), broker.take(["q"])] == [b"body", None]
+
+
+def test_a_queue_that_has_a_consumer_is_not_deleted(broker: memory.MemoryBroker) -> None:
+    consumer = broker.consume([Queue("q", Exchange("x"), "q")], lambda body: None)
+    assert (broker.listeners("q"), broker.delete_queue("q")) == (1, False)
+    consumer.stop()
+    assert (broker.listeners("q"), broker.delete_queue("q"), broker.delete_queue("q")) == (0, True, True)
+
+
+def test_a_temporary_queue_ends_with_its_consumer(broker: memory.MemoryBroker) -> None:
+    fanout_exchange = Exchange("x_fanout", "fanout")
+    consumer = broker.consume([Queue("q", fanout_exchange, temporary=True)], lambda body: None)
+    broker.publish(outgoing(fanout_exchange, "", mandatory=True))
+    consumer.stop()
+    with pytest.raises(oslo_messaging.MessageUndeliverable):
+        broker.publish(outgoing(fanout_exchange, "", mandatory=True))

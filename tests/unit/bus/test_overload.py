@@ -4,12 +4,12 @@ import concurrent.futures
 import threading
 import time
 
-import oslo_messaging
 import pytest
 from oslo_config import cfg
 
 from nova import bus, context, exception
 from nova.bus import circuit
+from nova.bus.driver import requests
 from nova.telemetry import metrics
 
 CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
@@ -48,7 +48,7 @@ class Clerk:
 
 @pytest.fixture
 def transport(request):
-    made = oslo_messaging.get_rpc_transport(cfg.CONF, url=f"kombu+memory://overload-{request.node.name}")
+    made = bus.connect(cfg.CONF, url=f"kombu+memory://overload-{request.node.name}")
     yield made
     made.cleanup()
 
@@ -88,9 +88,7 @@ def test_a_call_whose_caller_has_given_up_is_not_run(transport, clerk):
     assert clerk.seen == ["first", "second", "in time"]
 
 
-def test_a_cast_that_is_of_no_use_any_more_is_not_run(transport, clerk, monkeypatch):
-    dropped = []
-    monkeypatch.setattr(metrics.BUS_DROPPED, "inc", dropped.append)
+def test_a_cast_that_is_of_no_use_any_more_is_not_run(transport, clerk):
     desk = bus.client(transport, Desk)
     fill(clerk, desk)
     desk.whisper(CTX, "brief")
@@ -99,7 +97,22 @@ def test_a_cast_that_is_of_no_use_any_more_is_not_run(transport, clerk, monkeypa
     clerk.open.set()
     eventually(lambda: "long" in clerk.seen)
     assert "brief" not in clerk.seen
-    assert dropped == ["desk.whisper"]
+
+
+def test_a_request_that_waited_too_long_for_its_thread_is_dropped_and_counted(transport, clerk, monkeypatch):
+    dropped, thread = [], requests.Request.acknowledge
+    monkeypatch.setattr(metrics.BUS_DROPPED, "inc", dropped.append)
+    desk = bus.client(transport, Desk)
+
+    def late(request):
+        if request.message["method"] == "whisper":
+            time.sleep(0.4)
+        thread(request)
+
+    monkeypatch.setattr(requests.Request, "acknowledge", late)
+    desk.whisper(CTX, "brief")
+    eventually(lambda: dropped == ["desk.whisper"])
+    assert clerk.seen == []
 
 
 def test_whoever_is_asked_can_tell_when_the_caller_gives_up(transport, clerk):

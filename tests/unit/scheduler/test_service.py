@@ -17,8 +17,6 @@ from nova.scheduler import manager
 from nova.scheduler import service as services
 from tests.unit.scheduler.builders import filters, node, spec, weighers
 
-import oslo_messaging as messaging  # isort: skip (nova.bus comes first)
-
 
 class Conductor:
     """Answers fleet.Fleet and heartbeat.Heartbeat."""
@@ -58,7 +56,7 @@ def until(condition: Callable[[], object]) -> None:
 @pytest.fixture
 def transport():
     CONF([], project="nova", default_config_files=[])
-    made = messaging.get_rpc_transport(CONF, url="kombu+memory://")
+    made = bus.connect(CONF, url="kombu+memory://")
     yield made
     made.cleanup()
 

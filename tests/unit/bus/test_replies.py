@@ -1,12 +1,13 @@
-"""What a server knows of callers that are not there."""
+"""Replies to callers whose queue is missing."""
 
 import threading
 import types
 
+import oslo_messaging as messaging
 import pytest
 
 from nova import context
-from nova.bus import answers
+from nova.bus.driver import requests
 
 
 @pytest.fixture
@@ -18,12 +19,12 @@ def clock(monkeypatch):
             return self.now
 
     made = Clock()
-    monkeypatch.setattr(answers, "time", made)
+    monkeypatch.setattr(requests, "time", made)
     return made
 
 
 def test_a_queue_is_missing_since_it_was_missed_first(clock):
-    missing = answers.Missing()
+    missing = requests.MissingQueues()
     assert missing.seconds("q") == 0
     clock.now += 7
     assert missing.seconds("other") == 0
@@ -31,16 +32,16 @@ def test_a_queue_is_missing_since_it_was_missed_first(clock):
 
 
 def test_a_queue_that_was_found_is_missing_no_more(clock):
-    missing = answers.Missing()
+    missing = requests.MissingQueues()
     missing.seconds("q")
     clock.now += 7
-    missing.found("q")
-    missing.found("q")
+    missing.exists("q")
+    missing.exists("q")
     assert missing.seconds("q") == 0
 
 
 def test_what_was_missing_long_ago_is_forgotten(clock):
-    missing = answers.Missing()
+    missing = requests.MissingQueues()
     missing.seconds("q")
     clock.now += 30
     missing.seconds("later")
@@ -49,16 +50,13 @@ def test_what_was_missing_long_ago_is_forgotten(clock):
     assert missing.seconds("later") == 31
 
 
-class Gone(answers.Question):
-    """A message whose sender waits at a queue that is not there."""
+class NoQueues:
+    """A broker that has no reply queue."""
 
-    def __init__(self, number):
-        self.orig_msg_id = self.msg_id = str(number)
-        self.reply_q = f"reply_{number}"
-        self.listener = types.SimpleNamespace(driver=types.SimpleNamespace(missing_destination_retry_timeout=10))
+    prefetch = 1
 
-    def _answer(self, reply, failure):
-        return False
+    def publish(self, message):
+        raise messaging.MessageUndeliverable(None, "", message.routing_key, None)
 
 
 @pytest.mark.parametrize(("host", "wire", "waiting"), [("h1", {}, 4), ("", {"seal": "forged"}, 4), ("", {}, 6)],
@@ -71,13 +69,15 @@ def test_a_host_that_names_queues_that_never_were_holds_few_threads(monkeypatch,
         paused.release()
         over.wait(30)
 
-    monkeypatch.setattr(answers, "time", types.SimpleNamespace(
+    monkeypatch.setattr(requests, "time", types.SimpleNamespace(
         sleep=pause, monotonic=lambda: 1000.0 if not over.is_set() else 1020.0))
+
+    listener = requests.Listener(NoQueues(), [], 6, missing_queue_seconds=10)
 
     def answer(number):
         asked = context.RequestContext(overwrite=True)
         asked.asking_host, asked.wire = host, wire
-        Gone(number).reply({})
+        requests.Request(listener, {}, {"_msg_id": str(number), "_reply_q": f"reply_{number}"}).reply({})
 
     threads = [threading.Thread(target=answer, args=(number,)) for number in range(6)]
     for thread in threads:

@@ -1,0 +1,109 @@
+"""What a driver needs from a broker, and the errors that a broker raises."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import oslo_messaging as messaging
+
+
+class NotPublished(messaging.MessageDeliveryFailure):  # type: ignore[misc]
+    """The broker cannot be reached, or did not confirm the message before its deadline."""
+
+
+class BrokerBlocked(NotPublished):
+    """The broker has blocked its publishers (RabbitMQ's memory or disk alarm)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """``declare``: False for an exchange that this account may not declare, or the default exchange ("")."""
+
+    name: str
+    type: str = "topic"
+    durable: bool = False
+    auto_delete: bool = False
+    declare: bool = True
+
+
+DEFAULT_EXCHANGE = Exchange("", "direct", declare=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Queue:
+    """A queue with its binding. ``temporary``: the queue is deleted when its consumer stops."""
+
+    name: str
+    exchange: Exchange = DEFAULT_EXCHANGE
+    routing_key: str = ""
+    durable: bool = False
+    auto_delete: bool = False
+    arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
+    temporary: bool = False
+
+
+@dataclasses.dataclass
+class Outgoing:
+    """A message to publish. All times are of the monotonic clock.
+
+    ``until``: deadline for the broker's confirmation. ``expires_at``: the broker drops the message if no consumer has
+    taken it by then (None: never). ``mandatory``: a message without a queue is an error. ``retries``: how many more
+    connections are tried (None: until the deadline).
+    """
+
+    exchange: Exchange
+    routing_key: str
+    body: bytes
+    until: float
+    expires_at: float | None = None
+    mandatory: bool = False
+    retries: int | None = 2
+    # A queue to declare first, so that a message without a consumer is kept (notifications).
+    queue: Queue | None = None
+
+
+class Consumer(Protocol):
+    """A subscription with a thread of its own."""
+
+    def keep_alive(self) -> None:
+        """Send a heartbeat while the consumer's thread is busy. To be called from that thread only."""
+
+    def stop(self) -> None:
+        """Return delivered but unacknowledged messages to their queues, and end the thread."""
+
+
+Deliver = Callable[[Any], None]
+
+
+class Broker(Protocol):
+    """A message broker. Thread-safe."""
+
+    # Messages that a consumer may hold unacknowledged.
+    prefetch: int
+
+    def publish(self, message: Outgoing) -> None:
+        """Return when the broker has confirmed the message.
+
+        Raises NotPublished, BrokerBlocked, MessageUndeliverable (mandatory, and no queue takes the message).
+        """
+
+    def consume(self, queues: Sequence[Queue], deliver: Deliver, until: float | None = None) -> Consumer:
+        """Declare the queues and pass the body of each message to ``deliver``.
+
+        A message is acknowledged before it is delivered. Retries to connect without end, or raises NotPublished if
+        the broker cannot be reached before ``until``.
+        """
+
+    def listeners(self, queue: str) -> int:
+        """Return the number of consumers of the queue, 0 if there is no such queue. Raises NotPublished."""
+
+    def delete_queue(self, queue: str) -> bool:
+        """Delete the queue unless it has a consumer. Return True if the queue is gone. Raises NotPublished."""
+
+    def check(self) -> None:
+        """Raise BrokerBlocked while the broker blocks its publishers."""
+
+    def close(self) -> None:
+        """Close all connections that publish."""

@@ -1,0 +1,150 @@
+"""Connections to RabbitMQ: several brokers, TLS, heartbeats, blocked publishers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import sys
+import threading
+import time
+from typing import Any
+
+import amqp
+
+from nova.bus.driver.broker import Exchange, NotPublished, Queue
+from nova.bus.driver.options import Options
+
+# What py-amqp raises when a connection is lost or cannot be made.
+ERRORS = (amqp.AMQPError, OSError, EOFError)
+# Seconds for TCP, TLS and the log-in to one broker.
+_CONNECT = 5.0
+# Seconds for a frame that has begun to arrive, or for one to be sent.
+_FRAME = 15.0
+# Socket option of Linux: milliseconds that sent data may stay unacknowledged.
+_TCP_USER_TIMEOUT = 18
+
+
+class Connection:
+    """A connection with one channel. Not thread-safe. Methods raise :data:`ERRORS` when the connection is lost."""
+
+    def __init__(self, made: amqp.Connection) -> None:
+        self.amqp = made
+        # True while the broker reads nothing more from this connection.
+        self.blocked = False
+        self.used_at = time.monotonic()
+        made.on_blocked, made.on_unblocked = self._blocked, self._unblocked
+        made.connect()
+        self.channel: amqp.Channel = made.channel()
+
+    def _blocked(self, _reason: str) -> None:
+        self.blocked = True
+
+    def _unblocked(self) -> None:
+        self.blocked = False
+
+    def handle(self, seconds: float, wake: int | None = None) -> bool:
+        """Handle incoming frames; return False if none came in ``seconds``, or ``wake`` (a file) became readable."""
+        sock = self.amqp.sock
+        pending = getattr(sock, "pending", None)
+        if not (pending and pending()):
+            poll = select.poll()
+            poll.register(sock, select.POLLIN)
+            if wake is not None:
+                poll.register(wake, select.POLLIN)
+            ready = {number for number, _event in poll.poll(max(0, int(seconds * 1000)))}
+            if sock.fileno() not in ready:
+                return False
+        self.amqp.drain_events(timeout=_FRAME)
+        return True
+
+    def heartbeat(self) -> None:
+        """Send a heartbeat if one is due, and raise an error if the broker has sent none for long."""
+        self.amqp.heartbeat_tick()
+
+    def declare(self, exchange: Exchange) -> None:
+        """Declare an exchange. One that exists with other properties is used as it is."""
+        if not exchange.declare:
+            return
+        with contextlib.suppress(amqp.PreconditionFailed):  # py-amqp opens the channel again
+            self.channel.exchange_declare(exchange.name, exchange.type, durable=exchange.durable,
+                                          auto_delete=exchange.auto_delete)
+
+    def declare_queue(self, queue: Queue) -> None:
+        """Declare a queue and its binding. A queue that exists with another durability is used as it is."""
+        if queue.exchange.name:
+            self.declare(queue.exchange)
+        for durable in (queue.durable, not queue.durable):
+            try:
+                self.channel.queue_declare(queue.name, durable=durable, auto_delete=queue.auto_delete,
+                                           arguments=queue.arguments)
+                break
+            except amqp.PreconditionFailed as error:
+                if "durable" not in str(error) or durable != queue.durable:
+                    raise
+        if queue.exchange.name:
+            self.channel.queue_bind(queue.name, queue.exchange.name, queue.routing_key)
+
+    def close(self) -> None:
+        """Close the connection in order, if the broker answers within moments; else drop it."""
+        with contextlib.suppress(*ERRORS):
+            with self.amqp.transport.having_timeout(_CONNECT):
+                self.amqp.close()
+        self.drop()
+
+    def drop(self) -> None:
+        """Close the socket."""
+        with contextlib.suppress(*ERRORS):
+            self.amqp.collect()
+
+
+class Opener:
+    """Opens connections to the brokers of a transport URL, beginning with the one that answered last. Thread-safe."""
+
+    def __init__(self, url: Any, options: Options) -> None:
+        self.options = options
+        self._virtual_host = url.virtual_host or "/"
+        self._hosts = [(host.hostname or "localhost", host.port or 5672, host.username or "guest",
+                        host.password or "guest") for host in url.hosts] or [("localhost", 5672, "guest", "guest")]
+        random.shuffle(self._hosts)
+        self._lock = threading.Lock()
+        self._first = 0
+
+    def open(self) -> Connection:
+        """Return a connection to the first broker that answers. Raises NotPublished."""
+        problems = []
+        count, first = len(self._hosts), self._first
+        for number in [(first + offset) % count for offset in range(count)]:
+            hostname, port, *_account = self._hosts[number]
+            try:
+                connection = Connection(self._prepared(*self._hosts[number]))
+            except ERRORS as error:
+                problems.append(f"{hostname}:{port}: {str(error) or type(error).__name__}")
+            else:
+                self._first = number
+                return connection
+        self.lost()
+        raise NotPublished(f"No connection to RabbitMQ ({'; '.join(problems)}).")
+
+    def lost(self) -> None:
+        """Begin with another broker next time."""
+        with self._lock:
+            self._first = (random.randrange(len(self._hosts)) if self.options.shuffle_hosts else  # noqa: S311
+                           (self._first + 1) % len(self._hosts))
+
+    def _prepared(self, hostname: str, port: int, username: str, password: str) -> amqp.Connection:
+        options, tls = self.options, self.options.tls
+        if tls is not None and "ca_certs" in tls:
+            # Each broker must prove the name by which it was called.
+            tls = {**tls, "server_hostname": hostname}
+        address = f"[{hostname}]:{port}" if ":" in hostname else f"{hostname}:{port}"
+        return amqp.Connection(
+            address, userid=username, password=password, login_method=options.login_method,
+            virtual_host=self._virtual_host, ssl=tls if tls else options.tls is not None, heartbeat=options.heartbeat,
+            connect_timeout=_CONNECT, read_timeout=_FRAME, write_timeout=_FRAME, confirm_publish=False,
+            socket_settings={_TCP_USER_TIMEOUT: options.heartbeat * 1000} if options.heartbeat else None,
+            client_properties={
+                "connection_name": f"{os.path.basename(sys.argv[0])}:{os.getpid()}",
+                "capabilities": {"authentication_failure_close": True, "connection.blocked": True,
+                                 "consumer_cancel_notify": True}})

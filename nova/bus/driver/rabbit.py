@@ -1,0 +1,323 @@
+"""RabbitMQ as a broker: publishing with deadlines over kept connections, on py-amqp."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import amqp
+import oslo_messaging as messaging
+from amqp import spec
+
+from nova.bus.driver.broker import BrokerBlocked, Deliver, Exchange, NotPublished, Outgoing, Queue
+from nova.bus.driver.connections import ERRORS, Connection, Opener
+from nova.bus.driver.consumer import RabbitConsumer
+from nova.bus.driver.options import Options
+
+LOG = logging.getLogger(__name__)
+
+_BLOCKED = "The broker takes no messages at present (memory or disk alarm)."
+# Seconds between two checks of the connections that wait for use, and between two attempts to publish.
+_REST, _PAUSE = 15.0, 0.5
+# Connections that are kept however long nothing was published.
+_KEPT_OPEN = 2
+# Seconds that a request about a queue may take.
+_QUEUE_REQUEST = 5.0
+# Seconds that the broker has to confirm a message after it has blocked the connection: RabbitMQ takes one message from
+# each connection before it stops to read.
+_LAST = 1.0
+# Bytes of a body from which on sending needs a timeout of its own: less fits in the buffer of the socket.
+_LARGE = 32 * 1024
+_PERSISTENT = 2
+
+
+class _Publisher:
+    """A connection to publish by. One thread uses it at a time."""
+
+    def __init__(self, opener: Opener) -> None:
+        self.connection: Connection = opener.open()
+        self._declared: set[str] = set()
+        self._confirmed: bool | None = None
+        self._returned = False
+        self._channel = self.connection.channel
+        self._channel.events["basic_ack"].add(self._on_ack)
+        self._channel.events["basic_nack"].add(self._on_nack)
+        self._channel.events["basic_return"].add(self._on_return)
+        self._channel.confirm_select()
+        self._queue_channel: amqp.Channel | None = None
+
+    def _on_ack(self, _tag: int, _multiple: bool) -> None:
+        self._confirmed = True
+
+    def _on_nack(self, _tag: int, _multiple: bool) -> None:
+        self._confirmed = False
+
+    def _on_return(self, *_arguments: Any) -> None:
+        self._returned = True
+
+    def publish(self, message: Outgoing) -> None:
+        """Send a message and wait for its confirmation. Raises BrokerBlocked, MessageUndeliverable, TimeoutError."""
+        self._declare(message)
+        properties: dict[str, Any] = {"content_type": "application/json", "content_encoding": "utf-8",
+                                      "delivery_mode": _PERSISTENT}
+        now = time.monotonic()
+        if message.expires_at is not None:
+            properties["expiration"] = str(max(0, int(1000 * (message.expires_at - now))))
+        body = amqp.Message(message.body, **properties)
+        self._confirmed, self._returned = None, False
+        large = len(message.body) > _LARGE
+        limit = self.connection.amqp.transport.having_timeout(max(0.1, message.until - now)) if large else _NO_LIMIT
+        with limit:
+            self._channel.send_method(
+                spec.Basic.Publish, "Bssbb", (0, message.exchange.name, message.routing_key, message.mandatory, False),
+                body)
+        self._await_confirmation(message.until)
+        if self._confirmed is False:
+            raise NotPublished("The broker refused the message.")
+        if self._returned:
+            raise messaging.MessageUndeliverable(None, message.exchange.name, message.routing_key, None)
+
+    def _declare(self, message: Outgoing) -> None:
+        if message.queue is not None and message.queue.name not in self._declared:
+            self.connection.declare_queue(message.queue)
+            self._declared.add(message.queue.name)
+        exchange: Exchange = message.exchange
+        if exchange.declare and exchange.name not in self._declared:
+            self.connection.declare(exchange)
+            self._declared.add(exchange.name)
+
+    def _await_confirmation(self, until: float) -> None:
+        while self._confirmed is None:
+            now = time.monotonic()
+            if now >= until:
+                raise BrokerBlocked(_BLOCKED) if self.connection.blocked else TimeoutError
+            self.connection.handle(until - now)
+            if self.connection.blocked:
+                until = min(until, time.monotonic() + _LAST)
+
+    def renew(self) -> None:
+        """Go on after a channel error, for which py-amqp has opened the channel again: nothing is declared there."""
+        self._declared.clear()
+        self._channel.confirm_select()
+
+    @contextlib.contextmanager
+    def queue_requests(self) -> Iterator[amqp.Channel]:
+        """Yield a channel for requests about queues: the broker closes it to refuse one."""
+        with self.connection.amqp.transport.having_timeout(_QUEUE_REQUEST):
+            if self._queue_channel is None or not self._queue_channel.is_open:
+                self._queue_channel = self.connection.amqp.channel()
+            yield self._queue_channel
+
+
+_NO_LIMIT: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+
+
+class RabbitBroker:
+    """Publishes by a pool of connections. Thread-safe."""
+
+    def __init__(self, url: Any, options: Options) -> None:
+        self.prefetch = options.prefetch
+        self._opener = Opener(url, options)
+        self._options = options
+        self._changed = threading.Condition()
+        # The most recently used one last.
+        self._idle: list[_Publisher] = []
+        self._count = 0
+        self._blocked = False
+        self._closed = threading.Event()
+        self._checker: threading.Thread | None = None
+
+    # --- publishing ----------------------------------------------------------------------------------
+    def publish(self, message: Outgoing) -> None:
+        failures, renewed = 0, False
+        while True:
+            self.check()
+            publisher, fresh = self._take(message.until)
+            try:
+                publisher.publish(message)
+            except messaging.MessageUndeliverable:
+                self._put_back(publisher)
+                raise
+            except BrokerBlocked:
+                self._block(publisher)
+                raise
+            except TimeoutError:
+                self._drop(publisher)
+                raise NotPublished("The broker did not confirm the message in time.") from None
+            except amqp.NotFound as error:
+                # The exchange was deleted after this connection had declared it.
+                publisher.renew()
+                self._put_back(publisher)
+                if renewed:
+                    raise NotPublished(str(error)) from error
+                renewed = True
+            except ERRORS as error:
+                self._drop(publisher)
+                if fresh:
+                    failures += 1
+                    self._pause(failures, message, error)
+                elif not self._idle:
+                    # All connections are lost: processes reconnect at different times.
+                    time.sleep(max(0.0, min(self._options.reconnect_delay, message.until - time.monotonic() - _PAUSE)))
+            except BaseException:
+                self._drop(publisher)
+                raise
+            else:
+                if publisher.connection.blocked:
+                    self._block(publisher)
+                else:
+                    self._put_back(publisher)
+                return
+
+    def _pause(self, failures: int, message: Outgoing, error: Exception) -> None:
+        """Wait before another attempt to publish. Raises NotPublished if there is none."""
+        pause = _PAUSE * 2 ** (failures - 1)
+        if (message.retries is not None and failures > message.retries) or time.monotonic() + pause > message.until:
+            raise NotPublished(str(error) or type(error).__name__) from error
+        time.sleep(pause)
+
+    def _take(self, until: float) -> tuple[_Publisher, bool]:
+        """Return a connection that no other thread uses, and True if it was made now. Raises NotPublished."""
+        with self._changed:
+            while not self._idle and self._count >= self._options.connections:
+                if not self._changed.wait(until - time.monotonic()):
+                    raise NotPublished(f"All {self._count} connections to the broker are in use.")
+            if self._idle:
+                return self._idle.pop(), False
+            self._count += 1
+        try:
+            publisher = _Publisher(self._opener)
+        except BaseException as error:
+            self._forget()
+            if isinstance(error, ERRORS):
+                raise NotPublished(str(error)) from error
+            raise
+        self._start_checker()
+        return publisher, True
+
+    def _put_back(self, publisher: _Publisher) -> None:
+        publisher.connection.used_at = time.monotonic()
+        with self._changed:
+            if not self._closed.is_set():
+                self._idle.append(publisher)
+                self._changed.notify()
+                return
+        self._drop(publisher)
+
+    def _drop(self, publisher: _Publisher) -> None:
+        publisher.connection.drop()
+        self._forget()
+
+    def _forget(self) -> None:
+        with self._changed:
+            self._count -= 1
+            self._changed.notify()
+
+    # --- a broker that blocks its publishers ---------------------------------------------------------
+    def check(self) -> None:
+        if self._blocked:
+            raise BrokerBlocked(_BLOCKED)
+
+    def _block(self, publisher: _Publisher) -> None:
+        """Refuse all messages until the broker reads from this connection again, or the connection is lost."""
+        with self._changed:
+            first, self._blocked = not self._blocked, True
+        if first:
+            LOG.error("The broker takes no messages (memory or disk alarm): requests that need one fail until it does")
+            threading.Thread(target=self._wait_until_unblocked, args=(publisher,), name="blocked broker",
+                             daemon=True).start()
+        else:
+            self._drop(publisher)
+
+    def _wait_until_unblocked(self, publisher: _Publisher) -> None:
+        connection = publisher.connection
+        try:
+            while connection.blocked and not self._closed.is_set():
+                connection.handle(1.0)
+                connection.heartbeat()
+        except ERRORS as error:
+            LOG.info("The connection that the broker had blocked is lost: %s", error)
+        finally:
+            self._drop(publisher)
+            self._blocked = False
+            LOG.info("The broker takes messages again")
+
+    # --- connections that wait for use ---------------------------------------------------------------
+    def _start_checker(self) -> None:
+        with self._changed:
+            if self._checker is None and not self._closed.is_set():
+                self._checker = threading.Thread(target=self._check_idle, name="broker connections", daemon=True)
+                self._checker.start()
+
+    def _check_idle(self) -> None:
+        heartbeat = self._options.heartbeat
+        while not self._closed.wait(min(_REST, heartbeat / 4) if heartbeat else _REST):
+            with self._changed:
+                waiting, self._idle = self._idle, []
+            for publisher in waiting:
+                try:
+                    while publisher.connection.handle(0):
+                        pass
+                    publisher.connection.heartbeat()
+                except ERRORS:
+                    self._drop(publisher)
+                    continue
+                with self._changed:
+                    old = publisher.connection.used_at < time.monotonic() - self._options.idle_seconds
+                    expired = old and self._count > _KEPT_OPEN
+                    if not expired:
+                        self._idle.insert(0, publisher)
+                        self._changed.notify()
+                if expired:
+                    publisher.connection.close()
+                    self._forget()
+
+    def close(self) -> None:
+        self._closed.set()
+        with self._changed:
+            idle, self._idle = self._idle, []
+        for publisher in idle:
+            publisher.connection.close()
+            self._forget()
+
+    # --- queues --------------------------------------------------------------------------------------
+    def consume(self, queues: Sequence[Queue], deliver: Deliver, until: float | None = None) -> RabbitConsumer:
+        consumer = RabbitConsumer(self._opener, queues, deliver)
+        consumer.start(until)
+        return consumer
+
+    def listeners(self, queue: str) -> int:
+        with self._queue_requests() as channel:
+            try:
+                return int(channel.queue_declare(queue, passive=True).consumer_count)
+            except amqp.NotFound:
+                return 0
+
+    def delete_queue(self, queue: str) -> bool:
+        with self._queue_requests() as channel:
+            try:
+                channel.queue_delete(queue, if_unused=True)
+            except amqp.PreconditionFailed:
+                return False
+            except amqp.NotFound:
+                pass
+            return True
+
+    @contextlib.contextmanager
+    def _queue_requests(self) -> Iterator[amqp.Channel]:
+        self.check()
+        publisher, _fresh = self._take(time.monotonic() + _QUEUE_REQUEST)
+        try:
+            with publisher.queue_requests() as channel:
+                yield channel
+        except ERRORS as error:
+            self._drop(publisher)
+            raise NotPublished(str(error) or type(error).__name__) from error
+        except BaseException:
+            self._drop(publisher)
+            raise
+        self._put_back(publisher)
