@@ -41,7 +41,7 @@ def serve(
     driver = oslo.driver_of(bus)
     server = messaging.get_rpc_server(
         bus,
-        Server(topic, host, threads or bus.conf.executor_thread_pool_size),
+        Server(topic, host, threads),
         endpoints,
         executor="threading",
         serializer=transport.ContextSerializer(measured=isinstance(driver, Driver)),

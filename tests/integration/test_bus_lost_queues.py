@@ -12,6 +12,7 @@ import pytest
 
 from nova import bus, context, exception
 from nova.bus.broker import listeners
+from nova.bus.oslo import driver_of
 from tests.integration.bus_desk import Clerk, Desk
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
@@ -65,7 +66,7 @@ def test_a_caller_whose_queue_was_missing_for_long_is_answered_as_soon_as_it_has
         pool.submit(bus.within(world.desk, 30).ask, CTX, "meanwhile", 1)
         eventually(lambda: "meanwhile" in world.begun("one"), 30, "the server works on it")
         world.wire.block()
-        world.delete(world.transport._driver._reply_q)
+        world.delete(driver_of(world.transport).calls.queue.name)
         eventually(lambda: "reply_" in world.processes["one"].tail(), 60, "the server has given up to answer")
         world.wire.unblock()
         eventually(lambda: answered(world.desk, "after"), 40, "the caller is answered")
@@ -92,7 +93,7 @@ def test_a_caller_whose_queue_is_deleted_is_answered_again(new_world: Callable[.
     world = new_world()
     assert world.desk.ask(CTX, "before") == "one"
     for number in range(5):
-        world.delete(world.transport._driver._reply_q)
+        world.delete(driver_of(world.transport).calls.queue.name)
         eventually(lambda: answered(world.desk, f"after {number}"), 40, "the caller is answered")  # noqa: B023
 
 
@@ -118,8 +119,7 @@ class Listener(Clerk):
 def test_a_server_whose_queue_for_news_is_deleted_hears_news_again(new_world: Callable[..., Wired]) -> None:
     world, two = new_world(), Listener("two")
     server = bus.serve(world.transport, Desk.topic, two.host, [(Desk, two)])
-    (news,) = [each.queue_name for each in server.listener._poll_style_listener.conn._consumers
-               if each.type == "fanout"]
+    news = server.listener.queues[-1].name
 
     def hears(name: str) -> bool:
         world.desk.shout(CTX, name)

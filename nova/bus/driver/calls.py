@@ -41,7 +41,7 @@ class Calls:
 
     def __init__(self, broker: Broker, reply_queue: Queue) -> None:
         self._broker = broker
-        self._queue = reply_queue
+        self.queue = reply_queue
         self._lock = threading.Lock()
         self._consumer: Consumer | None = None
         self._calls: dict[str, Call] = {}
@@ -54,8 +54,8 @@ class Calls:
         if self._consumer is None:
             with self._lock:
                 if self._consumer is None:
-                    self._consumer = self._broker.consume([self._queue], self._deliver, until)
-        call = Call(self._queue.name)
+                    self._consumer = self._broker.consume([self.queue], self._deliver, until)
+        call = Call(self.queue.name)
         self._calls[call.id] = call
         return call
 

@@ -38,9 +38,9 @@ class Delivery(messaging.TransportOptions):  # type: ignore[misc]
 
 
 class Server(messaging.Target):  # type: ignore[misc]
-    """The target of a server, with the number of its threads."""
+    """The target of a server, with the number of its threads (None: [DEFAULT]executor_thread_pool_size)."""
 
-    def __init__(self, topic: str, server: str, threads: int) -> None:
+    def __init__(self, topic: str, server: str, threads: int | None = None) -> None:
         super().__init__(topic=topic, server=server)
         self.threads = threads
 

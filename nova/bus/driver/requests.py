@@ -159,7 +159,7 @@ class Listener(oslo.BaseListener):  # type: ignore[misc]
         self.broker = broker
         self.missing = MissingQueues()
         self.missing_queue_seconds = missing_queue_seconds
-        self._queues = queues
+        self.queues = queues
         self._free = threads
         self._changed = threading.Condition()
         self._stopping = False
@@ -169,7 +169,7 @@ class Listener(oslo.BaseListener):  # type: ignore[misc]
 
     def start(self, on_incoming_callback: Callable[[list[Request]], None]) -> None:
         super().start(on_incoming_callback)
-        self._consumer = self.broker.consume(self._queues, self._deliver)
+        self._consumer = self.broker.consume(self.queues, self._deliver)
 
     def _deliver(self, body: Any) -> None:
         try:
