@@ -10,15 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import oslo_messaging as messaging
 from oslo_config import cfg
+from oslo_messaging import opts
 
 from nova import context, exception
 from nova.bus import deadlines, oslo, seals
 from nova.bus.driver.requests import UNTIL
 from nova.telemetry import metrics, tracing
-
-messaging = oslo.messaging
-from oslo_messaging import opts  # noqa: E402 - after nova.bus.oslo has chosen the threads
 
 
 @dataclasses.dataclass(frozen=True)
