@@ -11,10 +11,13 @@ from typing import Any
 import oslo_messaging as messaging
 import pytest
 from oslo_config import cfg
+from oslo_messaging._metrics.client import oslo_messaging_metrics
+from oslo_messaging._tracing.client import oslo_messaging_tracing
 
-from nova import bus, conf, context, exception
+from nova import bus, context, exception
 from nova.bus.driver.driver import Driver
 from nova.bus.oslo import driver_of
+from nova.conf import rpc
 from tests.integration.bus_desk import configure
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
@@ -51,17 +54,19 @@ class Server:
     announce = note
 
 
-Connect = Callable[[str], messaging.RPCTransport]
+Connect = Callable[[str], Any]
 
 
 @pytest.fixture
 def connect(rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[Connect]:
     vhost, made = rabbitmq.new_vhost(), []
 
-    def new(driver: str) -> messaging.RPCTransport:
+    def new(driver: str) -> Any:
         options = cfg.ConfigOpts()
         options(["--config-file", str(configure(tmp_path, vhost))])
-        options.register_opts(conf.rpc.OPTIONS["rpc"], group="rpc")
+        options.register_opts(rpc.OPTIONS["rpc"], group="rpc")
+        options.register_opts(oslo_messaging_metrics, "oslo_messaging_metrics")
+        options.register_opts(oslo_messaging_tracing, "oslo_messaging_tracing")
         options.set_override("rabbit_driver", driver, group="rpc")
         made.append(bus.connect(options))
         assert isinstance(driver_of(made[-1]), Driver) is (driver == "nova")
