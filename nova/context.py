@@ -1,4 +1,4 @@
-"""Who asks for something, and under which request id: travels from the API to the last compute."""
+"""The context of a request: caller, rights and request id, passed from the API to all other services."""
 
 from __future__ import annotations
 
@@ -13,73 +13,73 @@ from oslo_context import context
 
 
 class RequestContext(context.RequestContext):
-    """The oslo.context of a request, cut down to what the bus carries.
+    """An oslo.context with the fields that are sent over the message bus.
 
-    The token goes to conductors only, with the calls that declare it (:func:`nova.bus.with_token`), and is never
-    stored: outside services are asked by it what the caller may see and make. Everything else is done with the
-    service's own credentials, so an operation can be resumed after the token has expired.
+    The token is sent to conductors only, with the calls that declare it (:func:`nova.bus.with_token`), and is never
+    stored. It authorizes requests to external services in the name of the caller. All other requests use the
+    credentials of Nova, so that an operation can be resumed after the token has expired.
     """
 
-    # roles and is_admin decide policy; the rest names the caller in logs, rows and actions.
+    # roles and is_admin are for policies; the other fields identify the caller in logs, rows and actions.
     FIELDS = ("request_id", "global_request_id", "user_id", "project_id", "roles", "is_admin",
               "user_name", "project_name", "user_domain_id", "project_domain_id", "service_roles")
-    # What travels beside them where it is wanted.
+    # Fields that are sent only with calls that declare with_token.
     TOKEN = ("auth_token",)
 
-    # Of the message that brought it, where counting and tracing are on: when it was sent (seconds since the epoch),
-    # and the span to go on below.
+    # Time of sending of the received message (seconds since the epoch), and the parent span. Set only if metrics and
+    # tracing are enabled.
     sent_at: Any = None
     trace: Any = None
-    # All that its message said beside the payload, and the host that has proved to be its sender ("": the control
-    # plane, or nobody who has to prove it). Whoever handles a message believes this, not what the fields say.
+    # Received fields of the message until its signature is verified, and the host that sent the message according to
+    # the signature ("": the control plane, or an unsigned message). Handlers must use calling_host for authorization.
     wire: Mapping[str, Any] = MappingProxyType({})
-    asking_host: str = ""
-    # Of the message that brought it: the monotonic time until which its sender waits; None: no limit.
+    calling_host: str = ""
+    # Time of the monotonic clock until which the sender of the received message waits; None: no limit.
     until: float | None = None
 
     def to_wire(self, token: bool = False) -> dict[str, Any]:
-        """The fields that the bus carries, without those that are unset; the ``token`` only if it is wanted there."""
+        """Return the fields to send, without unset ones, and with the token only if ``token`` is set."""
         values = {name: getattr(self, name) for name in (*self.FIELDS, *(self.TOKEN if token else ()))}
         return {name: value for name, value in values.items() if value}
 
     @classmethod
     def from_wire(cls, values: dict[str, Any]) -> RequestContext:
-        """The context of the caller; becomes the current one of this thread (for the log lines)."""
-        known = {name: values[name] for name in (*cls.FIELDS, *cls.TOKEN) if name in values}
-        return cls(overwrite=True, **known)
+        """Return the context of the caller, and make it the current context of this thread for log lines."""
+        fields = {name: values[name] for name in (*cls.FIELDS, *cls.TOKEN) if name in values}
+        return cls(overwrite=True, **fields)
 
 
 def admin() -> RequestContext:
-    """A context for work that Nova does on its own account (heartbeats, recovery, periodic tasks)."""
+    """Return a context for work that no user requested (heartbeats, recovery, periodic tasks)."""
     return RequestContext(overwrite=False, is_admin=True, roles=["admin"])
 
 
-# When (by the monotonic clock) nobody waits any more for what this thread does; None: it is for nobody.
-_WANTED_UNTIL: contextvars.ContextVar[float | None] = contextvars.ContextVar("wanted_until", default=None)
+# Time of the monotonic clock at which the caller of this thread's work stops waiting; None: no caller waits.
+_DEADLINE: contextvars.ContextVar[float | None] = contextvars.ContextVar("deadline", default=None)
 
 
 @contextlib.contextmanager
-def wanted_until(moment: float | None) -> Iterator[None]:
-    """The block answers somebody who waits until then, by the monotonic clock. It does not count in other threads."""
-    token = _WANTED_UNTIL.set(moment)
+def deadline(moment: float | None) -> Iterator[None]:
+    """Set the deadline of the block, by the monotonic clock. It does not apply to other threads."""
+    token = _DEADLINE.set(moment)
     try:
         yield
     finally:
-        _WANTED_UNTIL.reset(token)
+        _DEADLINE.reset(token)
 
 
 def too_late() -> bool:
-    """Whether whoever asked for this has been told by now that it failed."""
-    moment = _WANTED_UNTIL.get()
+    """Return True if the deadline of this thread's work has passed, so that its caller has given up."""
+    moment = _DEADLINE.get()
     return moment is not None and time.monotonic() > moment
 
 
 def seconds_left() -> float | None:
-    """Return for how many seconds somebody waits for what this thread does; None if nobody does, or for ever."""
-    moment = _WANTED_UNTIL.get()
+    """Return the seconds until the deadline of this thread's work, or None if there is no deadline."""
+    moment = _DEADLINE.get()
     return None if moment is None else moment - time.monotonic()
 
 
 def begun() -> None:
-    """Something was written: from now on this is done to its end, whether anybody waits or not."""
-    _WANTED_UNTIL.set(None)
+    """Remove the deadline after the first write: the work must now be completed even if its caller gave up."""
+    _DEADLINE.set(None)

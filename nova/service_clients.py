@@ -19,7 +19,7 @@ import requests
 from keystoneauth1 import adapter, loading
 from keystoneauth1 import exceptions as keystone
 
-from nova.conf import CONF, register_asked_services
+from nova.conf import CONF, register_external_services
 from nova.context import RequestContext
 from nova.objects.base import compile_once
 
@@ -85,7 +85,7 @@ class ServiceClient:
     """
 
     def __init__(self, group: str, defaults: dict[str, Any], versions: tuple[str, ...] = ()) -> None:
-        register_asked_services()
+        register_external_services()
         self._group, self._defaults, self._versions = group, defaults, versions
         self._lock = threading.Lock()
         self._adapter: tuple[int, adapter.Adapter] | None = None  # with the id of the process that made it

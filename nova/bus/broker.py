@@ -36,13 +36,13 @@ def listeners(bus: messaging.Transport, queue: str) -> int | None:
 
 
 def forget(bus: messaging.Transport, topic: str, host: str) -> bool:
-    """Delete the queue of a server that has gone for good, and the messages in it; return True if there is none now.
+    """Delete the queue of a removed host with its messages, and return True if the queue no longer exists.
 
-    The queue of a server that consumes from it stays.
+    A queue that has a consumer is not deleted.
     """
     broker = broker_of(bus)
     try:
         return broker is None or broker.delete_queue(f"{topic}.{host}")
     except messaging.MessagingException as error:
-        LOG.info("The queue of %s on %s was not deleted: %s", topic, host, error)
+        LOG.info("Could not delete the queue of %s on %s: %s", topic, host, error)
         return False

@@ -1,7 +1,7 @@
-"""Whether anybody answers at a topic: when nobody does, calls fail at once rather than hold their threads.
+"""A circuit breaker for each topic: while no server answers, calls fail immediately and do not block their threads.
 
-Nobody does when the broker says that nobody listens, or when calls got no answer and nobody answers a ping. From
-then on pings find out when somebody is back; they are a message a second, and only then.
+The circuit opens when the broker reports no consumer, or when calls and pings got no reply. Then a ping per second
+detects when a server answers again.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from nova.bus.deadlines import stamp
 
 LOG = logging.getLogger(__name__)
 
-# Seconds after which a topic is asked whether it is there, if calls wait and nobody has answered one.
+# Seconds without a reply to any waiting call after which a topic is pinged.
 _SUSPECT = 3.0
-# Seconds that nobody may listen (a service that is restarted alone) before calls fail.
+# Seconds for which calls wait for a consumer before they fail (a service may be restarting).
 _GRACE = 5.0
-# Seconds that an answer is proof of somebody who listens.
+# Seconds for which a reply proves that a server is running.
 _FRESH = 1.0
-# Seconds between two pings, for an answer to one, and how many in a row without one mean that nobody is there.
-_PAUSE, _PING, _PINGS = 0.5, 2.0, 2
+# Seconds between two pings, timeout of a ping, and number of failed pings after which the circuit opens.
+_PAUSE, _PING_TIMEOUT, _MAX_FAILED_PINGS = 0.5, 2.0, 2
 
 
 class Ping:
-    """What every server answers besides its interfaces."""
+    """The ping method that every server has besides its interfaces."""
 
     target = messaging.Target(namespace="bus", version="1.0")
 
@@ -42,38 +42,38 @@ class Ping:
 
 
 class Circuit:
-    """Of one topic, in this process. Thread-safe."""
+    """The circuit breaker of one topic in this process. Thread-safe."""
 
     def __init__(self, bus: messaging.RPCTransport, topic: str) -> None:
         self._bus = bus
         self._topic = topic
         self._lock = threading.Lock()
-        self._silent = False
-        self._looking = False
+        self._open = False
+        self._pinging = False
         self._answered_at = 0.0
-        # When the calls were sent that wait for an answer.
+        # Number of a waiting call: time at which it was sent.
         self._waiting: dict[int, float] = {}
         self._next = 0
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """A call is made in the block. Raises NobodyListens while nobody answers."""
+        """Make a call in the block. Raises NoListeners while the circuit is open."""
         now = time.monotonic()
         with self._lock:
             fresh = now - self._answered_at < _FRESH
             self._next += 1
             number, self._waiting[self._next] = self._next, now
             oldest = min(self._waiting.values())
-            suspect = self._silent or oldest < now - _SUSPECT > self._answered_at
+            suspect = self._open or oldest < now - _SUSPECT > self._answered_at
         try:
             if suspect:
-                self._look()
-            if self._silent or not (fresh or self._await_listeners()):
-                raise exception.NobodyListens(f"Nobody answers at {self._topic}.")
+                self._start_pings()
+            if self._open or not (fresh or self._await_listeners()):
+                raise exception.NoListeners(f"No service answers at {self._topic}.")
             yield
         except messaging.MessagingTimeout:
             if self._answered_at < now:
-                self._look()
+                self._start_pings()
             raise
         else:
             self.answered()
@@ -82,34 +82,34 @@ class Circuit:
                 del self._waiting[number]
 
     def answered(self) -> None:
-        """Somebody is there."""
+        """Record a reply, and close the circuit."""
         self._answered_at = time.monotonic()
-        if self._silent:
-            LOG.info("Somebody answers at %s again", self._topic)
-            self._silent = False
+        if self._open:
+            LOG.info("A service answers at %s again", self._topic)
+            self._open = False
 
     def _await_listeners(self) -> bool:
-        """Whether somebody listens, by now or within a moment."""
+        """Return True if the topic has a consumer now or within _GRACE seconds."""
         until = time.monotonic() + _GRACE
         while listeners(self._bus, self._topic) == 0:
-            if self._silent or time.monotonic() > until:
-                self._fall_silent()
-                self._look()
+            if self._open or time.monotonic() > until:
+                self._open_circuit()
+                self._start_pings()
                 return False
             time.sleep(_PAUSE / 2)
         return True
 
-    def _fall_silent(self) -> None:
-        if not self._silent:
-            LOG.warning("Nobody answers at %s: calls to it fail at once until somebody does", self._topic)
-            self._silent = True
+    def _open_circuit(self) -> None:
+        if not self._open:
+            LOG.warning("No service answers at %s: calls fail immediately until one answers", self._topic)
+            self._open = True
 
-    def _look(self) -> None:
-        """Find out in the background whether somebody is there."""
+    def _start_pings(self) -> None:
+        """Start a thread that pings the topic until a server answers."""
         with self._lock:
-            if self._looking:
+            if self._pinging:
                 return
-            self._looking = True
+            self._pinging = True
         threading.Thread(target=self._ping, name=f"ping-{self._topic}", daemon=True).start()
 
     def _ping(self) -> None:
@@ -121,20 +121,20 @@ class Circuit:
                 started = time.monotonic()
                 try:
                     if listeners(self._bus, self._topic) != 0:
-                        client.prepare(timeout=_PING, retry=0).call(stamp(_PING), "ping")
+                        client.prepare(timeout=_PING_TIMEOUT, retry=0).call(stamp(_PING_TIMEOUT), "ping")
                         self.answered()
-                except messaging.RemoteError:  # somebody older, who has never heard of pings
+                except messaging.RemoteError:  # a server of a release without pings
                     self.answered()
                 except Exception as error:
-                    LOG.debug("No answer to a ping at %s: %s", self._topic, error)
+                    LOG.debug("No reply to a ping at %s: %s", self._topic, error)
                 if self._answered_at >= started:
                     return
                 missed += 1
-                if missed >= _PINGS:
-                    self._fall_silent()
+                if missed >= _MAX_FAILED_PINGS:
+                    self._open_circuit()
                 time.sleep(_PAUSE)
         finally:
-            self._looking = False
+            self._pinging = False
 
 
 _CIRCUITS: weakref.WeakKeyDictionary[messaging.RPCTransport, dict[str, Circuit]] = weakref.WeakKeyDictionary()
@@ -142,7 +142,7 @@ _LOCK = threading.Lock()
 
 
 def circuit(bus: messaging.RPCTransport, topic: str) -> Circuit:
-    """The one of this topic."""
+    """Return the circuit breaker of a topic."""
     with _LOCK:
         made = _CIRCUITS.setdefault(bus, {})
         if topic not in made:

@@ -1,4 +1,4 @@
-"""How long a message is wanted: what its sender says, and what its receiver makes of that."""
+"""Deadlines of messages: the fields that the sender adds, and their evaluation by the receiver."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-# What travels beside the context of a request: when it was sent (seconds since the epoch), when that was by the clock
-# that nobody sets, whose clock that is, and for how many seconds the message is wanted.
+# Fields of a message next to its request context: the time of sending (seconds since the epoch), the same by the
+# monotonic clock, the id of that clock, and the seconds after which the message expires.
 FIELDS = SENT_AT, _STEADY, _CLOCK, _SECONDS = "sent_at", "steady", "clock", "seconds"
-# Hosts whose clocks are remembered.
-_REMEMBERED = 20_000
-# How fast two clocks may drift apart, in seconds per second.
+# Maximum number of hosts whose clocks are stored.
+_MAX_CLOCKS = 20_000
+# Maximum drift between two clocks, in seconds per second.
 _DRIFT = 0.001
-# When for so many seconds all that a host sends seems to come too late, its clock stood still (it was suspended).
-_DOUBT = 10.0
+# If all messages of a host seem expired for this many seconds, its clock was stopped (the host was suspended).
+_SUSPENDED_AFTER = 10.0
 
 
 @functools.cache
 def _own_clock() -> str:
-    """All processes of a machine share its steady clock, until it boots again."""
+    """Return the id of the monotonic clock, which all processes of a machine share until it reboots."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -34,7 +34,7 @@ def _own_clock() -> str:
 
 
 def stamp(seconds: float | None) -> dict[str, Any]:
-    """What travels of a message that is wanted for ``seconds`` (None: however late it comes)."""
+    """Return the fields of a message that expires after ``seconds`` (None: never)."""
     wire: dict[str, Any] = {SENT_AT: time.time()}
     if seconds is not None:
         wire.update({_CLOCK: _own_clock(), _STEADY: time.monotonic(), _SECONDS: seconds})
@@ -42,19 +42,19 @@ def stamp(seconds: float | None) -> dict[str, Any]:
 
 
 class Clocks:
-    """Tells how old messages are although the steady clocks of two hosts have nothing in common.
+    """Estimates of the age of messages from hosts with different monotonic clocks.
 
-    Of each host its quickest message tells how far its clock is from ours; what took longer than that one was under
-    way for the difference: in a queue, or in the socket of a process that was frozen. The first message of a host
-    counts as new; those of our own host need no such guess. Nobody's wall clock matters. Thread-safe.
+    The fastest message of a host gives the offset between its clock and ours. A slower message was delayed by the
+    difference, in a queue or in the socket of a frozen process. The first message of a host counts as new. For
+    messages of the own host the age is exact. Wall clocks are not used. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: collections.OrderedDict[str, _Clock] = collections.OrderedDict()
+        self._clocks: collections.OrderedDict[str, _Clock] = collections.OrderedDict()
 
     def left(self, wire: Mapping[str, Any]) -> float | None:
-        """For how many seconds a message that came now is still wanted (negative: no more); None: for ever."""
+        """Return the seconds until a message that arrived now expires (negative: expired), or None if it never does."""
         seconds, sent = wire.get(_SECONDS), wire.get(_STEADY)
         if not isinstance(seconds, int | float) or not isinstance(sent, int | float):
             return None
@@ -62,39 +62,39 @@ class Clocks:
         if name == _own_clock():
             return seconds - (time.monotonic() - sent)
         with self._lock:
-            clock = self._known.get(name)
+            clock = self._clocks.get(name)
             if clock is None:
-                clock = self._known[name] = _Clock()
-            self._known.move_to_end(name)
-            while len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
+                clock = self._clocks[name] = _Clock()
+            self._clocks.move_to_end(name)
+            while len(self._clocks) > _MAX_CLOCKS:
+                self._clocks.popitem(last=False)
             return seconds - clock.age(time.monotonic() - sent, seconds)
 
 
 class _Clock:
-    """What is known of the clock of a host."""
+    """The offset of the clock of a host."""
 
     def __init__(self) -> None:
-        # Our time less its time, for a message that takes no time.
+        # Our time minus the time of the host, for a message without delay.
         self._offset = math.inf
-        self._looked_at = time.monotonic()
-        # Since when every message seemed too late, and the least that their times differed.
+        self._updated_at = time.monotonic()
+        # Since when all messages seem expired, and the smallest difference between their times since then.
         self._late_since: float | None = None
         self._late_by = 0.0
 
-    def age(self, difference: float, wanted: float) -> float:
-        """Of a message that came ``difference`` after it was sent, by the two clocks."""
+    def age(self, difference: float, lifetime: float) -> float:
+        """Return the age of a message whose arrival and sending differ by ``difference`` on the two clocks."""
         now = time.monotonic()
-        self._offset = min(self._offset + _DRIFT * (now - self._looked_at), difference)
-        self._looked_at = now
+        self._offset = min(self._offset + _DRIFT * (now - self._updated_at), difference)
+        self._updated_at = now
         age = difference - self._offset
-        if age <= wanted:
+        if age <= lifetime:
             self._late_since = None
         elif self._late_since is None:
             self._late_since, self._late_by = now, difference
         else:
             self._late_by = min(self._late_by, difference)
-            if now - self._late_since > _DOUBT:
+            if now - self._late_since > _SUSPENDED_AFTER:
                 self._offset, self._late_since = self._late_by, None
                 return difference - self._offset
         return age

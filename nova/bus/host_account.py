@@ -10,15 +10,15 @@ import re
 
 
 def permissions(host: str, topic: str, exchange: str) -> dict[str, str]:
-    """What the account of a host may do with the broker's objects: patterns of their names."""
+    """Return RabbitMQ's permissions for the account of a host, as patterns of the names of queues and exchanges."""
     own = rf"{_exactly(topic)}\.{_exactly(host)}|reply_{_exactly(host)}_[0-9a-f]{{32}}"
     return {"configure": f"^({own})$", "write": rf"^({own}|{_exactly(exchange)}|amq\.default)$",
             "read": f"^({own}|{_exactly(exchange)})$"}
 
 
-def topic_permissions(host: str, topic: str, asked: list[str], exchange: str) -> dict[str, str]:
-    """Whom the host may ask by the shared exchange, and what it may have sent to its queue."""
-    return {"exchange": exchange, "write": f"^({'|'.join(map(_exactly, asked))})$",
+def topic_permissions(host: str, topic: str, topics: list[str], exchange: str) -> dict[str, str]:
+    """Return RabbitMQ's topic permissions of a host: it may send to ``topics`` and receive from its own queue."""
+    return {"exchange": exchange, "write": f"^({'|'.join(map(_exactly, topics))})$",
             "read": rf"^{_exactly(topic)}\.{_exactly(host)}$"}
 
 

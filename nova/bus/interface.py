@@ -1,7 +1,7 @@
-"""Declaring an interface: typed signatures marked ``@call``, ``@cast`` or ``@fanout``.
+"""Declarations of RPC interfaces: classes with typed methods marked ``@call``, ``@cast`` or ``@fanout``.
 
-The client proxy and the server's endpoint both come from the one declaration; payloads are
-encoded by msgspec from the declared types, so a wrong type is refused at the boundary.
+Client proxies and server endpoints are derived from the same declaration. msgspec encodes and validates payloads by the
+declared types.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-# The parameter by which a host says who it is, wherever a method has it: it must be its own name.
-ASKING = "host"
+# Name of the parameter in which a host passes its own name.
+HOST_PARAMETER = "host"
 
 
 def by_hosts(function: F) -> F:
-    """Compute hosts may ask this, too, and not the control plane alone.
+    """Allow compute hosts to call this method, besides the control plane.
 
-    A host that names a host (the parameter ``host``) can only name itself: the dispatcher looks at that. Whatever else
-    a method takes or tells, whoever implements it restricts to what is the host's own (``ctx.asking_host``).
+    The server refuses calls of a host whose parameter ``host`` names another host. The implementation must restrict all
+    other arguments and results to objects of the calling host (``ctx.calling_host``).
     """
     function.__by_hosts__ = True  # type: ignore[attr-defined]
     return function
@@ -48,41 +48,45 @@ def _mark(kind: Kind, timeout: float | None = None) -> Callable[[F], F]:
 
 
 def call(function: F) -> F:
-    """One request, one answer; the caller waits up to ``rpc_response_timeout``."""
+    """Declare a call: a request with a reply, for which the caller waits up to ``rpc_response_timeout``."""
     return _mark("call")(function)
 
 
 def with_token(function: F) -> F:
-    """Of a call: the caller's token goes along, for what outside services are asked in the caller's name."""
+    """Send the caller's token with a call, for requests to external services in the name of the caller."""
     function.__token__ = True  # type: ignore[attr-defined]
     return function
 
 
 def slow_call(timeout: float) -> Callable[[F], F]:
-    """A call whose answer may take up to ``timeout`` seconds."""
+    """Declare a call whose reply may take up to ``timeout`` seconds."""
     return _mark("call", timeout)
 
 
 def cast(function: F) -> F:
-    """One message to one server of the topic; nobody waits. It may be lost, and is when it is old: rows decide."""
+    """Declare a cast: a message without a reply to one server of the topic.
+
+    A cast may be lost or expire, so the state in the database must not depend on it.
+    """
     return _mark("cast")(function)
 
 
 def brief_cast(seconds: float) -> Callable[[F], F]:
-    """A cast that is of no use to anybody after ``seconds``."""
+    """Declare a cast that expires after ``seconds``."""
     return _mark("cast", seconds)
 
 
 def fanout(function: F) -> F:
-    """One message to every server of the topic."""
+    """Declare a fanout: a message without a reply to every server of the topic."""
     return _mark("fanout")(function)
 
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method of an interface with its codecs. ``timeout``: for how many seconds it is wanted, if that is declared.
+    """A method of an interface with its codecs.
 
-    ``token``: whether the caller's token goes along. ``by_hosts``: whether hosts may ask it.
+    ``timeout`` is the declared lifetime in seconds. ``token`` is True if the caller's token is sent, ``by_hosts`` if
+    compute hosts may call the method.
     """
 
     name: str
@@ -97,11 +101,11 @@ class Method:
     by_hosts: bool = False
 
     def encode(self, value: Any) -> str:
-        """What travels for arguments or a result: text, since oslo.messaging wraps it in JSON (twice)."""
+        """Return the encoded arguments or result, as text since oslo.messaging wraps it in JSON twice."""
         packed = _ENCODER.encode(value)
         if len(packed) < _LONG:
             return base64.b64encode(packed).decode()
-        # Many rows of a kind shrink a lot, and every wrapping costs by the byte.
+        # Long lists compress well, and each wrapping in JSON has a cost per byte.
         return _COMPRESSED + base64.b64encode(zlib.compress(packed, 1)).decode()
 
     def decode_args(self, payload: str, from_host: bool = False) -> Any:
@@ -112,20 +116,20 @@ class Method:
 
 
 class Interface:
-    """Base of all declarations. ``topic`` says who listens, ``namespace`` tells interfaces apart.
+    """The base class of interfaces, with the topic of their servers and a unique namespace.
 
-    ``former_topic`` is where the last release asked: who answers now listens there, too.
+    ``former_topic`` is the topic that clients of the previous release use; servers listen there, too.
     """
 
     topic: ClassVar[str]
     former_topic: ClassVar[str] = ""
-    # Whether compute hosts answer, each for itself: then the control plane alone asks.
+    # True if every compute host has a server of the interface; only the control plane may call it.
     on_hosts: ClassVar[bool] = False
     namespace: ClassVar[str]
 
     @classmethod
     def methods(cls) -> dict[str, Method]:
-        """The declared methods; compiled once per class, at first use."""
+        """Return the declared methods, compiled at first use."""
         compiled: dict[str, Method] | None = cls.__dict__.get("_methods")
         return compiled if compiled is not None else cls._compiled()
 
@@ -141,45 +145,45 @@ class Interface:
 
 
 def prepare() -> None:
-    """Let msgspec look at every struct and interface that is imported, while there is one thread only.
+    """Let msgspec compile all imported structs and interfaces while the process has a single thread.
 
-    Two threads that use one first at the same time crash the process (nova.objects.base). Every process that decodes
-    in threads calls this before they start, and again when it has imported more.
+    The process crashes if two threads use a struct for the first time at the same moment (see nova.objects.base). Every
+    process that decodes in threads must call this before they start, and again after further imports.
     """
     with COMPILING:
-        for declared in _below(Interface):
+        for declared in _subclasses(Interface):
             declared.methods()
-        for kind in _below(msgspec.Struct):
-            with contextlib.suppress(TypeError, NameError):  # its use will say so
+        for kind in _subclasses(msgspec.Struct):
+            with contextlib.suppress(TypeError, NameError):  # reported when the struct is used
                 compile_once(kind)
 
 
 def packed(value: C) -> C:
-    """A part of an answer, encoded now: of a long list not all objects need to exist at the same time.
+    """Return ``value`` in encoded form, as a part of the result of a method.
 
-    It stands for ``value`` in what a method returns, and can be used for nothing else.
+    With it the objects of a long list need not exist at the same time. It can be used in results only.
     """
     return typing.cast(C, msgspec.Raw(_ENCODER.encode(value)))
 
 
-def _below(kind: type[C]) -> Iterator[type[C]]:
-    for each in kind.__subclasses__():
-        yield each
-        yield from _below(each)
+def _subclasses(kind: type[C]) -> Iterator[type[C]]:
+    for subclass in kind.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-# Payloads from this size on (bytes) are compressed; a mark that base64 does not know tells them.
+# Minimum size in bytes of compressed payloads, and their prefix, which is not valid base64.
 _LONG = 32 * 1024
 _COMPRESSED = "z:"
-# MiB that a payload has at most, and one from a host, where the configuration does not say.
-_LONGEST, _LONGEST_FROM_HOST = 64, 2
+# Default maximum size in MiB of a payload, and of a payload from a host.
+_MAX_SIZE, _MAX_SIZE_FROM_HOST = 64, 2
 
 
 def _bytes(payload: str, from_host: bool) -> bytes:
-    """Raises DecodeError for what is no payload, or is too long once it is decompressed."""
-    option, default = (("max_host_message_size", _LONGEST_FROM_HOST) if from_host else
-                       ("max_message_size", _LONGEST))
+    """Return the decoded payload. Raises DecodeError if it is malformed or too long after decompression."""
+    option, default = (("max_host_message_size", _MAX_SIZE_FROM_HOST) if from_host else
+                       ("max_message_size", _MAX_SIZE))
     limit = (getattr(CONF.rpc, option) if "rpc" in CONF else default) * 1024 * 1024
     try:
         if not payload.startswith(_COMPRESSED):
@@ -188,17 +192,17 @@ def _bytes(payload: str, from_host: bool) -> bytes:
             unpacking = zlib.decompressobj()
             packed = unpacking.decompress(base64.b64decode(payload[len(_COMPRESSED):]), limit + 1)
             if len(packed) <= limit and not unpacking.eof:
-                raise msgspec.DecodeError("it is cut short")
+                raise msgspec.DecodeError("the payload is truncated")
     except (ValueError, zlib.error) as error:
         raise msgspec.DecodeError(str(error)) from error
     if len(packed) > limit:
-        raise msgspec.DecodeError(f"it is longer than {limit // 1024 // 1024} MiB ([rpc]{option})")
+        raise msgspec.DecodeError(f"the payload is longer than {limit // 1024 // 1024} MiB ([rpc]{option})")
     return packed
 
 
 def _compile(owner: type[Interface], name: str, function: Callable[..., Any]) -> Method:
     kind, timeout = function.__bus__  # type: ignore[attr-defined]
-    hints = typing.get_type_hints(function, include_extras=True)  # with their bounds
+    hints = typing.get_type_hints(function, include_extras=True)  # with constraints of msgspec.Meta
     signature = inspect.signature(function)
     fields: list[Any] = []
     # The first two parameters are self and the request context (it travels beside the payload).

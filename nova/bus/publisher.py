@@ -1,7 +1,7 @@
-"""Publishing notifications through oslo.messaging's drivers ([oslo_messaging_notifications] driver).
+"""A publisher of notifications through oslo.messaging's drivers ([oslo_messaging_notifications]driver).
 
-oslo.messaging's own Notifier gives a message a new id each time, and only logs that it could not be sent. Here the id
-comes with the message, so that one that is sent twice can be recognized, and a failure is raised.
+oslo.messaging's own Notifier assigns a new message id on each attempt and only logs failures. This publisher keeps the
+id of the message, so that receivers can recognize duplicates, and raises an error on failure.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from nova.bus.transport import transport_url
 from nova.objects.notification import Notification
 
 _GROUP = "oslo_messaging_notifications"
-# Attempts of one message beside the first: what waits is in the database, and nobody waits for it.
+# Number of repeated attempts to send a message. Unsent messages stay in the database and are sent later.
 _RETRIES = 1
 
 
 def drivers(conf: cfg.ConfigOpts) -> list[str]:
-    """The drivers that are to send notifications; none: nobody wants any."""
+    """Return the names of the configured drivers for notifications; empty if notifications are disabled."""
     for group, options in opts.list_opts():
         if group == _GROUP:
             conf.register_opts(options, group=group)
@@ -36,8 +36,8 @@ def _url(conf: cfg.ConfigOpts) -> messaging.TransportURL:
     return transport_url(conf, conf[_GROUP].transport_url or None)
 
 
-class _Noting:
-    """A transport whose failures can be asked for: the drivers that send messages only log them."""
+class _RecordingTransport:
+    """A transport that stores the last error, since the drivers of notifications only log it."""
 
     def __init__(self, transport: Any) -> None:
         self.conf = transport.conf
@@ -55,31 +55,31 @@ class _Noting:
 
 
 class Publisher:
-    """Sends from one thread. Nothing is connected to before the first message."""
+    """A publisher for one thread. It connects to the broker when it sends the first notification."""
 
     def __init__(self, conf: cfg.ConfigOpts) -> None:
-        """Raises InvalidInput when a driver that was asked for is not there."""
+        """Load the configured drivers. Raises InvalidInput if a driver does not exist."""
         self._names = drivers(conf)
-        self._transport = _Noting(messaging.get_notification_transport(conf, url=_url(conf)))
+        self._transport = _RecordingTransport(messaging.get_notification_transport(conf, url=_url(conf)))
         self._versioned = self._load(conf, conf.notifications.versioned_notifications_topics)
         self._unversioned = self._load(conf, conf[_GROUP].topics)
 
     def _load(self, conf: cfg.ConfigOpts, topics: list[str]) -> list[Any]:
         def missing(names: Iterable[str]) -> None:
-            raise exception.InvalidInput(reason=f"[{_GROUP}] driver: there is no {', '.join(sorted(names))}")
+            raise exception.InvalidInput(reason=f"[{_GROUP}] driver: no such driver: {', '.join(sorted(names))}")
 
         manager: named.NamedExtensionManager[Any] = named.NamedExtensionManager(
             "oslo.messaging.notify.drivers", names=self._names, invoke_on_load=True, invoke_args=(conf,),
             invoke_kwds={"topics": topics, "transport": self._transport}, on_missing_entrypoints_callback=missing)
         return [extension.obj for extension in manager]
 
-    def send(self, told: Notification) -> None:
-        """Returns when the broker has it. Raises ServiceUnavailable."""
-        message = {"message_id": told.message_id, "publisher_id": told.publisher_id, "event_type": told.event_type,
-                   "priority": told.priority, "payload": told.payload,
-                   "timestamp": str(told.created_at.replace(tzinfo=None))}
+    def send(self, notification: Notification) -> None:
+        """Send the notification and return when the broker has accepted it. Raises ServiceUnavailable."""
+        message = {"message_id": notification.message_id, "publisher_id": notification.publisher_id,
+                   "event_type": notification.event_type, "priority": notification.priority,
+                   "payload": notification.payload, "timestamp": str(notification.created_at.replace(tzinfo=None))}
         self._transport.error = None
-        for driver in self._versioned if told.versioned else self._unversioned:
-            driver.notify(told.context, message, told.priority, _RETRIES)
+        for driver in self._versioned if notification.versioned else self._unversioned:
+            driver.notify(notification.context, message, notification.priority, _RETRIES)
         if self._transport.error is not None:
-            raise exception.ServiceUnavailable(f"The broker did not take it: {self._transport.error}")
+            raise exception.ServiceUnavailable(f"The broker did not accept the notification: {self._transport.error}")

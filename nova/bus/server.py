@@ -1,4 +1,4 @@
-"""The server side: an implementation object answers for a declared interface."""
+"""RPC servers: implementation objects that serve declared interfaces."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import oslo_messaging as messaging
 
 from nova import context, exception
-from nova.bus import interface, oslo, seals, transport
+from nova.bus import interface, message_signing, oslo, transport
 from nova.bus.circuit import Ping
 from nova.bus.driver.driver import Driver, Server
 from nova.bus.driver.requests import DROPPED
@@ -28,14 +28,14 @@ def serve(
     implementations: Iterable[tuple[type[interface.Interface], Any]],
     threads: int | None = None,
 ) -> messaging.RPCServer:
-    """Start listening as ``host`` on ``topic``; each implementation has its interface's methods.
+    """Start an RPC server for ``host`` on ``topic``; each implementation has the methods of its interface.
 
-    At most ``threads`` messages are handled at the same time (None: [DEFAULT]executor_thread_pool_size), and no more
-    are taken from the broker. What comes later than its sender wants is dropped.
+    At most ``threads`` messages are taken from the broker and handled at the same time (None:
+    [DEFAULT]executor_thread_pool_size). Expired messages are dropped.
 
-    The caller stops it: :func:`stop_taking`, then ``server.wait()`` until all is answered.
+    To stop the server, call :func:`stop_taking`, then ``server.wait()`` until all calls are answered.
     """
-    keys = seals.keys_of(bus)
+    keys = message_signing.keys_of(bus)
     endpoints = [Ping(), *(endpoint(declared, implementation, host, keys) for declared, implementation in
                            implementations)]
     driver = oslo.driver_of(bus)
@@ -51,86 +51,85 @@ def serve(
 
 
 def stop_taking(*servers: messaging.RPCServer) -> None:
-    """Take no more messages; what was begun goes on.
+    """Stop receiving messages and let running calls continue.
 
-    Messages that the broker has delivered and no thread has begun go to the other servers of the topic now, not when
-    this process has drained.
+    The broker gives messages that were delivered but not started to the other servers of the topic immediately.
     """
     with concurrent.futures.ThreadPoolExecutor(len(servers) or 1) as pool:
         list(pool.map(lambda server: server.stop(), servers))
 
 
 def endpoint(declared: type[interface.Interface], implementation: Any, host: str = "",
-             keys: seals.Keys | None = None) -> Any:
-    """What oslo.messaging dispatches to: one wire method per declared method, for those who may ask it."""
+             keys: message_signing.Keys | None = None) -> Any:
+    """Return an oslo.messaging endpoint with one method for each method of the interface."""
     handlers: dict[str, Any] = {}
     for name, method in declared.methods().items():
-        address = seals.Address(f"{declared.namespace}.{name}", host if declared.on_hosts else "")
-        gate = Gate(address, method, keys or seals.Keys())
-        handlers[name] = staticmethod(_handler(gate, method, getattr(implementation, name)))
+        address = message_signing.Address(f"{declared.namespace}.{name}", host if declared.on_hosts else "")
+        authorizer = Authorizer(address, method, keys or message_signing.Keys())
+        handlers[name] = staticmethod(_handler(authorizer, method, getattr(implementation, name)))
     handlers["target"] = messaging.Target(namespace=declared.namespace, version="1.0")
     return type(f"{declared.__name__}Endpoint", (), handlers)()
 
 
-class Gate:
-    """Who may ask a method, and what a host may say there: nothing in the name of another."""
+class Authorizer:
+    """Authorization of the calls of a method: which callers may call it, and with which arguments."""
 
-    def __init__(self, address: seals.Address, method: interface.Method, keys: seals.Keys) -> None:
+    def __init__(self, address: message_signing.Address, method: interface.Method, keys: message_signing.Keys) -> None:
         self.label = address.method
         self._address = address
         self._method = method
         self._keys = keys
 
-    def admit(self, ctx: context.RequestContext, payload: str) -> Any:
-        """The arguments of a message, whose context tells from now on which host has sent it.
+    def authorize(self, ctx: context.RequestContext, payload: str) -> Any:
+        """Verify the signature, set ``ctx.calling_host`` and return the arguments of the message.
 
-        Raises CallerRefused, DecodeError.
+        A host may not name another host in the argument ``host``. Raises CallerRefused, DecodeError.
         """
-        host = self._keys.sender(self._address, ctx.wire, payload)
+        host = self._keys.verified_sender(self._address, ctx.wire, payload)
         if host and not self._method.by_hosts:
-            raise exception.CallerRefused(f"{self.label} is not for hosts: host {host} may not ask it.")
+            raise exception.CallerRefused(f"{self.label} is not for hosts: host {host} may not call it.")
         args = self._method.decode_args(payload, from_host=bool(host))
-        said = getattr(args, interface.ASKING, host)
-        if host and said != host:
-            raise exception.CallerRefused(f"{self.label} is refused: host {host} may not speak for host {said}.")
-        ctx.asking_host, ctx.wire = host, {}
+        named = getattr(args, interface.HOST_PARAMETER, host)
+        if host and named != host:
+            raise exception.CallerRefused(f"{self.label} is refused: host {host} may not speak for host {named}.")
+        ctx.calling_host, ctx.wire = host, {}
         if host:
-            # It is no user, whatever it says, and has no rights but its own.
+            # A host has no rights of a user, whatever its message claims.
             ctx.roles, ctx.service_roles, ctx.is_admin, ctx.auth_token = [], [], False, None
         return args
 
 
 def _handler(
-    gate: Gate, method: interface.Method, function: Callable[..., Any]
+    authorizer: Authorizer, method: interface.Method, function: Callable[..., Any]
 ) -> Callable[[context.RequestContext, str], dict[str, Any] | None]:
-    label = gate.label
+    label = authorizer.label
 
-    # A plain function (no wraps): the dispatcher looks at its signature only.
+    # A plain function without functools.wraps, since the dispatcher inspects its signature.
     def handle(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
         if ctx.until is not None and time.monotonic() > ctx.until:
-            LOG.warning("Dropped %s: its sender no longer waits", label)
+            LOG.warning("Dropped an expired %s message: the sender no longer waits for it", label)
             metrics.BUS_DROPPED.inc(label)
             return DROPPED
-        with context.wanted_until(ctx.until), worker_stats.METER.work():
+        with context.deadline(ctx.until), worker_stats.METER.work():
             return metrics.handled(label, ctx.sent_at, lambda: answer(ctx, p)) if metrics.on else answer(ctx, p)
 
     def answer(ctx: context.RequestContext, p: str) -> dict[str, Any] | None:
         try:
-            args = gate.admit(ctx, p)
-            if context.too_late():  # it waited for a thread of the interpreter, or for its arguments to be decoded
+            args = authorizer.authorize(ctx, p)
+            if context.too_late():  # expired while it waited for the interpreter or was decoded
                 metrics.BUS_DROPPED.inc(label)
-                raise exception.ServiceUnavailable(f"{label} came too late: nothing was done.")
+                raise exception.ServiceUnavailable(f"The call of {label} expired before it started.")
             result = function(ctx, **{name: getattr(args, name) for name in method.parameters})
             if method.kind != "call":
                 return None
             return {"r": method.encode(result)}
         except exception.CallerRefused as error:
-            LOG.warning("Refused: %s", error)
-            return {"e": [type(error).__name__, error.message, error.kwargs]}
+            LOG.warning("Refused a message: %s", error)
+            return {"e": [error.wire_name, error.message, error.kwargs]}
         except exception.NovaException as error:
             if method.kind != "call":
                 LOG.warning("%s failed: %s", method.name, error)
-            return {"e": [type(error).__name__, error.message, error.kwargs]}
+            return {"e": [error.wire_name, error.message, error.kwargs]}
         except msgspec.DecodeError as error:
             LOG.error("Refused a malformed message for %s: %s", method.name, error)
             return {"e": ["InvalidInput", f"Malformed message for {method.name}: {error}", {}]}

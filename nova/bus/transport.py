@@ -15,28 +15,28 @@ from oslo_config import cfg
 from oslo_messaging import opts
 
 from nova import context, exception
-from nova.bus import deadlines, oslo, seals
+from nova.bus import deadlines, message_signing, oslo
 from nova.bus.driver.requests import UNTIL
 from nova.telemetry import metrics, tracing
 
 
 @dataclasses.dataclass(frozen=True)
 class Outgoing:
-    """The context of a message, and for how many seconds it is wanted (None: however late it comes).
+    """The context of a message, and the seconds after which the message expires (None: never).
 
-    ``token``: the caller's token goes along. ``seal``: makes the seal of what travels.
+    With ``token`` the caller's token is sent, too. ``sign`` returns the signature for the serialized context.
     """
 
     ctx: context.RequestContext
     seconds: float | None = None
     token: bool = False
-    seal: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda _wire: None
+    sign: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda _wire: None
 
 
 class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
-    """Turns a request context into the few fields that travel, and back. Payloads are opaque text.
+    """A serializer of request contexts; payloads are opaque text.
 
-    ``measured``: True if the driver measures on arrival for how long a message is of use.
+    ``measured`` is True if the driver computes the deadline of a message on arrival.
     """
 
     def __init__(self, measured: bool = True) -> None:
@@ -49,22 +49,22 @@ class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
 
     def serialize_context(self, ctxt: Outgoing) -> dict[str, Any]:
         wire = {**ctxt.ctx.to_wire(ctxt.token), **deadlines.stamp(ctxt.seconds)}
-        seal = ctxt.seal(wire)
-        return wire if seal is None else {**wire, seals.SEAL: seal}
+        signature = ctxt.sign(wire)
+        return wire if signature is None else {**wire, message_signing.FIELD: signature}
 
     def deserialize_context(self, ctxt: dict[str, Any]) -> context.RequestContext:
-        found = context.RequestContext.from_wire(ctxt)
-        found.wire = ctxt
-        found.until = ctxt.pop(UNTIL, None) if self._measured else self._until(ctxt)
+        ctx = context.RequestContext.from_wire(ctxt)
+        ctx.wire = ctxt
+        ctx.until = ctxt.pop(UNTIL, None) if self._measured else self._until(ctxt)
         if metrics.on:
-            found.sent_at = ctxt.get("sent_at")
+            ctx.sent_at = ctxt.get("sent_at")
         if tracing.on:
-            found.trace = tracing.current()
-        return found
+            ctx.trace = tracing.current()
+        return ctx
 
 
 class Counter:
-    """Messages sent by this process, by "namespace.method"; an answered call counts as two."""
+    """Counters of the messages sent by this process, by "namespace.method". A call counts as two, with its reply."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,7 +75,7 @@ class Counter:
             self._sent[name] += messages
 
     def take(self) -> dict[str, int]:
-        """What was counted since the last time."""
+        """Return the counters and reset them."""
         with self._lock:
             taken, self._sent = dict(self._sent), collections.Counter()
         return taken
@@ -85,7 +85,7 @@ SENT = Counter()
 
 # Nova's defaults of oslo.messaging's options.
 _DEFAULTS = {
-    # Seconds that a caller waits; the request of a user holds a thread meanwhile.
+    # Timeout of a call in seconds. The request of a user occupies a thread meanwhile.
     "rpc_response_timeout": 20,
     # Messages that the broker delivers ahead to a server: what a frozen server withholds from the others. Above four
     # no message is handled sooner.
@@ -95,28 +95,28 @@ _DEFAULTS = {
     "kombu_missing_consumer_retry_timeout": 10,
     # Seconds after which the broker deletes the fanout and reply queues of a process that has died.
     "rabbit_transient_queues_ttl": 300,
-    # Messages that a server handles at the same time: more threads than that wait for one another, and cost memory.
+    # Messages that a server handles at the same time. More threads only wait for each other and use memory.
     "executor_thread_pool_size": 24,
-    # Connections to publish by, made as needed: as many as there are threads that may publish at the same time.
+    # Maximum number of connections for publishing, made on demand: the number of threads that may publish at once.
     "rpc_conn_pool_size": 48,
-    # The most seconds between two attempts to reach a lost broker: every process is back soon after the broker is.
+    # Maximum seconds between two attempts to reconnect, so that services return soon after the broker.
     "rabbit_interval_max": 5,
 }
-# Range of the seconds that a process waits, beside those, before each attempt to reconnect: each process draws its own
-# number, so that the processes of 10,000 hosts do not reconnect at the same moment.
+# Range of an additional delay in seconds before each attempt to reconnect. Each process draws its own delay, so that
+# 10,000 hosts do not reconnect at the same moment.
 _RECONNECT = (0.25, 1.75)
 
 
-def patience(conf: cfg.ConfigOpts) -> float:
-    """For how many seconds a call may be carried out, unless its declaration says otherwise."""
-    # The option is oslo.messaging's, and known when there is a connection.
+def call_timeout(conf: cfg.ConfigOpts) -> float:
+    """Return the timeout in seconds of calls whose declaration has none."""
+    # oslo.messaging registers the option when it connects.
     return float(getattr(conf, "rpc_response_timeout", _DEFAULTS["rpc_response_timeout"]))
 
 
 def transport_url(conf: cfg.ConfigOpts, url: str | None = None) -> messaging.TransportURL:
     """Return the transport URL with the driver that serves it.
 
-    Nova's driver serves ``rabbit://``, too, unless [rpc]rabbit_driver says otherwise, and ``kombu+memory://``.
+    Nova's driver also serves ``rabbit://``, unless [rpc]rabbit_driver selects the other driver, and ``kombu+memory://``.
     """
     parsed = messaging.TransportURL.parse(conf, url)
     nova = "rpc" not in conf or conf.rpc.rabbit_driver == "nova"
@@ -141,15 +141,15 @@ def connect(conf: cfg.ConfigOpts, host: str = "", url: str | None = None) -> mes
             if option.name in defaults:
                 conf.register_opt(option, group=group)
                 conf.set_default(option.name, defaults[option.name], group=group)
-    keys = seals.configured(conf)
+    keys = message_signing.configured(conf)
     if host:
         keys = keys.of_host(host)
-    made = messaging.get_rpc_transport(conf, url=transport_url(conf, url))
-    seals.use(made, keys)
+    bus = messaging.get_rpc_transport(conf, url=transport_url(conf, url))
+    message_signing.set_keys(bus, keys)
     if keys.host:
-        restrict = getattr(oslo.driver_of(made), "restrict_to_host", None)
+        restrict = getattr(oslo.driver_of(bus), "restrict_to_host", None)
         if restrict is None:
-            raise exception.InvalidInput(reason="[rpc]rabbit_driver = oslo needs more rights than the broker account "
-                                                "of a compute host has: use the driver nova on compute hosts")
+            raise exception.InvalidInput(reason="[rpc]rabbit_driver = oslo needs more permissions than the broker "
+                                                "account of a compute host has: use the driver nova on compute hosts")
         restrict(keys.host)
-    return made
+    return bus

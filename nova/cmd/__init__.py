@@ -1,6 +1,6 @@
-"""One small main() per process."""
+"""The entry points of all services and commands."""
 
 import warnings
 
-# oslo's libraries say at import that eventlet is on its way out; nothing here uses it.
+# oslo's libraries warn at import that eventlet is deprecated; Nova's services do not use it.
 warnings.filterwarnings("ignore", message="(?s).*Eventlet is deprecated.*")

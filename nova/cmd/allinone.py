@@ -1,6 +1,6 @@
-"""nova-allinone: every service in one process, over an in-memory bus and SQLite.
+"""The command nova-allinone: all services in one process, with an in-memory message bus and SQLite.
 
-For a first try, the functional tests and demonstrations: no broker, no root, no Keystone.
+It is for a first try, functional tests and demonstrations, and needs no broker, no root and no Keystone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nova.db import migrate
 from nova.scheduler.service import SchedulerService
 from nova.telemetry import exporters, tracing
 
-# What makes a single process of Nova; a configuration file or a caller may override each.
+# Defaults of options in a single process; the configuration file overrides them.
 DEFAULTS: dict[tuple[str | None, str], Any] = {
     (None, "transport_url"): "kombu+memory://",
     (None, "compute_driver"): "fake",
@@ -40,20 +40,20 @@ DEFAULTS: dict[tuple[str | None, str], Any] = {
 }
 
 
-class AllInOne:
-    """The suite in this process: start() brings up everything, ``url`` is its API."""
+class Suite:
+    """The services of Nova in this process; ``url`` is the address of the API."""
 
     def __init__(self) -> None:
-        exporters.start_metrics("nova-api")  # of everything, as it is one process
+        exporters.start_metrics("nova-api")  # the metrics of all services
         exporters.start_tracing("nova-allinone")
         migrate.sync(CONF.database.connection)
         check_keys()
         transport = bus.connect(CONF)
         self.conductor = ConductorService(transport)
         self.scheduler = SchedulerService(transport)
-        # Where messages are sealed the compute is as on a machine of its own, with the key of its host alone.
-        alone = CONF.rpc.key_file and not hosts_of_driver()
-        self._on_host = bus.connect(CONF, CONF.host) if alone else transport
+        # With signed messages the compute service uses the key of its host, as on a separate machine.
+        separate = CONF.rpc.key_file and not hosts_of_driver()
+        self._on_host = bus.connect(CONF, CONF.host) if separate else transport
         self.compute = compute_of(self._on_host)
         self.api = ApiService(transport, CONF.api.listen, CONF.api.port)
         self.transport = transport
@@ -69,7 +69,10 @@ class AllInOne:
         return self.api.url
 
     def start(self) -> None:
-        """Returns when a first server can be placed. What does not start raises; the others can be stopped then."""
+        """Start all services and return when a server can be scheduled.
+
+        If a service fails to start, its error is raised; stop() then stops the others.
+        """
         for number, service in enumerate(self._services):
             try:
                 service.start()
@@ -78,29 +81,29 @@ class AllInOne:
                 raise
         end = time.monotonic() + 10
         while not len(self.scheduler.fleet) and time.monotonic() < end:
-            time.sleep(0.01)  # the news of the first node is on its way
+            time.sleep(0.01)  # until the scheduler has received the first node
 
     def stop(self) -> None:
         for service in reversed(self._services):
             service.stop()
-        for used in {self.transport, self._on_host}:
-            used.cleanup()
+        for transport in {self.transport, self._on_host}:
+            transport.cleanup()
         exporters.stop_tracing()
         exporters.stop_metrics()
 
 
 def set_defaults() -> None:
-    """Configure for one process, whatever the options' own defaults are."""
+    """Set the defaults of options for a single process."""
     conf.register()
     for group, options in opts.list_opts():
-        if group is None:  # transport_url, before oslo.messaging would register it
+        if group is None:  # register transport_url before oslo.messaging does
             CONF.register_opts(options)
     for (group, name), value in DEFAULTS.items():
         CONF.set_default(name, value, group=group)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run until SIGTERM or Ctrl-C; 1 when the database cannot be used, or is not the one of this machine."""
+    """Run until SIGTERM or Ctrl-C. Return 1 if the database is unusable or belongs to another machine."""
     set_defaults()
     CONF.set_default("state_path", os.path.join(os.environ.get("XDG_STATE_HOME")
                                                 or os.path.expanduser("~/.local/state"), "nova"))
@@ -109,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.makedirs(CONF.state_path, mode=0o711, exist_ok=True)
     lock_host()
     try:
-        suite = AllInOne()
+        suite = Suite()
     except (exception.DatabaseUnusable, exception.InvalidInput) as error:
         print(f"nova-allinone: {error}", file=sys.stderr)
         return 1
@@ -117,9 +120,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         suite.start()
     except exception.HostIdentityMismatch as error:
         suite.stop()
-        print(f"nova-allinone: {error}", file=sys.stderr)  # the last line, where it is seen
+        print(f"nova-allinone: {error}", file=sys.stderr)  # after the log, so that it is the last line
         return 1
     print(f"Nova is at {suite.url}/v2.1 (no authentication; send X-Auth-Token: admin:admin)", flush=True)
-    run.told_to_end().wait()
+    run.stop_event().wait()
     suite.stop()
     return 0

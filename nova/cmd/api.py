@@ -1,4 +1,4 @@
-"""nova-api: the REST API, several processes on one socket."""
+"""The command nova-api."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nova.service import thread_caches
 
 
 def main() -> int:
-    """Serve until SIGTERM."""
+    """Run the worker processes of the REST API until SIGTERM."""
     thread_caches.disable()
     from nova.cmd import api_workers
 

@@ -1,4 +1,4 @@
-"""The worker processes of nova-api on one socket."""
+"""The worker processes of nova-api, which share a socket."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from nova.telemetry import exporters, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
-# Seconds in which clients that keep their connections hear that they shall close them.
+# Seconds after SIGTERM in which persistent connections get a "Connection: close".
 _LINGER = 1.0
-# Services say in their heartbeat which release they are, so that mixed ones can be told apart.
+# The service version in heartbeats, by which services of different releases are distinguished.
 SERVICE_VERSION = 1
 
 
 class Worker(cotyledon.Service):
-    """One process: a threaded HTTP server. Its connection to the bus is made after the fork."""
+    """A worker process with a threaded HTTP server. It connects to the message bus after the fork."""
 
     name = "nova-api"
 
@@ -41,14 +41,14 @@ class Worker(cotyledon.Service):
         application = app.create_app(clients=clients, limits=limits)
         self._server = service.serve(shared, worker_stats.counted(application), CONF.api.threads,
                                      linger=_LINGER, last=ending)
-        # For operators only: os-services never shows it.
-        own = liveness.Liveness(liveness.conductors(clients.transport()), CONF.host, self.name, "api", SERVICE_VERSION,
-                                worker_id)
+        # Registered for operators; os-services never lists nova-api.
+        own = liveness.Liveness(liveness.heartbeat_client(clients.transport()), CONF.host, self.name, "api",
+                                SERVICE_VERSION, worker_id)
         self._beats = Periodic("heartbeat", CONF.report_interval, own.beat)
         self._done = threading.Event()
 
     def run(self) -> None:
-        run.begin(self.name, self._id)
+        run.start_worker(self.name, self._id)
         bus.prepare()
         self._server.prepare()
         threading.Thread(target=self._serve, name="serve", daemon=True).start()
@@ -62,21 +62,21 @@ class Worker(cotyledon.Service):
             self._done.set()
 
     def terminate(self) -> None:
-        """Answer what is asked already, and send everybody away kindly."""
-        self._beats.cancel()  # a message under way is not waited for: nobody misses it
+        """Stop accepting requests and answer the received ones."""
+        self._beats.cancel()  # do not wait for a heartbeat in progress
         self._server.stop()
         exporters.stop_tracing()
         self._done.set()
 
 
 def run_workers(argv: Sequence[str]) -> int:
-    """Read the configuration and serve until SIGTERM. Raises SystemExit for a configuration that cannot be served."""
+    """Read the configuration and run the workers until SIGTERM. Raises SystemExit for an unusable configuration."""
     conf.load(argv)
     tracing.check(Worker.name)
     run.check_key(Worker.name)
     try:
         limits = rates.Rates()
-        tls.context("api")  # of files that cannot be read say so now, and not in every worker
+        tls.context("api")  # report unreadable files once, before the workers start
         shared = service.listen(CONF.api.listen, CONF.api.port)
     except exception.InvalidInput as error:
         raise SystemExit(f"{Worker.name}: {error.message}") from error
@@ -84,13 +84,13 @@ def run_workers(argv: Sequence[str]) -> int:
     LOG.info("Listening on %s port %s with %s workers", CONF.api.listen, CONF.api.port, workers)
     manager = run.supervisor()
     worker_stats.share(workers)
-    ending = multiprocessing.RawValue("b", 0)  # without a lock that a worker might die with
+    ending = multiprocessing.RawValue("b", 0)  # without a lock, which a killed worker would not release
 
-    def leave() -> None:
-        ending.value = 1  # workers that are replaced leave the socket as it is
-        shared.close()  # the last worker closes it
+    def close() -> None:
+        ending.value = 1  # replaced workers (SIGHUP) must not shut down the shared socket
+        shared.close()  # the last worker closes the socket
 
-    manager.register_hooks(on_terminate=leave)
+    manager.register_hooks(on_terminate=close)
     manager.add(Worker, workers=workers, args=(shared, lambda: bool(ending.value), limits))
     manager.run()
     return 0

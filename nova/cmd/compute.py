@@ -1,10 +1,13 @@
-"""nova-compute."""
+"""The command nova-compute."""
 
 from nova.service import thread_caches
 
 
 def main() -> int:
-    """Run the service of this host (or of those that a fake driver plays) until SIGTERM; its guests run on."""
+    """Run the service of this host, or of the hosts that a fake driver simulates, until SIGTERM.
+
+    Guests keep running.
+    """
     thread_caches.disable()
     from nova.service import run  # isort: skip  (first: it chooses oslo.service's threading back end)
 

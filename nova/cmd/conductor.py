@@ -1,4 +1,4 @@
-"""nova-conductor."""
+"""The command nova-conductor."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import sys
 
 from nova.service import thread_caches
 
-# Seconds that a database which starts together with the conductor has to come up.
-_PATIENCE = 30
+# Seconds to wait for a database that starts at the same time.
+_DATABASE_TIMEOUT = 30
 
 
 def main() -> int:
-    """Run the workers until SIGTERM; 1 when the database cannot be used."""
+    """Run the workers until SIGTERM. Return 1 if the database is unusable."""
     thread_caches.disable()
     from nova.service import run  # isort: skip  (first: it chooses oslo.service's threading back end)
 
@@ -21,8 +21,8 @@ def main() -> int:
     from nova.db.sql import readiness
 
     def workers() -> int:
-        # Before the fork, so that it ends the service instead of every worker again and again.
-        readiness.wait(CONF.database.connection, _PATIENCE)
+        # Check before the fork, so that an error ends the service instead of each new worker.
+        readiness.wait(CONF.database.connection, _DATABASE_TIMEOUT)
         check_keys()
         return run.workers_of(CONF.conductor.workers)
 

@@ -1,4 +1,4 @@
-"""The console proxies: browsers reach screens and serial ports of guests through them."""
+"""The commands of the console proxies, which connect browsers with consoles of guests."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ LOG = logging.getLogger(__name__)
 
 
 def novncproxy() -> int:
-    """nova-novncproxy: screens by VNC."""
+    """Run nova-novncproxy, the proxy for VNC consoles."""
     return _serve(NOVNC)
 
 
 def spicehtml5proxy() -> int:
-    """nova-spicehtml5proxy: screens by SPICE."""
+    """Run nova-spicehtml5proxy, the proxy for SPICE consoles."""
     return _serve(SPICE)
 
 
 def serialproxy() -> int:
-    """nova-serialproxy: serial ports."""
+    """Run nova-serialproxy, the proxy for serial consoles."""
     return _serve(SERIAL)
 
 
 def _serve(kind: Kind) -> int:
-    """Until SIGTERM or SIGINT; open consoles are closed then, and can be opened again by the same URL."""
+    """Run a proxy until SIGTERM or SIGINT, which closes open consoles; clients can reconnect by the same URL."""
     nova.conf.load(sys.argv[1:])
     tracing.check(kind.name)
     run.check_key(kind.name)
-    stop = run.told_to_end()
+    stop = run.stop_event()
     bus.prepare()
-    process.settle()
+    process.tune_runtime()
     exporters.start_metrics(kind.name)
     exporters.start_tracing(kind.name)
     try:
@@ -50,9 +50,9 @@ def _serve(kind: Kind) -> int:
     except OSError as error:
         LOG.error("Cannot listen on %s port %d: %s", *kind.address, error)
         return 1
-    process.watch()
+    process.start_memory_trimming()
     stop.wait()
     proxy.stop()
     exporters.stop_tracing()
-    LOG.info("%s ends", kind.name)
+    LOG.info("%s stopped", kind.name)
     return 0

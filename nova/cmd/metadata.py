@@ -1,7 +1,7 @@
-"""nova-metadata: the metadata service of this host.
+"""The command nova-metadata: the metadata service of this host.
 
-Started as root it is two processes: the first makes sockets inside the namespaces of networks, and parses nothing that
-comes from anywhere; the second is the account [metadata]user, and answers.
+Started as root it consists of two processes. The first runs as root, opens sockets in the network namespaces and parses
+no input. The second runs as [metadata]user and answers requests.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks whether the other process is there, and that it has to end.
-_LOOK = 0.2
-_END = 15.0
-# What the bus imports at first use: whom the process becomes may be unable to read the code of this Python, or Nova's
-# (in a home). The bus has put Nova's own transport in kombu's place.
-_AT_FIRST_USE = (TRANSPORT_ALIASES["amqp"].partition(":")[0], "difflib", "encodings.idna")
+# Seconds between two checks that the other process runs, and timeout for its end.
+_CHECK_INTERVAL = 0.2
+_END_TIMEOUT = 15.0
+# Modules that the message bus imports at first use. They are imported before the change of the user, who may be unable
+# to read the code of Python or Nova, for example in a home directory.
+_IMPORTED_AT_FIRST_USE = (TRANSPORT_ALIASES["amqp"].partition(":")[0], "difflib", "encodings.idna")
 
 
 def main() -> int:
-    """Serve until SIGTERM or SIGINT."""
+    """Run the metadata service until SIGTERM or SIGINT."""
     nova.conf.load(sys.argv[1:])
     tracing.check("nova-metadata")
     run.check_key("nova-metadata")
-    transport = bus.connect(CONF)  # nobody but root may read the key, and that of the certificate
+    transport = bus.connect(CONF)  # as root, who may read the key for signing and the key of the certificate
     try:
         secure = tls.context("metadata")
     except exception.InvalidInput as error:
@@ -59,14 +59,14 @@ def main() -> int:
         theirs.close()
         return _open_sockets(ours, child)
     ours.close()
-    for name in _AT_FIRST_USE:
+    for name in _IMPORTED_AT_FIRST_USE:
         importlib.import_module(name)
     namespaces.become(CONF.metadata.user)
     return _serve(transport, theirs, secure)
 
 
 def _serve(transport: messaging.RPCTransport, channel: socket.socket | None, secure: ssl.SSLContext | None) -> int:
-    stop = run.told_to_end()
+    stop = run.stop_event()
     exporters.start_metrics("nova-metadata")
     exporters.start_tracing("nova-metadata")
     service = MetadataService(transport, channel, secure)
@@ -76,7 +76,7 @@ def _serve(transport: messaging.RPCTransport, channel: socket.socket | None, sec
     except OSError as error:
         LOG.error("Cannot listen on %s:%d: %s", CONF.metadata.listen, CONF.metadata.port, error)
         return 1
-    while not stop.wait(_LOOK) and not service.left_alone.is_set():
+    while not stop.wait(_CHECK_INTERVAL) and not service.left_alone.is_set():
         pass
     service.stop()
     exporters.stop_tracing()
@@ -85,25 +85,26 @@ def _serve(transport: messaging.RPCTransport, channel: socket.socket | None, sec
 
 
 def _open_sockets(channel: socket.socket, child: int) -> int:
-    """Until this process is told to end, which the other one then does first, or the other one has ended."""
-    stop, gone = run.told_to_end(), threading.Event()
+    """Open sockets for the child process until SIGTERM, SIGINT or the end of the child."""
+    stop, ended = run.stop_event(), threading.Event()
     status: list[int] = []
 
     def wait_for_child() -> None:
         status.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-        gone.set()
+        ended.set()
         stop.set()
 
     threading.Thread(target=wait_for_child, name="metadata-child", daemon=True).start()
     watcher = namespaces.NamespaceWatcher(namespaces.Sender(channel), CONF.state_path)
     watcher.run(stop)
-    if not gone.is_set():
+    if not ended.is_set():
         os.kill(child, signal.SIGTERM)
-        if not gone.wait(_END):
+        if not ended.wait(_END_TIMEOUT):
             os.kill(child, signal.SIGKILL)
-            gone.wait()
+            ended.wait()
         return 0
-    LOG.error("The process that answers guests has ended (%s)", status[0] if status else "?")
+    LOG.error("The process that answers requests ended with exit code %s; nova-metadata stops",
+              status[0] if status else "?")
     return 1
 
 

@@ -1,4 +1,4 @@
-"""nova-scheduler."""
+"""The command nova-scheduler."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nova.service import thread_caches
 
 
 def main() -> int:
-    """Run the workers until SIGTERM; 1 when the configuration names a filter or weigher that does not exist."""
+    """Run the workers until SIGTERM. Return 1 if a configured filter or weigher does not exist."""
     thread_caches.disable()
     from nova.service import run  # isort: skip  (first: it chooses oslo.service's threading back end)
 
@@ -18,7 +18,7 @@ def main() -> int:
     from nova.scheduler.service import SchedulerService
 
     def workers() -> int:
-        # Before the fork, so that a wrong name ends the service instead of every worker again and again.
+        # Check before the fork, so that a wrong name ends the service instead of each new worker.
         load_filters()
         load_weighers()
         return run.workers_of(CONF.scheduler.workers)

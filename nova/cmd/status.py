@@ -1,4 +1,4 @@
-"""nova-status: is this deployment ready to be upgraded (or to be used)?"""
+"""The command nova-status, which checks a deployment before an upgrade."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ def _schema() -> tuple[int, str]:
 def _services() -> tuple[int, str]:
     try:
         proxy = bus.client(bus.connect(CONF), Services)
-        CONF.set_default("rpc_response_timeout", 10)  # an option of oslo.messaging: known from here on
-        found = proxy.index(context.admin())
+        CONF.set_default("rpc_response_timeout", 10)  # oslo.messaging has registered the option now
+        services = proxy.index(context.admin())
     except exception.NovaException as error:
-        return WARNING, f"no conductor answers: {error}"
-    down = [f"{service.binary}@{service.host}" for service in found if not service.up]
+        return WARNING, f"no nova-conductor answers: {error}"
+    down = [f"{service.binary}@{service.host}" for service in services if not service.up]
     if down:
         return WARNING, "down: " + ", ".join(down)
-    return OK, f"{len(found)} services are up"
+    return OK, f"{len(services)} services are up"
 
 
 def _credentials() -> tuple[int, str]:
     if CONF.image.driver == "glance":
-        conf.register_asked_services()
+        conf.register_external_services()
         if not CONF.glance.auth_type:
             return FAILURE, "[glance] has no auth_type: computes cannot download images"
     return OK, "configured"
@@ -57,13 +57,14 @@ CHECKS: tuple[tuple[str, Callable[[], tuple[int, str]]], ...] = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """``nova-status upgrade check``: exit code 0 all well, 1 warnings, 2 failures, 255 unexpected."""
-    parser = argparse.ArgumentParser(prog="nova-status", description="Check a Nova deployment.")
+    """Run ``nova-status upgrade check``. Return 0 for success, 1 for warnings, 2 for failures, 255 for other errors."""
+    parser = argparse.ArgumentParser(prog="nova-status", description="Check a Nova deployment before an upgrade.")
     parser.add_argument("--config-file", action="append", default=[], metavar="FILE",
-                        help="default: the files that NOVA_CONFIG names, else /etc/nova/nova.conf")
+                        help="configuration file; may be repeated (default: the files in the environment variable "
+                             "NOVA_CONFIG, else /etc/nova/nova.conf)")
     group = parser.add_subparsers(required=True, metavar="COMMAND").add_parser("upgrade").add_subparsers(
         required=True, metavar="ACTION")
-    group.add_parser("check", help="is everything ready for this release?")
+    group.add_parser("check", help="Check that the deployment is ready for this release.")
     arguments = parser.parse_args(sys.argv[1:] if argv is None else argv)
     conf.load([f"--config-file={file}" for file in arguments.config_file], command=True)
     try:

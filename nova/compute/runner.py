@@ -30,7 +30,7 @@ from nova.operations.failures import failure_of
 from nova.rpcapi.guests import Guests
 from nova.rpcapi.journal import Engine
 from nova.service.drain import Drain
-from nova.service.turns import Turns
+from nova.service.fair_pool import FairThreadPool
 from nova.telemetry import metrics, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
@@ -52,13 +52,13 @@ _REFUSALS = 3
 _INTERNAL_ERRORS = 900.0
 
 
-def order_pool() -> Turns:
+def order_pool() -> FairThreadPool:
     """The threads of a nova-compute process: no kind of work takes those of another.
 
     "shutdown" is work whose image gives its guest longer to shut down than the host does.
     """
     threads = CONF.compute.threads
-    return Turns({"build": CONF.max_concurrent_builds or threads, "power": threads, "move": threads,
+    return FairThreadPool({"build": CONF.max_concurrent_builds or threads, "power": threads, "move": threads,
                   "snapshot": CONF.max_concurrent_snapshots or threads, "swap": threads, "urgent": threads,
                   "shutdown": threads}, name="orders")
 
@@ -66,7 +66,7 @@ def order_pool() -> Turns:
 class Runner:
     """The operations of one compute host."""
 
-    def __init__(self, machine: Machine, engine: Engine, guests: Guests, pool: Turns | None = None,
+    def __init__(self, machine: Machine, engine: Engine, guests: Guests, pool: FairThreadPool | None = None,
                  clock: ConductorClock | None = None) -> None:
         self.machine = machine
         self._engine = engine

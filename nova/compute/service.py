@@ -32,8 +32,8 @@ from nova.operations.failures import failure_of
 from nova.rpcapi import COMPUTE, compute, guests, journal, network_hosts, volumes
 from nova.service import liveness
 from nova.service.drain import Drain
+from nova.service.fair_pool import FairThreadPool
 from nova.service.periodic import Periodic
-from nova.service.turns import Turns
 from nova.telemetry import worker_stats
 from nova.virt.driver import Driver
 from nova.virt.imagecache import ImageCache
@@ -82,14 +82,14 @@ class ComputeService:
     """The compute of one host: start(), stop() drains. Guests run on. ``pool``: threads shared with other hosts."""
 
     def __init__(self, transport: messaging.RPCTransport, host: str | None = None,
-                 machine: Machine | None = None, pool: Turns | None = None) -> None:
+                 machine: Machine | None = None, pool: FairThreadPool | None = None) -> None:
         self.host = host or CONF.host
         self.machine = machine or load_machine(self.host)
         self._transport = transport
         self._shared = pool is not None
         self._engine = bus.client(transport, journal.Engine)
         self._guests = bus.client(transport, guests.Guests)
-        self._heartbeat = liveness.conductors(transport)
+        self._heartbeat = liveness.heartbeat_client(transport)
         self._volumes = bus.client(transport, volumes.Volumes)
         self.runner = Runner(self.machine, self._engine, self._guests, pool)
         self.machine.network.connect(self.host, bus.client(transport, network_hosts.NetworkHosts))
@@ -248,7 +248,7 @@ class ComputeService:
         try:
             running, sent = self.runner.running(), time.monotonic()
             stats = worker_stats.report(0, len(running))
-            lost = bus.ask_again(lambda: self._heartbeat.beat(context.admin(), self.host, BINARY, running, stats))
+            lost = bus.retry_once(lambda: self._heartbeat.beat(context.admin(), self.host, BINARY, running, stats))
             self.runner.renewed(running, lost, sent)
         except exception.HostBinaryNotFound:
             self.returned()

@@ -39,7 +39,7 @@ class VirtualHosts:
 
     def __init__(self, transport: messaging.RPCTransport, services: list[ComputeService]) -> None:
         self.services = services
-        self._heartbeat = liveness.conductors(transport)
+        self._heartbeat = liveness.heartbeat_client(transport)
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
             Periodic("inventory", CONF.update_resources_interval, self._report_nodes),
@@ -79,7 +79,7 @@ class VirtualHosts:
     def _beat_for(self, services: list[ComputeService]) -> None:
         """One message for all."""
         running = {service.host: service.runner.running() for service in services}
-        unknown = set(bus.ask_again(lambda: self._heartbeat.beat_all(context.admin(), BINARY, running)))
+        unknown = set(bus.retry_once(lambda: self._heartbeat.beat_all(context.admin(), BINARY, running)))
         for service in services:
             if service.host in unknown:
                 service.returned()

@@ -1,7 +1,7 @@
-"""The configuration of every Nova process.
+"""Configuration options of all Nova services and commands.
 
-Options are grouped by module; each module has ``OPTIONS``: a mapping of group name to options.
-``CONF`` is oslo.config's global object (oslo.messaging registers its own options on that one only).
+Each module of the package defines ``OPTIONS``, a mapping of group name to options.
+``CONF`` is the global object of oslo.config; oslo.messaging registers its options on this object only.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt"
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:
-    """Every (group, options) of Nova itself; ``None`` is [DEFAULT]."""
-    found: dict[str | None, list[cfg.Opt]] = {}
+    """Return all (group, options) of Nova itself; the group ``None`` is [DEFAULT]."""
+    by_group: dict[str | None, list[cfg.Opt]] = {}
     for name in MODULES:
         module = importlib.import_module(f"nova.conf.{name}")
         for group, options in module.OPTIONS.items():
-            found.setdefault(group, []).extend(options)
-    return list(found.items())
+            by_group.setdefault(group, []).extend(options)
+    return list(by_group.items())
 
 
-def asked_services() -> list[tuple[str, list[cfg.Opt]]]:
-    """keystoneauth's options in the groups that tell how another service is reached."""
+def external_services() -> list[tuple[str, list[cfg.Opt]]]:
+    """Return keystoneauth's options for each group of an external OpenStack service."""
     from keystoneauth1 import loading
 
     options = [*loading.get_session_conf_options(), *loading.get_auth_common_conf_options(),
@@ -45,14 +45,17 @@ def asked_services() -> list[tuple[str, list[cfg.Opt]]]:
 
 
 def register(conf: cfg.ConfigOpts = CONF) -> None:
-    """Make Nova's options known; harmless when repeated."""
+    """Register the options of Nova. Repeated calls have no effect."""
     for group, options in groups():
         conf.register_opts(options, group=group)
 
 
-def register_asked_services(conf: cfg.ConfigOpts = CONF) -> None:
-    """For who asks one: keystoneauth takes 5 MB of each process that imports it. Harmless when repeated."""
-    for group, options in asked_services():
+def register_external_services(conf: cfg.ConfigOpts = CONF) -> None:
+    """Register keystoneauth's options for external services. Repeated calls have no effect.
+
+    Only processes that send requests to external services call it: importing keystoneauth takes 5 MB of memory.
+    """
+    for group, options in external_services():
         conf.register_opts(options, group=group)
 
 
@@ -60,12 +63,12 @@ def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequen
          command: bool = False) -> None:
     """Read the command line and the configuration files, and set up logging.
 
-    ``default_files`` None takes those that the environment names in NOVA_CONFIG (between colons), else what is in the
-    usual places (~/.nova, /etc/nova). ``command``: standard output is for results, so logs go to standard error, and
-    only warnings unless debug is set. Ends the process, with a line that says why, if a file cannot be read.
+    With ``default_files`` None the files are those in the environment variable NOVA_CONFIG (separated by colons), or
+    else nova.conf in ~/.nova or /etc/nova. With ``command`` logs go to standard error, and only warnings unless debug
+    is set, since standard output is for results. Raises SystemExit with a message if a file cannot be read.
     """
     register(conf)
-    # Options of the command line are refused once one was read; this one is read anew.
+    # oslo.config refuses to register command line options after parsing, so forget an earlier parse.
     conf.clear()
     if "debug" not in conf:
         log.register_options(conf)
@@ -83,14 +86,14 @@ def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequen
 
 
 def _files(named: Sequence[str] | None) -> list[str] | None:
-    """The files to read when the command line names none; None: oslo.config looks for them."""
+    """Return the files to read when the command line names none, or None to let oslo.config find them."""
     if named is not None:
         return list(named)
     return [file for file in os.environ.get("NOVA_CONFIG", "").split(os.pathsep) if file] or None
 
 
 def set_library_defaults() -> None:
-    """What the libraries' options are by default in Nova (also an entry point of oslo-config-generator)."""
+    """Set Nova's defaults for options of libraries. Also an entry point of oslo-config-generator."""
     log.set_defaults(default_log_levels=[
         "amqp=WARN", "amqplib=WARN", "kombu=WARN", "sqlalchemy=WARN", "oslo.messaging=INFO", "oslo_messaging=INFO",
         "oslo_db=WARN", "oslo_db.sqlalchemy.exc_filters=ERROR", "stevedore=WARN", "urllib3=WARN",
@@ -99,11 +102,11 @@ def set_library_defaults() -> None:
 
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
-    """The entry point of oslo-config-generator: every option, and how other services are asked by password.
+    """Return all options for oslo-config-generator, including password authentication at external services.
 
-    keystoneauth registers the options of an auth_type by itself when it is used.
+    keystoneauth itself registers the options of an auth_type when the type is used.
     """
     from keystoneauth1 import loading
 
     password = loading.get_auth_plugin_conf_options("password")
-    return [*groups(), *((group, [*options, *password]) for group, options in asked_services())]
+    return [*groups(), *((group, [*options, *password]) for group, options in external_services())]

@@ -1,92 +1,127 @@
-"""[libvirt]: the libvirt driver."""
+"""Options of the libvirt driver ([libvirt]), read by nova-compute."""
 
 from oslo_config import cfg
 
 _LIVE_MIGRATION = [
     cfg.StrOpt("live_migration_inbound_addr",
-               help="The address at which this host takes over running guests and their disks; unset: my_ip."),
+               help="IP address or host name at which this host receives live migrations. Unset: my_ip. Read by "
+                    "nova-compute. Set it to send migrations over a network of their own."),
     cfg.StrOpt("live_migration_scheme",
-               help="How the libvirtd of other hosts is reached, e.g. tcp, tls or ssh; unset: tcp, or tls with "
-                    "live_migration_with_native_tls."),
+               help="Transport to the libvirtd of the destination host: tcp, tls or ssh. Unset: tls with "
+                    "live_migration_with_native_tls, otherwise tcp. Read by nova-compute."),
     cfg.StrOpt("live_migration_uri",
-               help="The URI by which the libvirtd of another host is reached, with %s for its "
-                    "live_migration_inbound_addr; unset: qemu+SCHEME://%s/system."),
+               help="libvirt URI of the destination host, in which %s stands for its live_migration_inbound_addr. "
+                    "Unset: qemu+SCHEME://%s/system with live_migration_scheme. Read by nova-compute."),
     cfg.IntOpt("live_migration_completion_timeout", default=800, min=0,
-               help="Seconds that a migration may take for each GiB of memory and copied disks (at least 2 GiB are "
-                    "counted); 0: as long as it wants."),
+               help="Seconds that a live migration may take for each GiB of memory and copied disks (at least 2 GiB). "
+                    "Then live_migration_timeout_action applies. 0: no limit. Read by nova-compute."),
     cfg.StrOpt("live_migration_timeout_action", default="abort", choices=["abort", "force_complete"],
-               help="What is done then: give it up, or post-copy (or pause the guest) so that it ends."),
+               help="Action on a live migration that takes too long: abort, or force_complete, which switches to "
+                    "post-copy or else pauses the guest. Read by nova-compute."),
     cfg.IntOpt("live_migration_downtime", default=500, min=100,
-               help="Milliseconds that a guest may stand still at the end of its migration."),
+               help="Maximum time in milliseconds for which a guest is paused at the end of a live migration. Read by "
+                    "nova-compute. Raise it for guests whose migrations do not complete."),
     cfg.IntOpt("live_migration_downtime_steps", default=10, min=3,
-               help="In so many steps a migration that does not come to its end is allowed that."),
+               help="Number of steps in which the permitted downtime of a live migration is raised to "
+                    "live_migration_downtime. Read by nova-compute."),
     cfg.IntOpt("live_migration_downtime_delay", default=75, min=3,
-               help="Seconds between two steps, for each GiB of memory and copied disks."),
+               help="Seconds between two steps of live_migration_downtime_steps, for each GiB of memory and copied "
+                    "disks. Read by nova-compute."),
     cfg.BoolOpt("live_migration_permit_post_copy", default=False,
-                help="Whether a guest may run on its new host before all its memory is there: such a migration always "
-                     "ends, but a broken network kills the guest."),
+                help="Allow post-copy: the guest runs on the destination host before all its memory has arrived. Such "
+                     "a migration always completes, but a network failure kills the guest. Read by nova-compute."),
     cfg.BoolOpt("live_migration_permit_auto_converge", default=False,
-                help="Whether guests that change their memory too fast are slowed down."),
+                help="Allow QEMU to slow down the CPUs of guests that change their memory faster than it is copied. "
+                     "Read by nova-compute."),
     cfg.BoolOpt("live_migration_with_native_tls", default=False,
-                help="Whether memory and disks go over TLS, with the certificates of QEMU."),
-    cfg.IntOpt("live_migration_bandwidth", default=0, min=0, help="MiB per second that one may take; 0: all."),
-    cfg.IntOpt("live_migration_parallel_connections", default=1, min=1, help="Connections for memory."),
+                help="Encrypt memory and disks of live migrations with TLS, using the certificates of QEMU. Read by "
+                     "nova-compute."),
+    cfg.IntOpt("live_migration_bandwidth", default=0, min=0,
+               help="Maximum bandwidth of one live migration in MiB per second. 0: no limit. Read by nova-compute."),
+    cfg.IntOpt("live_migration_parallel_connections", default=1, min=1,
+               help="Number of connections over which a live migration copies memory. Read by nova-compute. Raise it "
+                    "where one connection does not use the whole bandwidth."),
     cfg.FloatOpt("live_migration_monitor_interval", default=5, min=1,
-                 help="Seconds between two reports of how far a migration is."),
+                 help="Seconds between two progress reports of a live migration. Read by nova-compute."),
 ]
 
 OPTIONS = {
     "libvirt": [
         cfg.StrOpt("virt_type", default="kvm", choices=["kvm", "qemu", "lxc"],
-                   help="What kind of guests: kvm where the CPU virtualizes, qemu emulates the CPU (slow)."),
-        cfg.StrOpt("connection_uri", default="", help="Where libvirt is; empty: the system's, for virt_type."),
+                   help="Virtualization type: kvm (hardware virtualization), qemu (emulated CPU, slow) or lxc "
+                        "(containers). Read by nova-compute. Set qemu on machines without hardware virtualization."),
+        cfg.StrOpt("connection_uri", default="",
+                   help="URI of libvirt. Empty: the local system instance for virt_type. Read by nova-compute."),
         cfg.IntOpt("reconnect_timeout", default=30, min=0,
-                   help="Seconds that an action waits for libvirt to come back before it fails."),
+                   help="Seconds that an operation waits for libvirt to become reachable again before it fails. Read "
+                        "by nova-compute."),
         cfg.StrOpt("cpu_mode", choices=["host-model", "host-passthrough", "custom", "none"],
-                   help="The CPU that guests see; unset: host-model. host-passthrough needs virt_type kvm, custom "
-                        "needs cpu_models, none leaves it to the hypervisor."),
-        cfg.ListOpt("cpu_models", default=[], help="The CPU models for cpu_mode custom; the first one that the host "
-                                                   "can provide is used."),
+                   help="CPU of guests. host-passthrough needs virt_type kvm, custom needs cpu_models, none leaves the "
+                        "choice to the hypervisor. Unset: host-model where the host supports it, otherwise none. Read "
+                        "by nova-compute. Set custom for live migration between different CPUs."),
+        cfg.ListOpt("cpu_models", default=[],
+                    help="CPU models for cpu_mode custom, in order of preference; the first model that the host "
+                         "supports is used. Read by nova-compute."),
         cfg.ListOpt("cpu_model_extra_flags", default=[],
-                    help="CPU features to add (name or +name) or to take away (-name)."),
+                    help="CPU features to add to the CPU of guests (NAME or +NAME) or to remove (-NAME). Read by "
+                         "nova-compute."),
         cfg.ListOpt("hw_machine_type", default=[],
-                    help="The default machine type per architecture, e.g. x86_64=q35; unset: pc on x86_64."),
+                    help="Default machine types, as ARCHITECTURE=TYPE (x86_64=q35). Unset: pc on x86_64. The image "
+                         "property hw_machine_type overrides it. Read by nova-compute."),
         cfg.ListOpt("disk_cachemodes", default=[],
-                    help="The cache mode of local disks, e.g. file=writeback; unset: none where the file system of "
-                         "instances_path has direct I/O, else writeback."),
-        cfg.StrOpt("hw_disk_discard", choices=["ignore", "unmap"], help="What guests' discards do to local disks."),
+                    help="Cache mode of local disks, as file=MODE (file=writeback). Unset: none if the file system of "
+                         "instances_path supports direct I/O, otherwise writeback. Read by nova-compute."),
+        cfg.StrOpt("hw_disk_discard", choices=["ignore", "unmap"],
+                   help="Handling of discard requests of guests for local disks: ignore, or unmap to free the space. "
+                        "Unset: the default of QEMU. Read by nova-compute."),
         cfg.IntOpt("wait_soft_reboot_seconds", default=120, min=0,
-                   help="Seconds a guest gets for a soft reboot before it becomes a hard one."),
+                   help="Seconds that a guest gets to shut down for a soft reboot; then a hard reboot follows. Read by "
+                        "nova-compute."),
         cfg.IntOpt("mem_stats_period_seconds", default=10, min=0,
-                   help="How often guests report their use of memory; 0: never."),
+                   help="Seconds between two memory statistics of the balloon device of a guest. 0: no statistics. "
+                        "Read by nova-compute."),
         cfg.IntOpt("num_pcie_ports", default=0, min=0, max=28,
-                   help="PCI Express ports of guests whose machine type has them (q35). Each device takes one, also "
-                        "those attached while the guest runs. 0: what the guest needs when it starts, and eight more."),
+                   help="Number of PCI Express ports of guests with a PCI Express machine type (q35). Each device uses "
+                        "one, including devices attached to the running guest. 0: the ports used at start and eight "
+                        "more. Read by nova-compute."),
         cfg.IntOpt("device_detach_attempts", default=8, min=1,
-                   help="How often a running guest is asked to release a volume or an interface."),
-        cfg.IntOpt("device_detach_timeout", default=20, min=1, help="Seconds that it gets each time."),
+                   help="Number of times that a running guest is requested to release a volume or an interface before "
+                        "the detach fails. Read by nova-compute."),
+        cfg.IntOpt("device_detach_timeout", default=20, min=1,
+                   help="Seconds to wait after each request of device_detach_attempts. Read by nova-compute."),
         cfg.StrOpt("sysinfo_serial", default="unique", choices=["none", "os", "hardware", "auto", "unique"],
-                   help="The serial number in a guest's SMBIOS: the server's id (unique), that of the host (os: "
-                        "/etc/machine-id, hardware: libvirt's host uuid, auto: os else hardware) or none."),
+                   help="Serial number in the SMBIOS of guests: the id of the server (unique), /etc/machine-id of the "
+                        "host (os), the host UUID of libvirt (hardware), os if it exists and else hardware (auto), or "
+                        "none. Read by nova-compute."),
         cfg.StrOpt("rescue_image_id",
-                   help="The image from which servers are rescued when nobody names another one; unset: their own."),
-        cfg.StrOpt("rescue_kernel_id", help="Its kernel, if it needs one."),
-        cfg.StrOpt("rescue_ramdisk_id", help="Its ramdisk, if it needs one."),
+                   help="Id of the image from which servers are rescued when the request names none. Unset: the image "
+                        "of the server. Read by nova-compute."),
+        cfg.StrOpt("rescue_kernel_id",
+                   help="Id of the kernel image for rescue_image_id. Unset: the image boots by itself. Read by "
+                        "nova-compute."),
+        cfg.StrOpt("rescue_ramdisk_id",
+                   help="Id of the ramdisk image for rescue_image_id. Unset: no ramdisk. Read by nova-compute."),
         cfg.StrOpt("migration_inbound_addr", default="$my_ip",
-                   help="The address at which this host serves the disks of servers that move away while off."),
+                   help="IP address at which this host serves the disks of servers that migrate while powered off. "
+                        "Read by nova-compute."),
         cfg.StrOpt("move_ports", default="49300-49399",
-                   help="The ports for that, first-last: one for each server that is on its way."),
+                   help="Range of TCP ports at which disks of migrating servers are served, as FIRST-LAST; each server "
+                        "uses one port. Read by nova-compute. Open the range between compute hosts."),
         cfg.StrOpt("nfs_mount_point_base", default="$state_path/mnt",
-                   help="Where shares of Cinder's NFS are mounted."),
-        cfg.StrOpt("nfs_mount_options", help="With which options, as mount -o takes them."),
+                   help="Directory below which the NFS exports of Cinder are mounted. Read by nova-compute."),
+        cfg.StrOpt("nfs_mount_options",
+                   help="Options for mounting NFS exports of Cinder, as for mount -o. Unset: the defaults of mount. "
+                        "Read by nova-compute."),
         *_LIVE_MIGRATION,
         cfg.StrOpt("images_user", default="nobody",
-                   help="The user as whom qemu-img reads and converts images that tenants sent; better one of its own. "
-                        "Empty: nova-compute's. It must be so where instances_path or the pool of volumes is on a "
-                        "file system that gives no files away (NFS with root_squash)."),
+                   help="User account that runs qemu-img on images of tenants; an account of its own is safest. Empty: "
+                        "the account of nova-compute, which is needed where instances_path or the pool of volumes is "
+                        "on a file system on which root cannot change owners (NFS with root_squash). Read by "
+                        "nova-compute."),
         cfg.IntOpt("images_cpu_time_limit", default=30, min=1,
-                   help="Seconds of CPU time to look into an image; an image that needs more is refused. Converting it "
-                        "may take a minute more for each GiB."),
-        cfg.IntOpt("images_address_space_limit", default=2, min=1, help="GiB of memory for the work on one image."),
+                   help="Maximum CPU time in seconds to inspect an image; an image that needs more is refused. "
+                        "Converting an image may take one minute more for each GiB. Read by nova-compute."),
+        cfg.IntOpt("images_address_space_limit", default=2, min=1,
+                   help="Maximum address space in GiB of a qemu-img process. Read by nova-compute."),
     ],
 }

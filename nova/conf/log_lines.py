@@ -1,7 +1,7 @@
-"""One message of a log is one line, whatever users, images and hosts have put into it.
+"""Log records whose message is a single line, even if it contains text from users, images and hosts.
 
-A name, a property or an error with a line break would else write lines of its own, which look like ours; other
-controls would be done by the terminal of whoever reads them. (A traceback has many lines, each with its own prefix.)
+A line break in a name, a property or an error would otherwise start a line that looks like a message of Nova, and a
+terminal would execute other control characters. Tracebacks keep their lines, each with the prefix of the record.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from __future__ import annotations
 import logging
 
 
-def one_line(text: str) -> str:
-    """The same with what cannot be seen spelled out."""
+def escape(text: str) -> str:
+    """Return the text with line breaks and other unprintable characters as escape sequences."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 class Record(logging.LogRecord):
-    """For logging.setLogRecordFactory(): all handlers and formatters get it."""
+    """A log record with a one-line message, for logging.setLogRecordFactory()."""
 
     def getMessage(self) -> str:
-        return one_line(super().getMessage())
+        return escape(super().getMessage())
 
     @property
     def error_summary(self) -> str:
-        """What oslo.log puts behind the message when an exception is logged."""
+        """Return the text that oslo.log appends to the message when an exception is logged."""
         return str(self.__dict__.get("error_summary", ""))
 
     @error_summary.setter
     def error_summary(self, text: str) -> None:
-        self.__dict__["error_summary"] = one_line(text)
+        self.__dict__["error_summary"] = escape(text)

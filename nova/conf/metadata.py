@@ -1,30 +1,46 @@
-"""[metadata]: the metadata service."""
+"""Options of the metadata service ([metadata]), read by nova-metadata."""
 
 from oslo_config import cfg
 
 OPTIONS = {
     "metadata": [
-        cfg.StrOpt("listen", default="127.0.0.1", help="The address of the service for proxies."),
-        cfg.PortOpt("port", default=8775, help="The port of the service for proxies."),
+        cfg.StrOpt("listen", default="127.0.0.1",
+                   help="IP address on which nova-metadata accepts requests of metadata proxies. Read by "
+                        "nova-metadata. Set it to an address that the proxies reach."),
+        cfg.PortOpt("port", default=8775,
+                    help="TCP port on which nova-metadata accepts requests of metadata proxies. Read by "
+                         "nova-metadata."),
         cfg.StrOpt("metadata_proxy_shared_secret", default="", secret=True,
-                   help="The secret that proxies sign X-Instance-ID with (HMAC-SHA256); empty: no proxies."),
+                   help="Secret with which metadata proxies sign X-Instance-ID (HMAC-SHA256). Empty: requests of "
+                        "proxies are refused. Read by nova-metadata. Set it to the secret of Neutron's metadata "
+                        "agent."),
         cfg.StrOpt("tls_cert_file",
-                   help="The certificate that proxies see, and those that lead to a root (PEM); unset: no TLS. "
-                        "Guests are answered without it."),
-        cfg.StrOpt("tls_key_file", help="The certificate's key (PEM); unset: it is in tls_cert_file, too."),
+                   help="File with the TLS certificate for metadata proxies, followed by its intermediate certificates "
+                        "(PEM). Requests of guests inside network namespaces do not use TLS. Unset: plain HTTP. Read "
+                        "by nova-metadata."),
+        cfg.StrOpt("tls_key_file",
+                   help="File with the private key of the TLS certificate (PEM). Unset: the key is in tls_cert_file. "
+                        "Read by nova-metadata."),
         cfg.StrOpt("tls_client_ca_file",
-                   help="Certificates (PEM) of those who vouch for proxies; unset: proxies need no certificate."),
+                   help="File with the CA certificates (PEM) that must have signed the certificates of proxies. Unset: "
+                        "proxies need no certificate. Read by nova-metadata."),
         cfg.BoolOpt("namespaces", default=True,
-                    help="Also answer at 169.254.169.254:80 inside the namespaces of this host's networks."),
+                    help="Serve guests at 169.254.169.254:80 inside the network namespaces of this host's embedded "
+                         "networks. Read by nova-metadata. Disable it where only proxies use the service."),
         cfg.StrOpt("user", default="nova",
-                   help="The account that answers guests when nova-metadata is started as root, which it needs to be "
-                        "for namespaces: root makes the sockets and reads nothing from them. Where there is no such "
-                        "account it is nobody."),
-        cfg.IntOpt("threads", default=8, min=1, help="Threads of the service."),
-        cfg.IntOpt("cache_expiration", default=15, min=0, help="Seconds that an instance's metadata is kept."),
-        cfg.StrOpt("vendordata_jsonfile_path", help="A JSON file whose content is every server's vendor data."),
+                   help="User account that handles requests when nova-metadata starts as root, which namespaces need. "
+                        "root only opens the sockets. If the account does not exist, nobody is used. Read by "
+                        "nova-metadata."),
+        cfg.IntOpt("threads", default=8, min=1,
+                   help="Number of threads, which is the number of requests handled at the same time. Read by "
+                        "nova-metadata."),
+        cfg.IntOpt("cache_expiration", default=15, min=0,
+                   help="Seconds for which the metadata of an instance is cached. Read by nova-metadata."),
+        cfg.StrOpt("vendordata_jsonfile_path",
+                   help="JSON file that every server receives as its vendor data. Unset: empty vendor data. Read by "
+                        "nova-metadata and nova-compute."),
         cfg.StrOpt("config_drive_skip_versions",
                    default="1.0 2007-01-19 2007-03-01 2007-08-29 2007-10-10 2007-12-15 2008-02-01 2008-09-01",
-                   help="EC2 versions that config drives leave out."),
+                   help="EC2 metadata versions that config drives omit, separated by spaces. Read by nova-compute."),
     ],
 }

@@ -1,4 +1,4 @@
-"""[prometheus]: what services count, for Prometheus to fetch."""
+"""Options of the Prometheus metrics of all services ([prometheus])."""
 
 from oslo_config import cfg
 
@@ -8,14 +8,14 @@ SERVICES = ("api", "conductor", "scheduler", "compute", "metadata", "novncproxy"
 OPTIONS = {
     "prometheus": [
         cfg.StrOpt("listen", default="127.0.0.1",
-                   help="The address at which every service offers its metrics. There is no authentication: choose "
-                        "one that only the monitoring reaches."),
+                   help="IP address on which every service serves its metrics. Read by all services. There is no "
+                        "authentication: use an address that only the monitoring system can reach."),
         *(cfg.PortOpt(f"{service}_port", default=0,
-                      help=f"The port of the metrics of nova-{service}'s first worker; the next worker has the next "
-                           f"port, and so on. 0: nova-{service} counts nothing.")
+                      help=f"TCP port for the metrics of the first worker of nova-{service}; the next worker uses the "
+                           f"next port, and so on. 0: no metrics. Read by nova-{service}.")
           for service in SERVICES),
         cfg.IntOpt("interval", default=15, min=1,
-                   help="Seconds between two looks at what is not counted as it happens: unfinished actions, "
-                        "services that are up, guests."),
+                   help="Seconds between two updates of the metrics that are polled: unfinished actions, services that "
+                        "are up, guests. Read by nova-conductor and nova-compute."),
     ],
 }

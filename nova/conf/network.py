@@ -1,46 +1,59 @@
-"""[network]: the embedded networks."""
+"""Options of networks: waiting for interfaces ([DEFAULT]) and the embedded networks ([network])."""
 
 from oslo_config import cfg, types
 
-# PROTOCOL/PORT, or icmp, of the host's address on the uplink or of another of its addresses.
+# PROTOCOL/PORT or icmp, optionally followed by @ADDRESS of the host.
 _SERVICE = types.String(regex=r"^((tcp|udp)/[1-9]\d{0,4}|icmp)(@\d+\.\d+\.\d+\.\d+)?$")
 
 OPTIONS = {
     None: [
         cfg.IntOpt("vif_plugging_timeout", default=300, min=0,
-                   help="Seconds that a guest waits for the network back end to say that its interfaces are plugged, "
-                        "where it says so; 0: it does not wait. Read by conductors."),
+                   help="Seconds to wait for the event network-vif-plugged before a guest starts, with a network "
+                        "back end that sends it (Neutron). 0: do not wait. Read by nova-conductor."),
         cfg.BoolOpt("vif_plugging_is_fatal", default=True,
-                    help="Whether a server fails whose interfaces are not plugged in that time, or of which the back "
-                         "end says that they cannot be. Read by conductors."),
+                    help="Fail the operation when network-vif-plugged does not arrive within vif_plugging_timeout, or "
+                         "when the network back end reports a failure. Otherwise the guest starts without it. Read by "
+                         "nova-conductor."),
     ],
     "network": [
         cfg.StrOpt("driver", default="linuxnet",
-                   help="What plugs guests on a host: a name of the entry points nova.network.drivers."),
-        cfg.StrOpt("uplink_interface", help="The interface of the host that tenants reach the outside by; "
-                                            "unset: the one with the default route."),
+                   help="Network back end: a name of the entry points nova.network.drivers (linuxnet for the embedded "
+                        "networks, neutron or none). Read by nova-api, nova-conductor and nova-compute; all need the "
+                        "same value. Do not change it while servers have interfaces."),
+        cfg.StrOpt("uplink_interface",
+                   help="Network interface of the host through which tenants reach external networks. Unset: the "
+                        "interface with the default route. Read by nova-compute and nova-api."),
         cfg.ListOpt("host_services", item_type=_SERVICE, default=[],
-                    help="What guests may ask of the host itself: tcp/PORT, udp/PORT or icmp, each of the addresses on "
-                         "uplink_interface, or @ADDRESS (udp/123@192.0.2.1). Everything else of the host is closed to "
-                         "them, apart from DHCP, DNS and metadata of their network. Name servers of a network that are "
-                         "addresses of the host answer."),
+                    help="Services of the host that guests may use: tcp/PORT, udp/PORT or icmp, at the addresses of "
+                         "uplink_interface, or at one address (udp/123@192.0.2.1). DHCP, DNS and metadata of the "
+                         "guests' network, and name servers of a network that are addresses of the host, are always "
+                         "allowed. Empty: nothing else. Read by nova-compute."),
         cfg.ListOpt("unreachable", item_type=types.String(), default=[],
-                    help="Networks (192.0.2.0/24) behind the uplink that guests do not reach. They come with the "
-                         "host's address: whoever trusts that should be listed, as the network of databases, brokers "
-                         "and other hosts, but no name server of a network."),
-        cfg.BoolOpt("nat", default=True, help="Whether guests reach the outside, behind the host's address."),
+                    help="Networks (192.0.2.0/24) behind the uplink that guests may not reach. Guests use the address "
+                         "of the host there, so list every network that trusts this address, such as those of "
+                         "databases, brokers and other hosts; do not list name servers of guests. Empty: guests reach "
+                         "all networks. Read by nova-compute."),
+        cfg.BoolOpt("nat", default=True,
+                    help="Let guests reach external networks by NAT to the address of the host. Read by nova-compute."),
         cfg.StrOpt("link_range", default="169.254.64.0/18",
-                   help="Addresses for the links between networks and the host, two for each network. Never seen "
-                        "outside of the host, but the host must not use them otherwise."),
+                   help="Network from which the links between the host and its embedded networks take addresses, two "
+                        "for each network. The addresses are visible on the host only; the host must not use them "
+                        "otherwise. Read by nova-compute."),
         cfg.StrOpt("tunnel_address",
-                   help="The address of this host that networks in VXLAN are sent to; unset: my_ip. Nobody but the "
-                        "other hosts may reach its UDP port 4789: whoever does is in all networks."),
-        cfg.StrOpt("dnsmasq", default="dnsmasq", help="The DHCP and DNS server of a network."),
-        cfg.StrOpt("dhcp_domain", default="novalocal", help="The domain of host names; empty: none."),
+                   help="IP address at which this host receives VXLAN traffic of the embedded networks. Unset: my_ip. "
+                        "Read by nova-compute. Only the other hosts may reach UDP port 4789 of it: other senders would "
+                        "gain access to all networks."),
+        cfg.StrOpt("dnsmasq", default="dnsmasq",
+                   help="Command of the DHCP and DNS server of the embedded networks. Read by nova-compute."),
+        cfg.StrOpt("dhcp_domain", default="novalocal",
+                   help="DNS domain of the host names of servers. Empty: host names have no domain. Read by "
+                        "nova-compute and nova-metadata."),
         cfg.ListOpt("reserved_names", default=["dhcp", "dns", "gateway", "isatap", "localhost", "metadata", "ntp",
                                                "proxy", "router", "wpad"],
-                    help="Host names that no server gets in the DNS of its network, since clients believe who has "
-                         "them. gateway and metadata are the network's own."),
-        cfg.IntOpt("dhcp_lease_time", default=86400, min=120, help="Seconds."),
+                    help="Host names that servers cannot have in the DNS of their network, since clients trust hosts "
+                         "with these names. gateway and metadata resolve to services of the network. Read by "
+                         "nova-compute."),
+        cfg.IntOpt("dhcp_lease_time", default=86400, min=120,
+                   help="Lease time of DHCP in seconds. Read by nova-compute."),
     ],
 }

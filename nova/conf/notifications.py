@@ -1,6 +1,6 @@
-"""[notifications]: what Nova tells of what it does, for billing, auditing and those that follow servers.
+"""Options of notifications for billing, auditing and monitoring ([notifications]), read by nova-conductor.
 
-Whether anything is told at all is a matter of oslo.messaging's [oslo_messaging_notifications] driver.
+Notifications are sent only if [oslo_messaging_notifications]driver of oslo.messaging is set.
 """
 
 from oslo_config import cfg
@@ -8,26 +8,27 @@ from oslo_config import cfg
 OPTIONS = {
     "notifications": [
         cfg.StrOpt("notification_format", default="unversioned", choices=["unversioned", "versioned", "both"],
-                   help="In which form notifications are sent. Versioned ones are of a documented shape, and there are "
-                        "more of them."),
+                   help="Format of notifications. Versioned notifications have a documented schema and cover more "
+                        "events. Read by nova-conductor."),
         cfg.ListOpt("versioned_notifications_topics", default=["versioned_notifications"],
-                    help="The topics of versioned notifications; their queues have the priority appended, as in "
-                         "versioned_notifications.info. Those of unversioned ones are [oslo_messaging_notifications] "
-                         "topics."),
+                    help="Topics of versioned notifications. The priority is appended to the name of the queue, as in "
+                         "versioned_notifications.info. [oslo_messaging_notifications]topics names those of "
+                         "unversioned notifications. Read by nova-conductor."),
         cfg.StrOpt("notify_on_state_change", choices=["vm_state", "vm_and_task_state"],
-                   help="Send instance.update when a server changes; with vm_state a change of its task_state alone is "
-                        "not told as one. Unset: never."),
+                   help="Send the notification instance.update when the vm_state of a server changes, or, with "
+                        "vm_and_task_state, also when only its task_state changes. Unset: never. Read by "
+                        "nova-conductor."),
         cfg.StrOpt("default_level", default="INFO", choices=["DEBUG", "INFO", "WARN", "ERROR", "CRITICAL"],
-                   help="The priority of unversioned notifications that have none of their own."),
+                   help="Priority of unversioned notifications that define none. Read by nova-conductor."),
         cfg.BoolOpt("bdms_in_notifications", default=False,
-                    help="Whether notifications of a server name its volumes."),
+                    help="Include the block devices of the server in its notifications. Read by nova-conductor."),
         cfg.BoolOpt("include_share_mapping", default=False,
-                    help="Whether notifications of a server name its shares."),
+                    help="Include the shares of the server in its notifications. Read by nova-conductor."),
         cfg.IntOpt("max_age", default=86400, min=60,
-                   help="Seconds that a notification waits for a broker that is away; then it is dropped, and a "
-                        "warning says how many were."),
+                   help="Seconds for which a notification waits for an unreachable broker. Older notifications are "
+                        "dropped with a warning in the log. Read by nova-conductor."),
         cfg.IntOpt("max_waiting", default=100000, min=1000,
-                   help="How many notifications wait for a broker that is away; of more the oldest are dropped, and a "
-                        "warning says how many were."),
+                   help="Maximum number of notifications that wait for an unreachable broker. Above it the oldest are "
+                        "dropped with a warning in the log. Read by nova-conductor."),
     ],
 }

@@ -1,18 +1,20 @@
-"""[tracing]: the way of a request through all services, for OpenTelemetry."""
+"""Options of OpenTelemetry tracing ([tracing]), read by all services."""
 
 from oslo_config import cfg
 
 OPTIONS = {
     "tracing": [
         cfg.BoolOpt("enabled", default=False,
-                    help="Send spans. Needs the packages of the extra otel, and the same setting on every service: "
-                         "one without it leaves a hole in the trace. Turns on the tracing of oslo.messaging, too."),
+                    help="Send trace spans to an OpenTelemetry collector, including those of oslo.messaging. Needs the "
+                         "packages of the extra otel. Read by all services; a service without it is missing in the "
+                         "traces."),
         cfg.StrOpt("endpoint", default="http://127.0.0.1:4318",
-                   help="Where a collector takes spans by OTLP over HTTP; /v1/traces is appended."),
+                   help="URL of the collector for OTLP over HTTP; /v1/traces is appended. Read by all services."),
         cfg.FloatOpt("sample_ratio", default=1.0, min=0.0, max=1.0,
-                     help="The part of the requests that is traced. nova-api and nova-metadata decide, the others "
-                          "follow."),
+                     help="Fraction of the requests that is traced. Read by nova-api and nova-metadata; the other "
+                          "services follow their decision. Lower it under high load."),
         cfg.StrOpt("service_name",
-                   help="The service.name of the spans; unset: the name of the service (nova-api, ...)."),
+                   help="Value of service.name in spans. Unset: the name of the service (nova-api, ...). Read by all "
+                        "services."),
     ],
 }

@@ -1,31 +1,39 @@
-"""[volume]: who keeps volumes; and the embedded ones, files in a directory of the hosts."""
+"""Options of volumes: the back end and the embedded volumes ([volume])."""
 
 from oslo_config import cfg
 
 OPTIONS = {
     "volume": [
         cfg.StrOpt("driver", default="local",
-                   help="Who keeps volumes: local (Nova itself), cinder (see [cinder]) or none; a name of the entry "
-                        "points nova.volume.drivers (hosts) and nova.volume.attachments (conductors). The same "
-                        "everywhere, and not to be changed while servers have volumes."),
-        cfg.StrOpt("pool", default="$state_path/volumes", help="The directory of a host that keeps volumes."),
+                   help="Back end of volumes: local (files on the hosts), cinder (see [cinder]) or none; a name of the "
+                        "entry points nova.volume.drivers and nova.volume.attachments. Read by nova-api, "
+                        "nova-conductor and nova-compute; all need the same value. Do not change it while servers "
+                        "have volumes."),
+        cfg.StrOpt("pool", default="$state_path/volumes",
+                   help="Directory for the embedded volumes of this host. Read by nova-compute."),
         cfg.BoolOpt("shared", default=False,
-                    help="Whether all hosts share one pool (a network file system): then a volume is not bound to a "
-                         "host. The same on all hosts and conductors."),
+                    help="The pools of all hosts are one directory on a network file system, so that an embedded "
+                         "volume can be used on any host. By default a volume is bound to a host. Read by "
+                         "nova-conductor and nova-compute; all need the same value."),
         cfg.StrOpt("format", default="raw", choices=["raw", "qcow2"],
-                   help="How volumes are kept from now on. Both are sparse; raw is faster."),
-        cfg.IntOpt("max_size_gb", default=16384, min=1, help="The size of the largest volume, in GiB."),
-        cfg.IntOpt("quota_volumes", default=10, min=-1, help="How many volumes a project may have; -1 is unlimited."),
+                   help="File format of new embedded volumes. Both formats are sparse; raw is faster. Read by "
+                        "nova-conductor."),
+        cfg.IntOpt("max_size_gb", default=16384, min=1,
+                   help="Maximum size of an embedded volume in GiB. Read by nova-conductor."),
+        cfg.IntOpt("quota_volumes", default=10, min=-1,
+                   help="Maximum number of embedded volumes of a project. -1: no limit. Read by nova-conductor."),
         cfg.IntOpt("quota_gigabytes", default=1000, min=-1,
-                   help="How large the volumes of a project may be together, in GiB; -1 is unlimited."),
+                   help="Maximum total size in GiB of the embedded volumes of a project. -1: no limit. Read by "
+                        "nova-conductor."),
         cfg.BoolOpt("allow_swap", default=False,
-                    help="Whether an administrator may have one embedded volume take the place of another in a server "
-                         "that runs, with all its data (PUT os-volume_attachments). Elsewhere, and without it here, "
-                         "only a volume that its service migrates is swapped."),
+                    help="Allow administrators to replace an embedded volume of a running server by another one, with "
+                         "a copy of the data (PUT os-volume_attachments). By default, and with other back ends, only "
+                         "volumes that Cinder migrates are swapped. Read by nova-conductor."),
         cfg.IntOpt("removal_interval", default=30, min=1,
-                   help="Seconds after which a host is told once more of volumes that it has to remove."),
+                   help="Seconds after which a request to a host to remove deleted embedded volumes is sent again. "
+                        "Read by nova-conductor."),
     ],
 }
 
-# The back ends whose volumes are in Nova's own database.
+# Back ends that store volumes in Nova's own database.
 EMBEDDED = ("none", "local")

@@ -27,8 +27,8 @@ from nova.objects import plain_ip
 from nova.objects.base import new_uuid
 from nova.objects.console import PROTOCOLS, SERIAL, Console
 from nova.rpcapi.consoles import Consoles
+from nova.service.fair_pool import FairThreadPool
 from nova.service.rates import Limiter, client_of
-from nova.service.turns import Turns
 
 LOG = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class ConsoleServer:
                  schemes: Callable[[HostStream], dict[int, rfb.Scheme]], rate: Limiter | None = None) -> None:
         self._authorizer, self._consoles, self._directory, self._schemes = authorizer, consoles, directory, schemes
         # Fair per client: requests that wait for a host that does not respond do not block other clients.
-        self._authorizations = Turns({_AUTHORIZE: _AUTHORIZATION_THREADS}, "console")
+        self._authorizations = FairThreadPool({_AUTHORIZE: _AUTHORIZATION_THREADS}, "console")
         self._threads = concurrent.futures.ThreadPoolExecutor(_OTHER_THREADS, "console-pages")
         self._networks: Networks = [plain_ip.network(name) for name in CONF.console.guest_networks]
         self._sessions: dict[str, Session] = {}

@@ -14,7 +14,7 @@ from nova.conf import CONF
 from nova.db import models
 from nova.db.sql import clock, rows
 from nova.objects.action import Action, Event
-from nova.objects.volume import journal_without_seals
+from nova.objects.volume import journal_without_secrets
 
 TABLE = models.actions
 # The longest lease of an action that has an owner, in leases of the configuration.
@@ -90,7 +90,7 @@ def supersede(connection: sa.Connection, action: Action, events: Sequence[Event]
     """
     now = clock.now()
     debt = {} if owes is None else {"owner": None}
-    payload = journal_without_seals(action.payload if owes is None else owes)
+    payload = journal_without_secrets(action.payload if owes is None else owes)
     connection.execute(sa.update(TABLE).where(TABLE.c.uuid == action.uuid, TABLE.c.outcome.is_(None)).values(
         outcome="superseded", finish_time=now, updated_at=now, lease_until=until if debt else None, queued=False,
         waits_for=None, events=list(events), payload=payload, **debt))

@@ -1,11 +1,8 @@
-"""Every error that Nova raises on purpose.
+"""The errors that Nova raises, as ``exception.NAME``.
 
-An error is a class with an HTTP status (``code``), a message template and named, JSON-able
-arguments, so it travels over the bus by its class name and arguments and arrives as itself.
-Only errors of this package may cross a service boundary; anything else becomes
-:class:`InternalError` (the details stay in the log of the service that failed).
-
-A module per subject; callers say ``exception.X`` of all of them.
+An error is a class with an HTTP status (``code``), a message template and named arguments that JSON can represent.
+Services send errors to each other by class name and arguments, and the receiver raises the same error. Other exceptions
+are sent as :class:`InternalError`; their details are in the log of the service that raised them.
 """
 # ruff: noqa: F403
 

@@ -1,4 +1,4 @@
-"""What all errors have in common, and their families by HTTP status."""
+"""The base class of all errors, and one class for each HTTP status."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from typing import Any, ClassVar
 
 
 class NovaException(Exception):
-    """Base class: ``code`` is the HTTP status, ``template`` the message with ``{named}`` arguments.
+    """The base class of errors, with the HTTP status ``code`` and the message ``template`` with named arguments.
 
-    Tenants read the message. What is theirs not to know (hosts, how many there are) is in ``inside_template``.
+    Tenants can read the message. Details for operators only, such as host names, are in ``inside_template``. Services
+    send errors to each other by ``wire_name``, which is the name of the class unless the class defines another one.
     """
 
     code: ClassVar[int] = 500
     template: ClassVar[str] = "An unknown exception occurred."
     inside_template: ClassVar[str] = ""
+    wire_name: ClassVar[str] = "NovaException"
     registry: ClassVar[dict[str, type[NovaException]]] = {}
 
     def __init__(self, message: str | None = None, **kwargs: Any) -> None:
@@ -23,25 +25,26 @@ class NovaException(Exception):
 
     @property
     def inside(self) -> str:
-        """The message for operators: of logs and of what administrators see."""
+        """Return the message for operators, used in logs and in answers to administrators."""
         try:
             return self.inside_template.format(**self.kwargs) or self.message
-        except KeyError:  # raised with a message of its own, or by another release
+        except KeyError:  # raised with its own message, or by another release
             return self.message
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
+    def __init_subclass__(cls, wire_name: str = "", **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        NovaException.registry[cls.__name__] = cls
+        cls.wire_name = wire_name or cls.__name__
+        NovaException.registry[cls.wire_name] = cls
 
     @staticmethod
     def rebuild(name: str, message: str, kwargs: dict[str, Any]) -> NovaException:
-        """The error of class ``name`` as the other side raised it (InternalError if unknown here)."""
+        """Return the error that another service raised, or InternalError if ``name`` is unknown."""
         cls = NovaException.registry.get(name, InternalError)
         return cls(message, **kwargs)
 
 
 class InternalError(NovaException):
-    """A defect in the other service; its log has the traceback under the same request id."""
+    """An unexpected error in another service, whose log has the traceback under the same request id."""
 
     template = "Unexpected error in {where}."
 
@@ -80,11 +83,11 @@ class ServiceUnavailable(NovaException):
     template = "Service is unavailable at this time."
 
 
-class NobodyListens(ServiceUnavailable):
-    """Nothing was sent: whoever should answer is not there."""
+class NoListeners(ServiceUnavailable, wire_name="NobodyListens"):
+    """A message that was not sent, since no server listens at its topic."""
 
 
 class DatabaseUnusable(ServiceUnavailable):
-    """For operators: the database of the configuration is not there, does not let us in or lacks tables."""
+    """A configured database that is unreachable, refuses the login or lacks tables; shown to operators."""
 
     template = "The database {url} cannot be used: {reason}"

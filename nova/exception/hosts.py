@@ -1,10 +1,10 @@
-"""Choosing hosts, claims on them, moves between them, and what goes wrong on one."""
+"""Errors of scheduling, claims, migrations and compute hosts."""
 
 from nova.exception.base import Conflict, Invalid, NotFound, NovaException, ServiceUnavailable
 
 
 class NoValidHost(NovaException):
-    """``detail``: who refused how many hosts."""
+    """A request without a suitable host; ``detail`` lists the filters with the number of hosts that they rejected."""
 
     template = "No valid host was found. {reason}"
     inside_template = "No valid host was found. {detail}"
@@ -22,24 +22,24 @@ class UnsupportedGroupPolicy(Invalid):
 
 
 class ClaimLost(NovaException):
-    """What was chosen at ``node`` cannot be had any more; the loser takes an alternate.
+    """Resources of the selected ``node`` that another request has claimed; an alternate is tried next.
 
-    A user whose server finds no other host reads the message, which does not name the node.
+    Users can read the message if there is no other host, so the message does not name the node.
     """
 
     template = "No valid host was found. One that was chosen cannot take the server: {reason}."
 
 
 class UnknownOperation(Invalid):
-    """An operation that a service of another release requested, or wrote to the journal. For clients that is a 503."""
+    """An unknown operation in a request or in the journal of a service of another release; clients get a 503."""
 
     code = 503
     template = "This release does not know the operation {name}."
 
 
 class StepTimeout(NovaException):
-    template = "Step {step} did not end on its host within its time."
-    inside_template = "Step {step} did not end on host {host} within its time."
+    template = "Step {step} did not complete on its host within its deadline."
+    inside_template = "Step {step} did not complete on host {host} within its deadline."
 
 
 class MigrationNotFound(NotFound):
@@ -73,7 +73,7 @@ class DiskFull(NovaException):
 
 
 class ConfigDriveFailed(NovaException):
-    template = "The config drive could not be made: {reason}"
+    template = "The config drive could not be created: {reason}"
 
 
 class GuestNotFound(NotFound):
@@ -90,17 +90,17 @@ class HypervisorUnavailable(ServiceUnavailable):
 
 
 class DeviceAttachFailed(NovaException):
-    template = "The guest did not take {device}: {reason}"
+    template = "The guest did not accept {device}: {reason}"
 
 
 class DeviceDetachFailed(NovaException):
-    """The guest keeps the device; it may be asked again."""
+    """A guest that did not release a device; the detach can be repeated."""
 
     template = "The guest did not release {device}: {reason}"
 
 
 class ResizeError(NovaException):
-    """The server's disks cannot become what the flavor says; nothing was changed."""
+    """Disks of a server that cannot be resized for the flavor; nothing was changed."""
 
     template = "Resize error: {reason}"
 
@@ -134,28 +134,28 @@ class MigrationPreCheckError(Invalid):
 
 
 class MigrationError(NovaException):
-    """The guest did not come over; it is where it was."""
+    """A failed migration; the guest is still on its old host."""
 
     template = "Migration error: {reason}"
 
 
 class MigrationCancelled(MigrationError):
-    """Somebody wanted that."""
+    """A migration that was cancelled by request."""
 
     template = "The migration was cancelled."
 
 
 class ComputeServiceUnavailable(Conflict):
-    """What was asked for needs the server's host, and nobody waits for it."""
+    """A request that needs the server's host, which is down."""
 
     template = "Service is unavailable at this time."
 
 
 class ComputeServiceTooOld(Conflict):
-    """The server's host has not been upgraded yet."""
+    """A host of a release that does not support the request."""
 
-    template = "The host of the server is of a release that does not know {method} yet. Try again after its upgrade."
-    inside_template = ("nova-compute on {host} is of service version {version}; {method} needs {needed}. Upgrade it "
+    template = "The host of the server runs a release that does not support {method}. Try again after its upgrade."
+    inside_template = ("nova-compute on {host} has service version {version}; {method} needs {needed}. Upgrade it "
                        "first.")
 
 

@@ -1,4 +1,4 @@
-"""Networks, ports, addresses and security groups."""
+"""Errors of networks, ports, addresses and security groups."""
 
 from nova.exception.base import Conflict, Forbidden, Invalid, NotFound, NovaException, ServiceUnavailable
 
@@ -20,7 +20,7 @@ class NetworkDuplicate(Conflict):
 
 
 class NoMoreNetworks(Invalid):
-    template = "There is no network that could be the project's."
+    template = "No network is available for the project."
 
 
 class FixedIpNotFoundForAddress(NotFound):
@@ -77,7 +77,7 @@ class PortNotUsableDNS(PortNotUsable):
 
 
 class PortFieldNotSupported(Invalid):
-    """``field``: what the port asks for; Nova does not give it, and does not ignore it."""
+    """A port with a ``field`` that Nova does not support and must not ignore."""
 
     template = "Port {port_id} not usable: {field}={value} is not supported."
 
@@ -99,9 +99,9 @@ class InterfaceAttachFailed(NovaException):
 
 
 class InterfaceAttachTimedOut(ServiceUnavailable):
-    """The interface may be attached yet."""
+    """An attach without an answer in time; the interface may still be attached."""
 
-    template = "The network service has not made the interface in time; the server may get it later."
+    template = "The network service has not created the interface in time; it may be attached later."
 
 
 class PortNotFound(NotFound):

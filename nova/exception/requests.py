@@ -1,4 +1,4 @@
-"""What may be wrong with any request: its input, its caller, its quota."""
+"""Errors of requests: bad input, missing rights and exceeded quotas."""
 
 from nova.exception.base import Conflict, Forbidden, Invalid
 
@@ -20,7 +20,7 @@ class PolicyNotAuthorized(Forbidden):
 
 
 class CallerRefused(Forbidden):
-    """Of a message: whoever sent it may not ask that."""
+    """An RPC message whose sender is not authorized."""
 
     template = "{what} is refused."
 

@@ -1,4 +1,4 @@
-"""Flavors, key pairs, services, aggregates, server groups and images."""
+"""Errors of flavors, key pairs, services, aggregates, server groups and images."""
 
 from nova.exception.base import Conflict, Forbidden, Invalid, NotFound, ServiceUnavailable
 
@@ -48,8 +48,8 @@ class ServiceInUse(Conflict):
 
 
 class ServiceHasShares(ServiceInUse):
-    template = ("Unable to delete compute service that has access to share {share_id} still: the share service is yet "
-                "to take that away, for which the address of the host is needed. See nova-manage audit.")
+    template = ("Unable to delete compute service that still has access to share {share_id}: the share service needs "
+                "the address of the host to revoke the access. See nova-manage audit.")
 
 
 class ServiceMigrating(ServiceInUse):
@@ -58,10 +58,7 @@ class ServiceMigrating(ServiceInUse):
 
 
 class HostEvacuated(Invalid):
-    """The host has not confirmed the removal of the guests of evacuated servers.
-
-    ``running``: nova-compute of the host sends heartbeats; ``advice``: what the operator does.
-    """
+    """A host that has not confirmed the removal of guests of evacuated servers; ``advice`` is for the operator."""
 
     template = ("Unable to force up host {host}: servers were evacuated from it, and it has not confirmed the removal "
                 "of their guests ({count} left). {advice}")
@@ -72,16 +69,16 @@ class ComputeHostNotFound(NotFound):
 
 
 class HostIdentityMismatch(Conflict):
-    """A machine and the name that it registers by do not belong together: it must not start."""
+    """A service that must not start, since its host name belongs to another machine."""
 
     template = "Host {host} must not start: {reason}"
 
 
 class NodeOfAnotherHost(Conflict):
-    """A node with claims cannot change its host: two hosts report the same node."""
+    """A node with claims that a second host reports."""
 
-    template = ("Node {node} is known as {name} of host {owner}, and servers have claims on it: host {host} must not "
-                "report it. Two hosts have the same node id (state_path/compute_id), or a host was renamed.")
+    template = ("Node {node} is registered as {name} of host {owner}, and servers have claims on it: host {host} must "
+                "not report it. Two hosts have the same node id (state_path/compute_id), or a host was renamed.")
 
 
 class HostBinaryNotFound(NotFound):
@@ -89,11 +86,11 @@ class HostBinaryNotFound(NotFound):
 
 
 class DrainNotFound(NotFound):
-    template = "Host {host} was not emptied since its service was made."
+    template = "Host {host} was never drained since its service was created."
 
 
 class DrainConflict(Conflict):
-    template = "Host {host} is being emptied already, by {kind}: stop that first."
+    template = "Host {host} is already being emptied by {kind}: stop it first."
 
 
 class AggregateNotFound(NotFound):

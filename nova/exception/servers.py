@@ -1,4 +1,4 @@
-"""Servers, and what is asked of one that cannot do it."""
+"""Errors of servers and of requests that their state does not allow."""
 
 from nova.exception.base import Conflict, Invalid, NotFound, NovaException
 
@@ -12,7 +12,7 @@ class InstanceInvalidState(Conflict):
 
 
 class InstanceStateUnknown(Conflict):
-    """The state that was asked for is null (never launched, or no task)."""
+    """A server without a state (never launched, or no task)."""
 
     template = "Instance {instance_uuid} is in an invalid state for '{method}'"
 
@@ -26,7 +26,7 @@ class InstanceNotReady(Conflict):
 
 
 class InstanceIsBusy(Conflict):
-    """With something that this cannot wait for."""
+    """A server with another running operation."""
 
     template = "Cannot '{method}' instance {instance_uuid} while something else is done to it"
 
@@ -36,7 +36,7 @@ class InstancePasswordSetFailed(Conflict):
 
 
 class TooManyWait(Conflict):
-    """To be deleted for now a server would have to be one of too many: it can be deleted for good."""
+    """Too many soft-deleted servers of a project; a server can still be deleted permanently."""
 
     template = "Too many servers of the project are soft-deleted."
 
@@ -75,7 +75,7 @@ class MetadataNotFound(NotFound):
 
 
 class InstanceQuiesceFailed(Conflict):
-    """Its image asks for file systems at rest in every snapshot."""
+    """A guest whose image requires frozen file systems in snapshots."""
 
     template = "Instance {instance_id} cannot be quiesced: {reason}"
 

@@ -1,4 +1,4 @@
-"""Shares of servers."""
+"""Errors of shares."""
 
 from nova.exception.base import Conflict, Invalid, NotFound, NovaException, ServiceUnavailable
 
@@ -52,6 +52,6 @@ class ShareUnusable(NovaException):
 
 
 class ShareServiceUnavailable(ServiceUnavailable):
-    """It does not answer; what it was asked for may be done."""
+    """A share service that does not answer; the request may have been executed."""
 
     template = "The share service is not available: {reason}."

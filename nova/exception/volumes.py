@@ -1,4 +1,4 @@
-"""Volumes, and disks that are attached."""
+"""Errors of volumes and attachments."""
 
 from nova.exception.base import Conflict, Forbidden, Invalid, NotFound, NovaException, ServiceUnavailable
 
@@ -24,7 +24,7 @@ class MultiattachTooOld(Invalid):
 
 
 class MultiattachShelved(Invalid):
-    template = "A volume that several servers may have cannot be attached to a shelved server without a host."
+    template = "A multi-attach volume cannot be attached to a shelved server without a host."
 
 
 class MultiattachUnsupported(Conflict):
@@ -32,7 +32,7 @@ class MultiattachUnsupported(Conflict):
 
 
 class VolumeShared(Conflict):
-    template = "Volume {volume_id} cannot be made anew: it is attached to other instances, too: {servers}"
+    template = "Volume {volume_id} cannot be reimaged: it is also attached to other instances: {servers}"
 
 
 class MultiattachSwapUnsupported(Invalid):
@@ -48,11 +48,11 @@ class VolumeSwapFailed(NovaException):
 
 
 class VolumeSnapshotFailed(NovaException):
-    template = "The files of volume {volume_id} are as they were: {reason}"
+    template = "The files of volume {volume_id} were not changed: {reason}"
 
 
 class VolumeExtendFailed(NovaException):
-    template = "The guest's disk of volume {volume_id} is as large as it was: {reason}"
+    template = "The guest's disk of volume {volume_id} was not extended: {reason}"
 
 
 class VolumeNotAttached(NotFound):
@@ -68,7 +68,7 @@ class TooManyDiskDevices(Forbidden):
 
 
 class VolumeServiceUnavailable(ServiceUnavailable):
-    """It does not answer; what it was asked for may be done."""
+    """A volume service that does not answer; the request may have been executed."""
 
     template = "The volume service is not available: {reason}."
 

@@ -127,7 +127,7 @@ def with_kept_keys(devices: Iterable[BlockDevice], known: Iterable[BlockDevice])
         for device in devices]
 
 
-def without_seals(instance: Instance) -> Instance:
+def without_secrets(instance: Instance) -> Instance:
     """The server for those who have no use for what only conductors can read: its password and the keys of its volumes.
     """
     if instance.encrypted_pass is None and not any(device.encryption for device in instance.block_devices):

@@ -33,11 +33,11 @@ class VolumeEncryption(Object, kw_only=True):
     sealed: str = ""
 
 
-def journal_without_seals(told: Any) -> Any:
+def journal_without_secrets(told: Any) -> Any:
     """Plain values (what a journal has) without the passphrases that are sealed in them."""
     if isinstance(told, dict):
-        return {name: journal_without_seals(value) for name, value in told.items() if name != "sealed"}
-    return [journal_without_seals(value) for value in told] if isinstance(told, list) else told
+        return {name: journal_without_secrets(value) for name, value in told.items() if name != "sealed"}
+    return [journal_without_secrets(value) for value in told] if isinstance(told, list) else told
 
 
 class VolumeKey(Object, kw_only=True):

@@ -1,7 +1,7 @@
-"""Who may do what: oslo.policy rules with their defaults, and the question "may they?".
+"""Authorization of requests by oslo.policy rules.
 
-Operators override defaults in the file that [oslo_policy]policy_file names; a changed file counts
-within a second. Targets are mappings with ``project_id`` and ``user_id`` of the thing concerned.
+Operators override the default rules in the file [oslo_policy]policy_file; a change of the file takes effect within a
+second. Targets are mappings with ``project_id`` and ``user_id`` of the affected resource.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from nova.context import RequestContext
 
 _lock = threading.Lock()
 _enforcer: policy.Enforcer | None = None
-_looked_at = 0.0
-# How long a change of the policy file may go unnoticed, in seconds.
-_PATIENCE = 1.0
+_checked_at = 0.0
+# Seconds between two checks of the policy file for changes.
+_CHECK_INTERVAL = 1.0
 
 
 def list_rules() -> list[policy.RuleDefault]:
-    """Every rule with its default (the entry point of oslopolicy-sample-generator)."""
+    """Return all rules with their defaults, also for oslopolicy-sample-generator."""
     from nova.policies import accounts, actions, base, flavors, hosts, networks, servers, volumes
 
     return [rule for module in (base, servers, actions, flavors, networks, volumes, hosts, accounts)
@@ -33,10 +33,10 @@ def list_rules() -> list[policy.RuleDefault]:
 
 
 def get_enforcer() -> policy.Enforcer:
-    """The process's enforcer with the rules as they are now."""
-    global _enforcer, _looked_at
+    """Return the enforcer of this process with the current rules."""
+    global _enforcer, _checked_at
     now = time.monotonic()
-    if _enforcer is not None and now - _looked_at < _PATIENCE:
+    if _enforcer is not None and now - _checked_at < _CHECK_INTERVAL:
         return _enforcer
     with _lock:
         if _enforcer is None:
@@ -47,27 +47,30 @@ def get_enforcer() -> policy.Enforcer:
             _enforcer = made
         else:
             _enforcer.load_rules()
-        _looked_at = now
+        _checked_at = now
         return _enforcer
 
 
 def reset() -> None:
-    """Forget what was loaded (tests that change the policy)."""
+    """Discard the loaded rules, for tests that change the policy."""
     global _enforcer
     with _lock:
         _enforcer = None
 
 
 def credentials(ctx: RequestContext) -> dict[str, Any]:
-    """What rules may ask of the caller."""
-    found = dict(ctx.to_policy_values())
-    found["is_admin"] = ctx.is_admin
-    return found
+    """Return the attributes of the caller for rules."""
+    values = dict(ctx.to_policy_values())
+    values["is_admin"] = ctx.is_admin
+    return values
 
 
 def allowed(ctx: RequestContext, rule: str, target: Mapping[str, Any] | None = None,
             creds: dict[str, Any] | None = None) -> bool:
-    """May the caller do this to ``target`` (None: to what is their own)? An unknown rule is no."""
+    """Return True if the rule allows the caller to access ``target`` (None: a resource of the caller's project).
+
+    An unknown rule allows nothing.
+    """
     enforcer = get_enforcer()
     check = enforcer.rules.get(rule)
     if check is None:
@@ -83,21 +86,21 @@ def allowed(ctx: RequestContext, rule: str, target: Mapping[str, Any] | None = N
 
 def authorize(ctx: RequestContext, rule: str, target: Mapping[str, Any] | None = None,
               creds: dict[str, Any] | None = None) -> None:
-    """Raises PolicyNotAuthorized unless :func:`allowed`."""
+    """Raise PolicyNotAuthorized unless the rule allows the caller to access ``target``, see :func:`allowed`."""
     if not allowed(ctx, rule, target, creds):
         raise exception.PolicyNotAuthorized(action=rule)
 
 
 def is_admin(ctx: RequestContext) -> bool:
-    """The rule context_is_admin: decides ``ctx.is_admin`` once per request."""
+    """Return True if the rule context_is_admin holds. It sets ``ctx.is_admin`` once per request."""
     enforcer = get_enforcer()
     return _holds(enforcer.rules["context_is_admin"], {}, credentials(ctx), enforcer, "context_is_admin")
 
 
 def plain(rule: str) -> bool:
-    """Is the rule made of "and", "or", roles and comparisons only?
+    """Return True if the rule consists of "and", "or", roles and comparisons only.
 
-    Then knowing more of the target can only make it pass, never fail.
+    Additional attributes of the target can then only turn a refusal into a permission.
     """
     enforcer = get_enforcer()
     check = enforcer.rules.get(rule)
@@ -115,7 +118,7 @@ def _plain(check: Any, enforcer: policy.Enforcer) -> bool:
 
 def _holds(check: Any, target: Mapping[str, Any], creds: dict[str, Any], enforcer: policy.Enforcer,
            rule: str) -> bool:
-    """Evaluate a check. oslo.policy inspects the signature of every part each time; this does not."""
+    """Evaluate a check, without the slow inspection of signatures that oslo.policy makes for each part."""
     kind = type(check)
     if kind is policy.OrCheck:
         return any(_holds(part, target, creds, enforcer, rule) for part in check.rules)
@@ -127,7 +130,7 @@ def _holds(check: Any, target: Mapping[str, Any], creds: dict[str, Any], enforce
         inner = enforcer.rules.get(check.match)
         return inner is not None and _holds(inner, target, creds, enforcer, rule)
     if getattr(check, "kind", None) in ("project_id", "user_id"):
-        # The most common comparisons; oslo.policy parses them as Python first.
+        # Shortcut for the most common comparisons, which oslo.policy parses as Python.
         try:
             return bool(str(creds.get(check.kind)) == check.match % target)
         except KeyError:

@@ -1,9 +1,9 @@
-"""Key pairs, limits, quotas, usage and the API itself."""
+"""Policies of key pairs, limits, quotas, usage and the API itself."""
 
-from nova.policies.base import ADMIN, ADMIN_OR_USER, ANYBODY, READER, rule
+from nova.policies.base import ADMIN, ADMIN_OR_USER, ANY_CALLER, READER, rule
 
 RULES = [
-    rule("os_compute_api:extensions", ANYBODY, "List the extensions of the API.",
+    rule("os_compute_api:extensions", ANY_CALLER, "List the extensions of the API.",
          "GET /extensions", "GET /extensions/{alias}"),
     rule("os_compute_api:os-instance-usage-audit-log:list", ADMIN, "List usage audit logs.",
          "GET /os-instance_usage_audit_log"),
@@ -17,7 +17,7 @@ RULES = [
          "DELETE /os-keypairs/{keypair_name}"),
     rule("os_compute_api:os-keypairs:show", ADMIN_OR_USER, "Show key pairs.",
          "GET /os-keypairs/{keypair_name}"),
-    rule("os_compute_api:limits", ANYBODY, "Show the limits of the own project.",
+    rule("os_compute_api:limits", ANY_CALLER, "Show the limits of the caller's project.",
          "GET /limits"),
     rule("os_compute_api:limits:other_project", ADMIN, "Show the limits of another project.",
          "GET /limits"),
@@ -27,7 +27,7 @@ RULES = [
          "PUT /os-quota-class-sets/{quota_class}"),
     rule("os_compute_api:os-quota-sets:update", ADMIN, "Change quotas of a project.",
          "PUT /os-quota-sets/{tenant_id}"),
-    rule("os_compute_api:os-quota-sets:defaults", ANYBODY, "Show the default quotas.",
+    rule("os_compute_api:os-quota-sets:defaults", ANY_CALLER, "Show the default quotas.",
          "GET /os-quota-sets/{tenant_id}/defaults"),
     rule("os_compute_api:os-quota-sets:show", READER, "Show quotas of a project.",
          "GET /os-quota-sets/{tenant_id}"),

@@ -1,4 +1,4 @@
-"""Roles of the defaults, and the shape of a rule."""
+"""Default roles of rules, and a constructor of rules."""
 
 from oslo_policy import policy
 
@@ -8,12 +8,12 @@ MEMBER = "rule:project_member_or_admin"
 READER = "rule:project_reader_or_admin"
 SERVICE = "rule:service_or_admin"
 ADMIN_OR_USER = "(rule:context_is_admin) or user_id:%(user_id)s"
-ANYBODY = "@"
-NOBODY = "!"
+ANY_CALLER = "@"
+NO_CALLER = "!"
 
 
 def rule(name: str, check: str, description: str, *operations: str) -> policy.DocumentedRuleDefault:
-    """A rule for operations written "GET /servers/{server_id}"; tokens of a project only."""
+    """Return a rule for operations such as "GET /servers/{server_id}", for tokens of projects only."""
     documented = []
     for operation in operations:
         method, path = operation.split(" ", 1)
@@ -28,7 +28,7 @@ def _base(name: str, check: str, description: str) -> policy.RuleDefault:
 
 
 RULES = [
-    _base("context_is_admin", "role:admin", "Who is an administrator."),
+    _base("context_is_admin", "role:admin", "Definition of an administrator."),
     _base("admin_or_owner", "is_admin:True or project_id:%(project_id)s", "An administrator or the owning project."),
     _base("admin_api", "is_admin:True", "An administrator."),
     _base("project_manager_api", "role:manager and project_id:%(project_id)s", "A manager of the owning project."),

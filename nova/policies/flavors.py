@@ -1,11 +1,11 @@
-"""Flavors, their extra specs and who may use them."""
+"""Policies of flavors, their extra specs and access lists."""
 
 from nova.policies.base import ADMIN, READER, rule
 
 RULES = [
-    rule("os_compute_api:os-flavor-access:add_tenant_access", ADMIN, "Give a project access to a flavor.",
+    rule("os_compute_api:os-flavor-access:add_tenant_access", ADMIN, "Grant a project access to a flavor.",
          "POST /flavors/{flavor_id}/action (addTenantAccess)"),
-    rule("os_compute_api:os-flavor-access:remove_tenant_access", ADMIN, "Take access to a flavor from a project.",
+    rule("os_compute_api:os-flavor-access:remove_tenant_access", ADMIN, "Revoke the access of a project to a flavor.",
          "POST /flavors/{flavor_id}/action (removeTenantAccess)"),
     rule("os_compute_api:os-flavor-access", ADMIN, "List the projects with access to a flavor.",
          "GET /flavors/{flavor_id}/os-flavor-access"),

@@ -1,9 +1,9 @@
-"""Hosts, services, hypervisors, zones and aggregates."""
+"""Policies of hosts, services, hypervisors, zones and aggregates."""
 
-from nova.policies.base import ADMIN, ANYBODY, MANAGER, rule
+from nova.policies.base import ADMIN, ANY_CALLER, MANAGER, rule
 
 RULES = [
-    rule("nova:status", ADMIN, "See the status page: hosts, capacity, operations of all projects.",
+    rule("nova:status", ADMIN, "Show the status page: hosts, capacity, operations of all projects.",
          "GET /status.json"),
     rule("os_compute_api:os-aggregates:set_metadata", ADMIN, "Change the metadata of a host aggregate.",
          "POST /os-aggregates/{aggregate_id}/action (set_metadata)"),
@@ -23,9 +23,9 @@ RULES = [
          "GET /os-aggregates/{aggregate_id}"),
     rule("compute:aggregates:images", ADMIN, "Cache images on the hosts of an aggregate.",
          "POST /os-aggregates/{aggregate_id}/images"),
-    rule("os_compute_api:os-availability-zone:list", ANYBODY, "List availability zones.",
+    rule("os_compute_api:os-availability-zone:list", ANY_CALLER, "List availability zones.",
          "GET /os-availability-zone"),
-    rule("os_compute_api:os-availability-zone:detail", ADMIN, "List, with details, availability zones.",
+    rule("os_compute_api:os-availability-zone:detail", ADMIN, "List availability zones with details.",
          "GET /os-availability-zone/detail"),
     rule("os_compute_api:os-baremetal-nodes:list", ADMIN, "List bare metal nodes.",
          "GET /os-baremetal-nodes"),
@@ -39,13 +39,13 @@ RULES = [
          "PUT /os-hosts/{host_name}"),
     rule("os_compute_api:os-hosts:reboot", ADMIN, "Reboot a compute host.",
          "GET /os-hosts/{host_name}/reboot"),
-    rule("os_compute_api:os-hosts:shutdown", ADMIN, "Shut a compute host down.",
+    rule("os_compute_api:os-hosts:shutdown", ADMIN, "Shut down a compute host.",
          "GET /os-hosts/{host_name}/shutdown"),
     rule("os_compute_api:os-hosts:start", ADMIN, "Start a compute host.",
          "GET /os-hosts/{host_name}/startup"),
     rule("os_compute_api:os-hypervisors:list", ADMIN, "List hypervisors.",
          "GET /os-hypervisors"),
-    rule("os_compute_api:os-hypervisors:list-detail", ADMIN, "List, with details, hypervisors.",
+    rule("os_compute_api:os-hypervisors:list-detail", ADMIN, "List hypervisors with details.",
          "GET /os-hypervisors/details"),
     rule("os_compute_api:os-hypervisors:statistics", ADMIN, "Show the statistics of hypervisors.",
          "GET /os-hypervisors/statistics"),
@@ -61,7 +61,7 @@ RULES = [
          "GET /os-migrations"),
     rule("os_compute_api:os-migrations:index:all_projects", ADMIN, "List the migrations of all projects.",
          "GET /os-migrations"),
-    rule("os_compute_api:os-migrations:index:host", ADMIN, "See the hosts of migrations.",
+    rule("os_compute_api:os-migrations:index:host", ADMIN, "Show the hosts of migrations.",
          "GET /os-migrations"),
     rule("os_compute_api:os-services:list", ADMIN, "List services.",
          "GET /os-services"),

@@ -1,4 +1,4 @@
-"""Volumes, snapshots and attachments."""
+"""Policies of volumes, snapshots and attachments."""
 
 from nova.policies.base import MEMBER, READER, SERVICE, rule
 
@@ -11,7 +11,7 @@ RULES = [
          "GET /os-volumes"),
     rule("os_compute_api:os-volumes:create", MEMBER, "Create volumes.",
          "POST /os-volumes"),
-    rule("os_compute_api:os-volumes:detail", READER, "List, with details, volumes.",
+    rule("os_compute_api:os-volumes:detail", READER, "List volumes with details.",
          "GET /os-volumes/detail"),
     rule("os_compute_api:os-volumes:show", READER, "Show volumes.",
          "GET /os-volumes/{volume_id}"),
@@ -21,7 +21,7 @@ RULES = [
          "GET /os-snapshots"),
     rule("os_compute_api:os-volumes:snapshots:create", MEMBER, "Create volume snapshots.",
          "POST /os-snapshots"),
-    rule("os_compute_api:os-volumes:snapshots:detail", READER, "List, with details, volume snapshots.",
+    rule("os_compute_api:os-volumes:snapshots:detail", READER, "List volume snapshots with details.",
          "GET /os-snapshots/detail"),
     rule("os_compute_api:os-volumes:snapshots:show", READER, "Show volume snapshots.",
          "GET /os-snapshots/{snapshot_id}"),

@@ -1,7 +1,7 @@
-"""Who can be asked what: one interface class per resource, grouped by the topic that answers."""
+"""RPC interfaces of the services, with a class for each resource."""
 
 CONDUCTOR = "conductor"
-# Conductors, too, each with a queue and threads of its own: what users ask never delays what hosts tell.
+# Further topics of conductors, each with its own queue and threads, so that requests of users never delay hosts.
 HEARTBEATS = "conductor-heartbeats"
 REPORTS = "conductor-reports"
 SCHEDULER = "scheduler"

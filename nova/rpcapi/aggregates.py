@@ -1,4 +1,4 @@
-"""Host aggregates."""
+"""The RPC interface of host aggregates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nova.rpcapi import CONDUCTOR
 
 
 class Aggregates(Interface):
-    """Methods that name an aggregate raise AggregateNotFound."""
+    """Management of host aggregates. Methods with an aggregate id raise AggregateNotFound."""
 
     topic = CONDUCTOR
     namespace = "aggregates"
@@ -23,16 +23,16 @@ class Aggregates(Interface):
 
     @call
     def create(self, ctx: RequestContext, name: str, availability_zone: str | None = None) -> Aggregate:
-        """Raises AggregateNameExists."""
+        """Create an aggregate. Raises AggregateNameExists."""
 
     @call
     def update(self, ctx: RequestContext, aggregate_id: int, name: str | None = None,
                availability_zone: str | None = None) -> Aggregate:
-        """Raises AggregateNameExists, InvalidAggregateAction (zone change with servers in it)."""
+        """Change an aggregate. Raises AggregateNameExists, InvalidAggregateAction (zone change with servers in it)."""
 
     @call
     def delete(self, ctx: RequestContext, aggregate_id: int) -> None:
-        """Raises InvalidAggregateAction (not empty)."""
+        """Delete an empty aggregate. Raises InvalidAggregateAction if it has hosts."""
 
     @call
     def add_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
@@ -44,8 +44,8 @@ class Aggregates(Interface):
 
     @call
     def set_metadata(self, ctx: RequestContext, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
-        """Merge; null deletes a key."""
+        """Merge the metadata; a value None deletes its key."""
 
     @call
     def cache_images(self, ctx: RequestContext, aggregate_id: int, images: list[Image]) -> None:
-        """Have all hosts of the aggregate fetch these images, some at a time."""
+        """Request all hosts of the aggregate to cache these images, a few hosts at a time."""

@@ -1,4 +1,4 @@
-"""Availability zones."""
+"""The RPC interface of availability zones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Zones(Interface):
 
     @call
     def index(self, ctx: RequestContext) -> dict[str, bool]:
-        """Zone -> is there an enabled compute service in it (the default zone included, internal not)."""
+        """Return zone -> True if it has an enabled compute service, without the internal zone."""
 
     @call
     def detail(self, ctx: RequestContext) -> dict[str, list[Service]]:
-        """Zone -> the services in it, the internal zone included."""
+        """Return zone -> its services, including the internal zone."""

@@ -1,4 +1,4 @@
-"""What a compute host is asked. Always addressed to one host, except where said."""
+"""The RPC interface of nova-compute. Each call is addressed to a single host."""
 
 from __future__ import annotations
 
@@ -22,61 +22,66 @@ class Compute(Interface):
 
     @cast
     def run(self, ctx: RequestContext, order: StepOrder) -> None:
-        """Run a step of an operation, and the steps after it that belong to the same host."""
+        """Run a step of an operation, and the following steps on the same host."""
 
     @cast
     def interrupt(self, ctx: RequestContext, action_uuid: str, what: str) -> None:
-        """Say ``what`` to the running step of an action; "cancel" asks it to end. It does not wait behind orders."""
+        """Pass ``what`` (such as "cancel") to the running step of an action, without waiting for other orders."""
 
     @slow_call(15)
     def console_output(self, ctx: RequestContext, instance: Instance, lines: int | None = None) -> str:
-        """The last ``lines`` of the serial console log (None: all that is kept)."""
+        """Return the last ``lines`` of the serial console log (None: the whole log)."""
 
     @slow_call(15)
     def console(self, ctx: RequestContext, uuid: str, console_type: str) -> ConsoleAddress:
-        """Where the running guest's console of this type is. Raises ConsoleTypeUnavailable (the host or the guest has
-        none), GuestNotRunning, GuestNotFound, NotImplementedHere."""
+        """Return the address of a console of the running guest.
+
+        Raises ConsoleTypeUnavailable (the host or the guest has none), GuestNotRunning, GuestNotFound,
+        NotImplementedHere.
+        """
 
     @slow_call(15)
     def diagnostics(self, ctx: RequestContext, instance: Instance) -> Diagnostics: ...
 
     @slow_call(70)
     def quiesce(self, ctx: RequestContext, instance: Instance) -> None:
-        """The file systems of the running guest are at rest, until unquiesce(). Raises InstanceQuiesceFailed,
-        NotImplementedHere, GuestNotFound."""
+        """Freeze the file systems of the running guest until unquiesce().
+
+        Raises InstanceQuiesceFailed, NotImplementedHere, GuestNotFound.
+        """
 
     @slow_call(35)
     def unquiesce(self, ctx: RequestContext, instance: Instance) -> None:
-        """They go on, if they were at rest."""
+        """Thaw the file systems of the guest, if they are frozen."""
 
     @call
     def guests(self, ctx: RequestContext) -> list[GuestStatus]:
-        """What the hypervisor of this host really runs (audit)."""
+        """Return the guests of the hypervisor, for the audit."""
 
     @cast
     def refresh_rules(self, ctx: RequestContext, uuid: str, rules: RuleSet) -> None:
-        """What a guest lets in changed. A host that has or had a newer set ignores this one."""
+        """Apply changed security group rules of a guest. A host ignores a set older than its own."""
 
     @cast
     def refresh_groups(self, ctx: RequestContext, filters: list[GroupFilter]) -> None:
-        """Security groups changed that guests of the host are in, or let in. What is older than known is ignored."""
+        """Apply changed security groups that filters of the host refer to. Older versions are ignored."""
 
     @cast
     def refresh_peers(self, ctx: RequestContext, peers: Peers) -> None:
-        """Other hosts have a network than before. What is older than what the host knows is ignored."""
+        """Apply a changed list of the hosts of a network. Older versions are ignored."""
 
     @cast
     def refresh_names(self, ctx: RequestContext, domains: list[ServedDomain]) -> None:
-        """Names that guests may ask for changed. What is older than what the host knows is ignored."""
+        """Apply changed DNS names of networks. Older versions are ignored."""
 
     @cast
     def remove_volumes(self, ctx: RequestContext, removals: list[VolumeRemoval]) -> None:
-        """Remove these data of volumes from the pool of the host, and tell that it is done."""
+        """Remove the data of volumes from the pool of the host, and report their removal (``Volumes.removed``)."""
 
     @cast
     def cache_images(self, ctx: RequestContext, images: list[Image]) -> None:
-        """Fetch these images before a server wants them, and tell of each (``Guests.images_cached``)."""
+        """Download these images to the image cache, and report the results (``Guests.images_cached``)."""
 
     @cast
     def reap(self, ctx: RequestContext, uuid: str) -> None:
-        """Remove an orphaned guest now (audit --repair); one that no row says that of stays."""
+        """Remove a guest that has an eviction row now (audit --repair). Other guests are not removed."""

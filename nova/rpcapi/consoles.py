@@ -1,4 +1,4 @@
-"""Tokens of consoles, by their digests (:func:`nova.objects.console.digest`)."""
+"""The RPC interface of console tokens, identified by their digests (:func:`nova.objects.console.digest`)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,19 @@ class Consoles(Interface):
 
     @call
     def create(self, ctx: RequestContext, digest: str, console: Console) -> Console:
-        """Have a token lead to this console for [consoleauth]token_ttl; returns it with that end.
+        """Store a token for this console and return the console with the end of its validity.
 
-        A user has a few tokens of each server: the oldest ends then. Raises InstanceNotFound, and InstanceNotReady if
-        the server has left the host meanwhile.
+        A user can have a few tokens for each server; the oldest is removed first. Raises InstanceNotFound, and
+        InstanceNotReady if the server has left the host meanwhile.
         """
 
     @call
     def get(self, ctx: RequestContext, digest: str) -> Console:
-        """Raises ConsoleTokenNotFound, also for one whose time is over or whose server was stopped or has moved."""
+        """Return the console of a token.
+
+        Raises ConsoleTokenNotFound, also if the token expired or the server was stopped or moved.
+        """
 
     @call
     def over(self, ctx: RequestContext, sessions: list[ConsoleSession]) -> list[str]:
-        """Which of these connections (``ident``) have to end: their servers are not as they were, or deleted."""
+        """Return the ids (``ident``) of the sessions to close, since their servers were stopped, moved or deleted."""

@@ -1,4 +1,4 @@
-"""What other services tell of servers (os-server-external-events)."""
+"""The RPC interface of events from other services (os-server-external-events)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ExternalEvents(Interface):
 
     @call
     def create(self, ctx: RequestContext, events: list[ExternalEvent]) -> list[int]:
-        """Note the events and let the operations go on that wait for them.
+        """Store the events and resume the operations that wait for them.
 
-        Returns a code for each: 200, 404 (no such server) or 422 (the server is on no host).
+        Returns a code for each event: 200, 404 (no such server) or 422 (the server is on no host).
         """

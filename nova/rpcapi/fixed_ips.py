@@ -1,4 +1,4 @@
-"""Addresses of the embedded networks, as administrators see them."""
+"""The RPC interface of fixed IP addresses of embedded networks, for administrators."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class FixedIps(Interface):
 
     @call
     def show(self, ctx: RequestContext, address: str) -> KnownAddress:
-        """Raises FixedIpNotFoundForAddress."""
+        """Return an address with its server. Raises FixedIpNotFoundForAddress."""
 
     @call
     def reserve(self, ctx: RequestContext, address: str, reserved: bool) -> None:
-        """Have no server get the address, or servers get it again. Raises FixedIpNotFoundForAddress, InvalidInput."""
+        """Reserve an address, or release it for servers. Raises FixedIpNotFoundForAddress, InvalidInput."""

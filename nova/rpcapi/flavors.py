@@ -1,4 +1,4 @@
-"""Flavors, their extra specs and their access lists."""
+"""The RPC interface of flavors, their extra specs and access lists."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nova.rpcapi import CONDUCTOR
 
 
 class Flavors(Interface):
-    """Methods that name a flavor (by its flavorid) raise FlavorNotFound."""
+    """Management of flavors. Methods with a flavorid raise FlavorNotFound."""
 
     topic = CONDUCTOR
     namespace = "flavors"
@@ -20,7 +20,7 @@ class Flavors(Interface):
 
     @call
     def get(self, ctx: RequestContext, flavorid: str, project_id: str | None = None) -> Flavor:
-        """With ``project_id``, a private flavor that the project has no access to is not found."""
+        """Return a flavor. With ``project_id`` private flavors without access for the project are not found."""
 
     @call
     def create(self, ctx: RequestContext, flavor: Flavor) -> Flavor:
@@ -31,11 +31,11 @@ class Flavors(Interface):
 
     @call
     def delete(self, ctx: RequestContext, flavorid: str) -> None:
-        """Servers keep their embedded copy."""
+        """Delete a flavor. Existing servers keep a copy of it."""
 
     @call
     def set_extra_specs(self, ctx: RequestContext, flavorid: str, specs: dict[str, str]) -> dict[str, str]:
-        """Merge; returns all specs."""
+        """Merge the extra specs and return all of them."""
 
     @call
     def delete_extra_spec(self, ctx: RequestContext, flavorid: str, key: str) -> None:
@@ -43,7 +43,7 @@ class Flavors(Interface):
 
     @call
     def access(self, ctx: RequestContext, flavorid: str) -> list[str]:
-        """Project ids with access to a private flavor."""
+        """Return the ids of the projects with access to a private flavor."""
 
     @call
     def add_access(self, ctx: RequestContext, flavorid: str, project_id: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The whole fleet, for schedulers."""
+"""The RPC interface of the nodes of all hosts, for schedulers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from nova.rpcapi import CONDUCTOR
 
 
 class Fleet(Interface):
-    """The whole fleet, for a scheduler that starts or has missed a delta."""
+    """The nodes of all hosts, for a scheduler that starts or has lost a message."""
 
     topic = CONDUCTOR
     namespace = "fleet"
 
     @slow_call(10)
-    def page(self, ctx: RequestContext, marker: str | None = None, limit: int = 500) -> FleetPage: ...
+    def page(self, ctx: RequestContext, marker: str | None = None, limit: int = 500) -> FleetPage:
+        """Return a page of nodes after ``marker``."""

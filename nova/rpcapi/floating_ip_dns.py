@@ -1,4 +1,4 @@
-"""Names of floating addresses. ``project_id`` None sees, and changes, what is anybody's."""
+"""The RPC interface of DNS names of floating IP addresses. With ``project_id`` None all projects are accessible."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class FloatingIpDns(Interface):
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Domain]:
-        """The domains that a project may see, by their names."""
+        """Return the domains that a project may see, ordered by name."""
 
     @call
     def put_domain(self, ctx: RequestContext, domain: Domain) -> Domain:
-        """Make a domain, or say anew whose it is. Raises InvalidInput, QuotaLimit, Conflict."""
+        """Create a domain, or change its owner. Raises InvalidInput, QuotaLimit, Conflict."""
 
     @call
     def delete_domain(self, ctx: RequestContext, domain: str) -> None:
-        """With all its names. Raises DnsDomainNotFound."""
+        """Delete a domain with all its names. Raises DnsDomainNotFound."""
 
     @call
     def entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> Entry:
@@ -31,11 +31,11 @@ class FloatingIpDns(Interface):
     @call
     def entries_of(self, ctx: RequestContext, domain: str, address: str,
                    project_id: str | None = None) -> list[Entry]:
-        """The names of an address in a domain. Raises DnsDomainNotFound."""
+        """Return the names of an address in a domain. Raises DnsDomainNotFound."""
 
     @call
     def put_entry(self, ctx: RequestContext, entry: Entry, project_id: str | None = None) -> Entry:
-        """Make a name, or have it be that of another address. Raises DnsDomainNotFound, InvalidInput, QuotaLimit."""
+        """Create a name, or change its address. Raises DnsDomainNotFound, InvalidInput, QuotaLimit."""
 
     @call
     def delete_entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> None:

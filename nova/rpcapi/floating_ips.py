@@ -1,4 +1,4 @@
-"""Floating addresses of the embedded networks. ``project_id`` None looks at every project."""
+"""The RPC interface of floating IP addresses of embedded networks. ``project_id`` None means all projects."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class FloatingIps(Interface):
 
     @call
     def pools(self, ctx: RequestContext) -> list[str]:
-        """Their names."""
+        """Return the names of the pools."""
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[FloatingIp]:
-        """Those of a project, oldest first; None: all, the free ones as well."""
+        """Return the addresses of a project, oldest first, or all addresses including free ones for None."""
 
     @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> FloatingIp:
@@ -26,38 +26,44 @@ class FloatingIps(Interface):
 
     @call
     def create(self, ctx: RequestContext, pool: str, cidr: str) -> int:
-        """Put the host addresses of a network into a pool; how many. Raises InvalidInput, FloatingIpExists."""
+        """Add the host addresses of a network to a pool, and return their number.
+
+        Raises InvalidInput, FloatingIpExists.
+        """
 
     @call
     def delete(self, ctx: RequestContext, cidr: str) -> int:
-        """Take the addresses of a network out of their pools; how many. Raises InvalidInput, FloatingIpInUse."""
+        """Remove the addresses of a network from their pools, and return their number.
+
+        Raises InvalidInput, FloatingIpInUse.
+        """
 
     @call
     def on_host(self, ctx: RequestContext, host: str) -> list[FloatingIp]:
-        """Those that lead to servers of a host, oldest first."""
+        """Return the addresses that are associated with servers on a host, oldest first."""
 
     @call
     def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
-        """An address of a pool (None: of the first one) for the project.
+        """Allocate an address of a pool (None: the first pool) to the project.
 
         Raises FloatingIpPoolNotFound, NoMoreFloatingIps, QuotaLimit.
         """
 
     @call
     def release(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
-        """Give an address back; the server that has it loses it. Raises FloatingIpNotFound."""
+        """Release an address, and disassociate it from its server. Raises FloatingIpNotFound."""
 
     @call
     def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
              project_id: str | None = None) -> None:
-        """Have an address of the server's project lead to it, and to no other one that it led to.
+        """Associate an address of the server's project with the server, instead of another server.
 
         Raises InstanceNotFound, FloatingIpNotFound, InvalidInput, InstanceIsLocked (either server).
         """
 
     @call
     def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
-        """The address leads to the server no more.
+        """Disassociate an address from the server.
 
         Raises InstanceNotFound, FloatingIpNotFound, FloatingIpNotAssociated, InstanceIsLocked.
         """

@@ -1,4 +1,4 @@
-"""What a compute host tells of its nodes and guests."""
+"""The RPC interface for reports of compute hosts about their nodes and guests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nova.rpcapi import CONDUCTOR
 
 
 class Guests(Interface):
-    """What a compute host knows and the rows should."""
+    """Reports of compute hosts, and requests for the servers that should run on them."""
 
     topic = CONDUCTOR
     namespace = "guests"
@@ -25,86 +25,86 @@ class Guests(Interface):
     @call
     def report_nodes(self, ctx: RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
                      upto: str | None = None) -> list[ComputeNode]:
-        """Inventories and traits of all nodes of a host; returns them with their uuids.
+        """Store the inventories and traits of all nodes of a host, and return the nodes with their uuids.
 
-        A host with many nodes tells them by pages: all that have uuids after ``after`` and up to ``upto``
-        (None: the rest). Then the driver must give every node its uuid.
+        A host with many nodes reports them in pages: all nodes with uuids after ``after`` and up to ``upto``
+        (None: the rest). The driver must define the uuid of every node then.
         """
 
     @by_hosts
     @call
     def on_host(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Instance]:
-        """The instances that may be on a host (also those that are on their way), by uuid."""
+        """Return the instances that may exist on a host, including incoming ones, ordered by uuid."""
 
     @by_hosts
     @call
     def expected(self, ctx: RequestContext, host: str, limit: int = 1000,
                  marker: str | None = None) -> list[ExpectedGuest]:
-        """The same, and only what is compared with what runs there."""
+        """Return the same instances as on_host, with only the fields for a comparison with guests."""
 
     @by_hosts
     @call
     def described(self, ctx: RequestContext, uuids: list[str]) -> list[Instance]:
-        """Those of these instances that exist; of a host's question those that may be there."""
+        """Return those of the instances that exist. A host gets only instances that may exist on it."""
 
     @by_hosts
     @call
     def power_states(self, ctx: RequestContext, host: str, guests: list[GuestStatus]) -> None:
-        """Power states that changed on the host, seen by events or by the periodic sync.
+        """Report changed power states of guests, from events or the periodic sync.
 
-        The rows follow, or an operation puts the guest right.
+        The rows are updated, or an operation restores the power state of the guest.
         """
 
     @by_hosts
     @call
     def whereabouts(self, ctx: RequestContext, host: str, uuids: list[str]) -> list[Whereabouts]:
-        """Whether the rows say that these guests may be on ``host``, which asks (absent: no row knows of it)."""
+        """Return for each guest whether it may exist on ``host``. Guests without any row are omitted."""
 
     @by_hosts
     @call
     def evictions(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Eviction]:
-        """The guests that the host has to remove, by uuid."""
+        """Return the evictions (guests that the host must remove), ordered by uuid."""
 
     @by_hosts
     @call
     def evicted(self, ctx: RequestContext, host: str, uuids: list[str],
                 since: dict[str, datetime.datetime] | None = None) -> None:
-        """The host has removed these guests. ``since``: of the evictions that it has carried out (None: of all)."""
+        """Report removed guests. ``since`` holds the times of the executed evictions (None: all of them)."""
 
     @by_hosts
     @call
     def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str], at_once: int) -> Resumed:
-        """The host was booted: start some of the guests that ``waiting`` names, so that ``at_once`` are being started.
+        """Start guests of ``waiting`` after a reboot of the host, so that at most ``at_once`` start at the same time.
 
-        ``begun``: those that were begun before. Returns what is left of both: a server that is not ACTIVE there any
-        more is no longer waited for, one whose operation has ended is no longer begun. Nothing is begun while an
-        operator says that the host is down.
+        ``begun`` lists the guests whose start was requested before. Returns the remaining entries of both lists:
+        servers that are no longer ACTIVE on the host, and completed starts, are removed. No guest is started while the
+        service is forced down.
         """
 
     @by_hosts
     @call
     def images_cached(self, ctx: RequestContext, host: str, results: list[CacheResult]) -> None:
-        """What has become of images that the host was asked to cache."""
+        """Report the results of requests to cache images."""
 
     @by_hosts
     @call
     def volumes_used(self, ctx: RequestContext, host: str, counters: list[VolumeCounters]) -> None:
-        """What the host's guests have done with volumes; it is told on the bus."""
+        """Report I/O counters of volumes, which are sent as notifications."""
 
     @by_hosts
     @call
     def hypervisor_lost(self, ctx: RequestContext, host: str, address: str, failure: Failure) -> None:
-        """The host, which is at ``address``, cannot reach its hypervisor; it is told on the bus."""
+        """Report that the host at ``address`` cannot reach its hypervisor, which is sent as a notification."""
 
     @by_hosts
     @call
     def by_address(self, ctx: RequestContext, network_id: str, address: str) -> Instance:
-        """The instance with a fixed address on a network (metadata service). InstanceNotFound."""
+        """Return the instance with a fixed address on a network, for the metadata service. Raises InstanceNotFound."""
 
     @by_hosts
     @call
     def set_password(self, ctx: RequestContext, uuid: str, items: dict[str, str]) -> None:
-        """Keep what a guest has posted as its password (items of system_metadata).
+        """Store the encrypted password that a guest posted, as items of system_metadata.
 
-        Raises InstanceNotFound, and Conflict when it has posted before.
+        Raises InstanceNotFound, and Conflict if the guest posted a password before.
         """

@@ -1,4 +1,4 @@
-"""That services live, and what they run."""
+"""The RPC interface of registrations and heartbeats of services."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nova.rpcapi import CONDUCTOR, HEARTBEATS
 
 
 class Heartbeat(Interface):
-    """Liveness of services."""
+    """Registrations and heartbeats of services."""
 
     topic = HEARTBEATS
     former_topic = CONDUCTOR
@@ -22,27 +22,27 @@ class Heartbeat(Interface):
     def register(self, ctx: RequestContext, host: str, binary: str, topic: str, version: int,
                  identity: str | None = None, connector: dict[str, Any] | None = None,
                  belongs_to: str | None = None, returning: bool = False) -> Service:
-        """A service started; makes its row if it is new.
+        """Register a service that started, and create its row if it is new.
 
-        ``identity``: of its machine, and ``connector``: how that reaches volumes, kept there. ``belongs_to``: the
-        deployment that the host was told of when it registered last, and ``returning``: it has had a row of this
-        deployment. Raises HostIdentityMismatch when the database knows another machine by this name, or this machine
-        by another name, is of another deployment, or has forgotten the host: then the service must not start.
+        ``identity`` identifies the machine, ``connector`` describes its access to volumes; both are stored.
+        ``belongs_to`` is the deployment in which the host registered last, ``returning`` is True if the host had a row
+        in this deployment. Raises HostIdentityMismatch, and the service must not start, if the database has another
+        machine with this name or this machine with another name, belongs to another deployment, or lacks the host.
         """
 
     @by_hosts
     @slow_call(5)
     def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str],
              load: Load | None = None) -> list[str]:
-        """Alive, and running the steps of these actions (their leases are renewed).
+        """Record a heartbeat and renew the leases of the ``running`` actions.
 
-        ``load``: of each worker process. Returns the actions among them that are no longer this service's to run.
+        ``load`` has the statistics of each worker process. Returns the actions that this service must no longer run.
         """
 
     @by_hosts
     @slow_call(5)
     def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
-        """Several hosts of one process are alive: host -> the actions whose steps it runs.
+        """Record heartbeats of several hosts of one process; ``running`` maps each host to its actions.
 
-        Returns the hosts that have no such service (any more): they shall register.
+        Returns the hosts without a registered service, which must register.
         """

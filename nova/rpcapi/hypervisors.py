@@ -1,4 +1,4 @@
-"""Compute nodes as operators see them."""
+"""The RPC interface of compute nodes for operators."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ class Hypervisors(Interface):
     @call
     def index(self, ctx: RequestContext, pattern: str | None = None, limit: int | None = None,
               marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
-        """``pattern`` is matched anywhere in the hypervisor hostname. ``marker``: id or uuid; MarkerNotFound.
-        ``host``: the nodes of this one."""
+        """Return nodes, optionally those whose hypervisor hostname contains ``pattern``, or those of ``host``.
+
+        ``marker`` is an id or uuid. Raises MarkerNotFound.
+        """
 
     @call
     def get(self, ctx: RequestContext, node_id: str) -> ComputeNode:
-        """By uuid or integer id. Raises ComputeHostNotFound."""
+        """Return a node by its uuid or integer id. Raises ComputeHostNotFound."""
 
     @call
     def servers(self, ctx: RequestContext, hosts: list[str]) -> list[Instance]:
-        """The (brief) servers on these hosts."""
+        """Return the servers on these hosts, with a few fields only."""

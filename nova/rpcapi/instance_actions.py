@@ -1,4 +1,4 @@
-"""What was done to servers."""
+"""The RPC interface of instance actions, the history of servers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nova.rpcapi import CONDUCTOR
 
 
 class Actions(Interface):
-    """os-instance-actions. Newest first."""
+    """The actions of os-instance-actions."""
 
     topic = CONDUCTOR
     namespace = "actions"
@@ -20,7 +20,7 @@ class Actions(Interface):
     def index(self, ctx: RequestContext, instance_uuid: str, limit: int | None = None, marker: str | None = None,
               changes_since: datetime.datetime | None = None,
               changes_before: datetime.datetime | None = None) -> list[Action]:
-        """``marker`` is a request id; raises MarkerNotFound."""
+        """Return actions of a server, newest first, after the request id ``marker``. Raises MarkerNotFound."""
 
     @call
     def get(self, ctx: RequestContext, instance_uuid: str, request_id: str) -> Action:

@@ -1,4 +1,4 @@
-"""What hosts tell of the steps that they run."""
+"""The RPC interface for reports of hosts about the steps that they run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nova.rpcapi import CONDUCTOR, REPORTS
 
 
 class Engine(Interface):
-    """The saga engine's side of the journal."""
+    """Reports to the saga engine of conductors."""
 
     topic = REPORTS
     former_topic = CONDUCTOR
@@ -18,23 +18,23 @@ class Engine(Interface):
     @by_hosts
     @call
     def step_done(self, ctx: RequestContext, report: StepReport) -> None:
-        """The steps of an order ended. Raises StaleReport when the attempt is not the current one."""
+        """Report the end of the steps of an order. Raises StaleReport if the attempt is not the current one."""
 
     @by_hosts
     @brief_cast(30)
     def progress(self, ctx: RequestContext, report: StepReport) -> None:
-        """The next step of the same order began, or the running one tells how far it is; it may get lost."""
+        """Report the start of the next step of an order, or the progress of the running step. It may get lost."""
 
     @by_hosts
     @call
     def begin(self, ctx: RequestContext, action_uuid: str, attempt: int, host: str) -> None:
-        """Is this order current still? Its lease is renewed. Raises StaleReport."""
+        """Renew the lease of an order before it starts. Raises StaleReport if the order is no longer current."""
 
     @by_hosts
     @call
     def resume(self, ctx: RequestContext, host: str) -> list[StepOrder]:
-        """The unfinished steps of a host that has just started, as new attempts."""
+        """Return the unfinished steps of a host that has restarted, as new attempts."""
 
     @brief_cast(30)
     def handed_over(self, ctx: RequestContext) -> None:
-        """A conductor that ends has left actions: look for expired leases now rather than later."""
+        """Request an immediate check for expired leases, since a stopping conductor has left actions."""

@@ -1,4 +1,4 @@
-"""Key pairs of users."""
+"""The RPC interface of key pairs of users."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Keypairs(Interface):
     @call
     def index(self, ctx: RequestContext, user_id: str, limit: int | None = None,
               marker: str | None = None) -> list[Keypair]:
-        """By name. Raises MarkerNotFound ("Marker X could not be found.")."""
+        """Return key pairs ordered by name. Raises MarkerNotFound ("Marker X could not be found.")."""
 
     @call
     def get(self, ctx: RequestContext, user_id: str, name: str) -> Keypair:
@@ -23,7 +23,7 @@ class Keypairs(Interface):
 
     @call
     def create(self, ctx: RequestContext, keypair: Keypair, imported: bool = False) -> Keypair:
-        """``imported``: the user has the private key already.
+        """Create a key pair; ``imported`` is True if the user supplied the public key.
 
         Raises KeyPairExists, QuotaLimit ("Quota exceeded, too many key pairs.").
         """

@@ -1,4 +1,4 @@
-"""Migrations of servers: listed, shown, and told something while they run."""
+"""The RPC interface of migrations of servers."""
 
 from __future__ import annotations
 
@@ -9,29 +9,30 @@ from nova.rpcapi import CONDUCTOR
 
 
 class Migrations(Interface):
-    """``project_id`` None looks at the servers of every project; otherwise another project's is not found."""
+    """Migrations of servers. With a ``project_id`` servers of other projects are not found."""
 
     topic = CONDUCTOR
     namespace = "migrations"
 
     @call
     def index(self, ctx: RequestContext, query: MigrationQuery) -> list[Migration]:
-        """A page, newest first. Raises MarkerNotFound."""
+        """Return a page of migrations, newest first. Raises MarkerNotFound."""
 
     @call
     def in_progress(self, ctx: RequestContext, instance_uuid: str, project_id: str | None = None) -> list[Migration]:
-        """The live migrations of a server that are in progress, newest first. Raises InstanceNotFound."""
+        """Return the live migrations of a server in progress, newest first. Raises InstanceNotFound."""
 
     @call
     def get(self, ctx: RequestContext, instance_uuid: str, migration_id: int,
             project_id: str | None = None) -> Migration:
-        """One of them by its number. Raises InstanceNotFound, MigrationNotFoundForInstance."""
+        """Return a live migration in progress by its id. Raises InstanceNotFound, MigrationNotFoundForInstance."""
 
     @call
     def interrupt(self, ctx: RequestContext, instance_uuid: str, migration_id: int, what: str,
                   statuses: list[str], project_id: str | None = None) -> None:
-        """Have a live migration that is in one of these states told to end (``cancel``) or to come to its end
-        (``force-complete``), which it is until it has ended.
+        """Cancel a live migration (``cancel``) or force its completion (``force-complete``).
+
+        The migration must have one of ``statuses``. The request is repeated until the migration has ended.
 
         Raises InstanceNotFound, InstanceIsLocked, InstanceInvalidState, InstanceStateUnknown,
         MigrationNotFoundForInstance, InvalidMigrationState.

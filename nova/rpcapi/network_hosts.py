@@ -1,4 +1,4 @@
-"""What the network back ends of hosts ask: who else has a network, what guests let in, and names in the DNS."""
+"""The RPC interface for the network back ends of hosts: peers of networks, security group rules and DNS names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nova.rpcapi import CONDUCTOR
 
 
 class NetworkHosts(Interface):
-    """What a host's network back end asks of the conductor."""
+    """Requests of the network back ends of hosts."""
 
     topic = CONDUCTOR
     namespace = "network_hosts"
@@ -19,23 +19,24 @@ class NetworkHosts(Interface):
     @slow_call(10)
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:
-        """The host has these networks, with tunnels that end at ``address``, and knows this version of their peers.
+        """Report the networks of a host, its tunnel ``address`` and the version of the peers that it has of each.
 
-        With ``complete`` it has no others. Returns the peers of those networks whose version is newer; the other hosts
-        are told.
+        With ``complete`` the host has no other networks. Returns the peers of networks with a newer version, and sends
+        changes to the other hosts.
         """
 
     @by_hosts
     @slow_call(10)
     def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
-        """What these guests let in: of those for whom there is something newer than the version that is known.
+        """Return the security group rules of guests with a version newer than in ``known``.
 
-        ``grouped``: the host knows groups. Each is told once, with the first guest that needs it.
+        ``grouped`` is True if the host supports groups. Each group is sent once, with the first guest that needs it.
         """
 
     @by_hosts
     @slow_call(10)
     def names(self, ctx: RequestContext, host: str, known: dict[str, int]) -> list[ServedDomain]:
-        """What the host answers in the DNS: of domains that are newer than the version that is known, or not known,
-        some at a time, and those that are known and not (any more) for it. Empty if it knows all.
+        """Return DNS domains of the host that are newer than in ``known``, missing in it, or no longer needed.
+
+        Some domains are returned at a time; an empty list means that the host is up to date.
         """

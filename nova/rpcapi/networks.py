@@ -1,4 +1,4 @@
-"""Networks of the embedded network driver."""
+"""The RPC interface of embedded networks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Networks(Interface):
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Network]:
-        """The networks that a project may use (its own and the shared ones); None: all."""
+        """Return the networks that a project may use (its own and shared ones), or all networks for None."""
 
     @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Network:
@@ -26,14 +26,14 @@ class Networks(Interface):
 
     @call
     def associate(self, ctx: RequestContext, project_id: str, uuid: str | None = None) -> Network:
-        """A network of nobody's becomes the project's; None: one without servers of others.
+        """Assign a network without a project to the project (None: one without servers of other projects).
 
         Raises NetworkNotFound, NetworkInUse, NetworkDuplicate, NoMoreNetworks.
         """
 
     @call
     def disassociate(self, ctx: RequestContext, uuid: str, project: bool, host: bool) -> None:
-        """Take the network from its project, from its host, or both.
+        """Remove the association of a network with its project, its host, or both.
 
         Raises NetworkNotFound, NetworkInUse, NetworkDuplicate.
         """

@@ -1,4 +1,4 @@
-"""The deployment at one look."""
+"""The RPC interface of the overview of a deployment."""
 
 from __future__ import annotations
 
@@ -14,4 +14,4 @@ class Overviews(Interface):
 
     @call
     def get(self, ctx: RequestContext, limit: int) -> Overview:
-        """At most ``limit`` nodes, operations and failures each; of failures those among the latest 10,000 actions."""
+        """Return at most ``limit`` nodes, running operations and failures, the latter among the last 10,000 actions."""

@@ -1,4 +1,4 @@
-"""Limits and what is in use of them."""
+"""The RPC interface of quotas and their usage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nova.rpcapi import CONDUCTOR
 
 
 class Quotas(Interface):
-    """Resource names as in quota sets; -1 is unlimited."""
+    """Quotas by the resource names of quota sets; -1 means no limit."""
 
     topic = CONDUCTOR
     namespace = "quotas"
@@ -17,7 +17,7 @@ class Quotas(Interface):
     @call
     def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None,
             usage: bool = False) -> QuotaSet:
-        """The limits in force; with ``usage`` also what is in use."""
+        """Return the limits in force, with ``usage`` also the used amounts."""
 
     @call
     def defaults(self, ctx: RequestContext) -> QuotaSet: ...
@@ -29,7 +29,7 @@ class Quotas(Interface):
 
     @call
     def reset(self, ctx: RequestContext, project_id: str, user_id: str | None = None) -> None:
-        """Back to the defaults."""
+        """Reset the limits to the defaults."""
 
     @call
     def get_class(self, ctx: RequestContext, name: str) -> QuotaSet: ...

@@ -1,4 +1,4 @@
-"""What the schedulers answer, and how they follow the fleet."""
+"""The RPC interface of nova-scheduler."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ class Scheduler(Interface):
 
     @slow_call(20)
     def select(self, ctx: RequestContext, spec: RequestSpec) -> list[list[Selection]]:
-        """For each instance of the request, in order: the best host, then its alternates.
+        """Return for each instance of the request, in order, the best host followed by its alternates.
 
-        Raises NoValidHost; its ``detail`` says what refused how many hosts.
+        Raises NoValidHost, whose ``detail`` lists the filters with the number of hosts that they rejected.
         """
 
     @call
     def explain(self, ctx: RequestContext, spec: RequestSpec) -> list[Verdict]:
-        """Per host, which filter refused the request first, or the weight of the host."""
+        """Return for each host the first filter that rejects the request, or the weight of the host."""
 
     @fanout
     def delta(self, ctx: RequestContext, delta: FleetDelta) -> None:
-        """A conductor changed something of the fleet."""
+        """Apply a change of nodes, services or aggregates that a conductor made."""

@@ -1,4 +1,4 @@
-"""The rules that the default group of a project begins with. Groups that are there already keep theirs."""
+"""The RPC interface of the rules of new default security groups. Existing groups are not changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class SecurityGroupDefaultRules(Interface):
 
     @call
     def index(self, ctx: RequestContext) -> list[DefaultRule]:
-        """All, oldest first."""
+        """Return all rules, oldest first."""
 
     @call
     def get(self, ctx: RequestContext, rule_id: int) -> DefaultRule:

@@ -1,4 +1,4 @@
-"""Security groups of the embedded network driver."""
+"""The RPC interface of security groups of embedded networks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from nova.rpcapi import CONDUCTOR
 
 
 class SecurityGroups(Interface):
-    """``project_id`` None looks at every project."""
+    """Security groups and their rules. ``project_id`` None means all projects."""
 
     topic = CONDUCTOR
     namespace = "security_groups"
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
-        """The default group of the caller's project is made at the first look."""
+        """Return security groups, and create the default group of the caller's project if it is missing."""
 
     @call
     def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> SecurityGroup: ...
@@ -36,7 +36,7 @@ class SecurityGroups(Interface):
     @call
     def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
                  project_id: str | None = None) -> SecurityGroupRule:
-        """Takes effect on the hosts of the group's servers at once. Raises InvalidInput (duplicate)."""
+        """Add a rule, which takes effect immediately. Raises InvalidInput for a duplicate."""
 
     @call
     def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Server groups."""
+"""The RPC interface of server groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers: what the API asks the conductor about instances."""
+"""The RPC interface of servers (instances)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from nova.rpcapi import CONDUCTOR
 
 
 class Servers(Interface):
-    """Every method that names one server raises InstanceNotFound for one that is not there.
+    """Servers and the start of operations. Methods with a server's uuid raise InstanceNotFound.
 
-    ``project_id`` None looks at every project; otherwise another project's server is not found.
+    ``project_id`` None means all projects; otherwise servers of other projects are not found.
     """
 
     topic = CONDUCTOR
@@ -25,34 +25,34 @@ class Servers(Interface):
     @with_token
     @call
     def create(self, ctx: RequestContext, request: ServerCreate) -> ServerCreated:
-        """Promise ``min_count`` to ``max_count`` servers (as many as the quota allows) and begin to build.
+        """Accept ``min_count`` to ``max_count`` servers, as the quota allows, and start to build them.
 
         Raises FlavorNotFound, InvalidInput (key, group, zone, network), OverQuota, Network*, IdempotencyKeyReused.
         """
 
     @slow_call(3)
     def made(self, ctx: RequestContext, request: ServerCreate) -> ServerCreated | None:
-        """What came of a create request (only its names and numbers matter here) whose answer got lost.
+        """Return the result of an earlier create request whose answer was lost, or None if it created nothing.
 
-        None: nothing, and nothing will when its caller waits no more. Raises IdempotencyKeyReused.
+        Only the names and counts of the request are used. Raises IdempotencyKeyReused.
         """
 
     @by_hosts
     @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None,
             deleted: bool = False) -> Instance:
-        """A host is told of those only that are, or are coming, there."""
+        """Return a server. A host gets only servers that exist on it or are moving to it."""
 
     @call
     def index(self, ctx: RequestContext, query: ServerQuery) -> list[Instance]:
-        """Return a full page in the order asked for, however long that takes (nova-api of the last release).
+        """Return a full page in the requested order, however long that takes. For nova-api of the last release.
 
         Raises MarkerNotFound, InvalidInput.
         """
 
     @call
     def page(self, ctx: RequestContext, query: ServerQuery) -> ServerPage:
-        """Return a page in the order asked for, cut where the search would take long.
+        """Return a page in the requested order, shortened if the search would take long.
 
         Raises MarkerNotFound, InvalidInput.
         """
@@ -65,29 +65,29 @@ class Servers(Interface):
 
         Checks lock, host and states as the operation declares them; raises UnknownOperation, InstanceIsLocked,
         InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable (its host is down), and
-        what the operation's own acceptance refuses.
+        the errors of the acceptance of the operation.
         """
 
     @call
     def attached_interface(self, ctx: RequestContext, uuid: str, action_uuid: str,
                            project_id: str | None = None) -> VIF | None:
-        """The interface that an attach_interface has made, None while it is being made.
+        """Return the interface that an attach_interface created, or None while the operation runs.
 
-        Raises what it failed with, and InstanceActionNotFound.
+        Raises the error of the operation, and InstanceActionNotFound.
         """
 
     @call
     def live_migration_checked(self, ctx: RequestContext, uuid: str, action_uuid: str,
                                project_id: str | None = None) -> bool:
-        """Return True once a live_migrate has passed the checks of both hosts, False while these are under way.
+        """Return True if a live_migrate has passed the checks of both hosts, False while they run.
 
-        Raises Invalid (with the reason for which no host takes the server), InstanceActionNotFound.
+        Raises Invalid (with the reason why no host accepts the server), InstanceActionNotFound.
         """
 
     @call
     def password_changed(self, ctx: RequestContext, uuid: str, action_uuid: str,
                          project_id: str | None = None) -> bool:
-        """Whether a change_password is done; False while it is under way.
+        """Return True if a change_password has completed, False while it runs.
 
         Raises InstancePasswordSetFailed, NotImplementedHere (the hypervisor cannot), InstanceActionNotFound.
         """
@@ -110,7 +110,7 @@ class Servers(Interface):
     @call
     def set_tags(self, ctx: RequestContext, uuid: str, tags: list[str], mode: str = "replace",
                  project_id: str | None = None) -> list[str]:
-        """``mode``: replace, add, remove or clear. Returns the tags as they were before."""
+        """Change the tags by ``mode`` (replace, add, remove, clear) and return the previous tags."""
 
     @call
     def lock(self, ctx: RequestContext, uuid: str, reason: str | None = None,
@@ -126,4 +126,4 @@ class Servers(Interface):
     @call
     def set_security_group(self, ctx: RequestContext, uuid: str, name: str, add: bool,
                            project_id: str | None = None) -> None:
-        """Put the server into a security group of its project or take it out."""
+        """Add the server to a security group of its project, or remove it."""

@@ -1,4 +1,4 @@
-"""Services as operators see and change them."""
+"""The RPC interface of services for operators."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from nova.rpcapi import CONDUCTOR
 
 
 class Services(Interface):
-    """os-services: nova-compute, nova-conductor, nova-scheduler (never the API or metadata)."""
+    """The services of os-services: nova-compute, nova-conductor and nova-scheduler."""
 
     topic = CONDUCTOR
     namespace = "services"
 
     @call
     def index(self, ctx: RequestContext, host: str | None = None, binary: str | None = None) -> list[Service]:
-        """With availability zone and ``up`` filled in."""
+        """Return services, with their availability zone and ``up``."""
 
     @call
     def get(self, ctx: RequestContext, uuid: str) -> Service:
@@ -25,7 +25,7 @@ class Services(Interface):
     @call
     def update(self, ctx: RequestContext, service_id: str, disabled: bool | None = None,
                reason: str | None = None, forced_down: bool | None = None) -> Service:
-        """``service_id`` is a uuid. Enabling clears the reason. Raises ServiceNotFound."""
+        """Change a service by its uuid. Enabling clears the reason. Raises ServiceNotFound."""
 
     @call
     def update_by_host(self, ctx: RequestContext, host: str, binary: str, disabled: bool | None = None,
@@ -34,4 +34,4 @@ class Services(Interface):
 
     @call
     def delete(self, ctx: RequestContext, service_id: str) -> None:
-        """``service_id`` is a uuid or (before 2.53) an integer. Raises ServiceNotFound, ServiceInUse."""
+        """Delete a service by its uuid or, before 2.53, its integer id. Raises ServiceNotFound, ServiceInUse."""

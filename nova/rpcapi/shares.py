@@ -1,6 +1,6 @@
-"""Shares of the embedded back end. ``project_id`` None looks at every project.
+"""The RPC interface of embedded shares. ``project_id`` None means all projects.
 
-Where an outside service keeps shares, all raise NotSupported.
+With an external share service all methods raise NotSupported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Shares(Interface):
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,
               offset: int = 0) -> list[Share]:
-        """Newest first."""
+        """Return shares, newest first."""
 
     @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Share:
@@ -26,8 +26,8 @@ class Shares(Interface):
 
     @call
     def create(self, ctx: RequestContext, share: Share) -> Share:
-        """Asked for twice, it is made once."""
+        """Create a share. A repeated request creates it only once."""
 
     @call
     def delete(self, ctx: RequestContext, uuid: str) -> Share:
-        """Forget it; its directory stays where it is. Raises ShareNotFound, ShareInUse."""
+        """Delete a share; its directory stays. Raises ShareNotFound, ShareInUse."""

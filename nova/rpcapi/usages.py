@@ -1,4 +1,4 @@
-"""What servers have used of projects' hosts."""
+"""The RPC interface of resource usage of servers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Usages(Interface):
     @call
     def index(self, ctx: RequestContext, begin: datetime.datetime, end: datetime.datetime, limit: int,
               project_id: str | None = None, marker: str | None = None) -> list[ServerUsage]:
-        """A page of the servers (of a project, or all) that ran between ``begin`` and ``end``, also deleted ones.
+        """Return a page of the servers that existed between ``begin`` and ``end``, including deleted ones.
 
-        By project and uuid, after the server ``marker``. Raises MarkerNotFound.
+        Servers are ordered by project and uuid and start after ``marker``. Raises MarkerNotFound.
         """

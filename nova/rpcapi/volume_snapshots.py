@@ -1,7 +1,7 @@
-"""Snapshots of volumes, as the user who asks may see them.
+"""The RPC interface of volume snapshots of the caller.
 
-Where an outside service keeps volumes, it is asked with the user's own token; all raise VolumeServiceUnavailable then,
-and Forbidden. Embedded volumes have none.
+Requests to an external volume service use the token of the caller; all methods raise VolumeServiceUnavailable and
+Forbidden then. Embedded volumes have no snapshots.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class VolumeSnapshots(Interface):
     @with_token
     @call
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]:
-        """Those of the user's project, newest first."""
+        """Return the snapshots of the caller's project, newest first."""
 
     @with_token
     @call
@@ -29,16 +29,16 @@ class VolumeSnapshots(Interface):
     @with_token
     @call
     def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
-        """Begin a snapshot. Raises VolumeNotFound, InvalidVolume (its status, or it can have none), QuotaLimit."""
+        """Start a snapshot. Raises VolumeNotFound, InvalidVolume (wrong status, or no snapshots), QuotaLimit."""
 
     @with_token
     @call
     def delete(self, ctx: RequestContext, uuid: str) -> None:
-        """Begin to delete a snapshot. Raises SnapshotNotFound, InvalidVolume (its status)."""
+        """Start the deletion of a snapshot. Raises SnapshotNotFound, InvalidVolume (wrong status)."""
 
     @call
     def server_of(self, ctx: RequestContext, volume_id: str) -> str | None:
-        """The server that has a volume, whoever's they are; None: there is none. Nova asks with its own rights.
+        """Return the server with a volume in any project, or None. Uses the credentials of Nova.
 
-        Raises VolumeNotFound, InvalidVolume (several servers have it), VolumeServiceUnavailable.
+        Raises VolumeNotFound, InvalidVolume (attached to several servers), VolumeServiceUnavailable.
         """

@@ -1,7 +1,7 @@
-"""Volumes. ``project_id`` None looks at every project.
+"""The RPC interface of volumes. ``project_id`` None means all projects.
 
-Where an outside service keeps them it is asked with the caller's token, which decides what is seen; it raises Forbidden
-and VolumeServiceUnavailable, too.
+Requests to an external volume service use the token of the caller, which determines the visible volumes; the methods
+also raise Forbidden and VolumeServiceUnavailable then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Volumes(Interface):
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,
               offset: int = 0) -> list[Volume]:
-        """Newest first."""
+        """Return volumes, newest first."""
 
     @with_token
     @call
@@ -35,14 +35,14 @@ class Volumes(Interface):
     @with_token
     @call
     def delete(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
-        """The host that keeps the data removes them, when it can. Raises VolumeNotFound, InvalidVolume."""
+        """Delete a volume; its host removes the data. Raises VolumeNotFound, InvalidVolume."""
 
     @call
     def update_attachment(self, ctx: RequestContext, instance_uuid: str, volume_id: str, changes: AttachmentChanges,
                           project_id: str | None = None) -> None:
-        """A volume of a server. Raises InstanceNotFound, VolumeNotAttached."""
+        """Change an attachment of a server. Raises InstanceNotFound, VolumeNotAttached."""
 
     @by_hosts
     @call
     def removed(self, ctx: RequestContext, removals: list[VolumeRemoval]) -> None:
-        """A host has removed these data, or found nothing to remove."""
+        """Report that a host removed the data of volumes, or had none."""

@@ -44,12 +44,13 @@ class SchedulerService:
         self._transport = transport
         self._worker = worker
         self.fleet = fleet = Fleet(CONF.default_availability_zone)
-        metrics.NODES_KNOWN.watch(lambda: len(fleet))
+        metrics.SCHEDULER_NODES.watch(lambda: len(fleet))
         conductor = bus.client(transport, fleet_api.Fleet)
         self._follower = Follower(fleet, lambda marker: conductor.page(context.admin(), marker, _PAGE))
         self.manager = SchedulerManager(fleet, Planner(load_filters(), load_weighers()), self._follower,
                                         Settings.from_conf(CONF))
-        own = liveness.Liveness(liveness.conductors(transport), self.host, BINARY, SCHEDULER, SERVICE_VERSION, worker)
+        own = liveness.Liveness(liveness.heartbeat_client(transport), self.host, BINARY, SCHEDULER, SERVICE_VERSION,
+                                worker)
         self._beats = Periodic("heartbeat", CONF.report_interval, own.beat)
         self._server: messaging.RPCServer | None = None
 

@@ -1,1 +1,1 @@
-"""What every process does: it starts workers, tells that it lives, and ends in time."""
+"""Code of every service process: start of workers, heartbeats, periodic tasks, thread pools and shutdown."""

@@ -1,4 +1,4 @@
-"""How long a service may take to end: [DEFAULT]graceful_shutdown_timeout, for all that it has begun together."""
+"""The deadline of a graceful shutdown ([DEFAULT]graceful_shutdown_timeout), shared by all parts of a service."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Callable
 
 from nova.conf import CONF
 
-# Seconds after the end of that time in which what is left is handed over; then the process is killed.
+# Seconds after the deadline in which unfinished work is handed over to other processes; then the process is killed.
 GRACE = 10
 
 
 class Drain:
-    """The time from now on."""
+    """A deadline that starts when the object is made."""
 
     def __init__(self) -> None:
         self._until = time.monotonic() + float(CONF.graceful_shutdown_timeout)
 
     def left(self) -> float:
-        """Seconds; 0 when it is over."""
+        """Return the seconds until the deadline, or 0 after it."""
         return max(0.0, self._until - time.monotonic())
 
     def wait(self, end: Callable[[], object]) -> bool:
-        """Run ``end``, which returns when something has ended; False if that is not so in time."""
+        """Run ``end`` in a thread and return True if it returned before the deadline."""
         waiting = threading.Thread(target=end, name="drain", daemon=True)
         waiting.start()
         waiting.join(self.left())

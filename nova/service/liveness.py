@@ -1,4 +1,4 @@
-"""That a service lives: what every service tells the conductor in the same way."""
+"""Registration and heartbeats of a service, the same for all services."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from nova.telemetry import worker_stats
 
 
 class Registry(Protocol):
-    """Who is told: :class:`nova.rpcapi.heartbeat.Heartbeat`, or in a conductor what implements it."""
+    """The receiver of heartbeats: :class:`nova.rpcapi.heartbeat.Heartbeat`, or its implementation in a conductor."""
 
     def register(self, ctx: context.RequestContext, host: str, binary: str, topic: str, version: int) -> Any: ...
     def beat(self, ctx: context.RequestContext, host: str, binary: str, running: list[str],
              load: list[WorkerStats] | None = None) -> Sequence[str]: ...
 
 
-def conductors(transport: Any) -> Heartbeat:
-    """Who is told by message. One that is frozen delays a heartbeat by a fraction of service_down_time: with
-    :func:`nova.bus.ask_again` it is another one's then.
+def heartbeat_client(transport: Any) -> Heartbeat:
+    """Return a client that sends heartbeats to any conductor.
+
+    The timeout of a call is a small part of service_down_time, so that :func:`nova.bus.retry_once` reaches another
+    conductor in time if the first one is frozen.
     """
     return bus.within(bus.client(transport, Heartbeat), min(5.0, max(1.0, CONF.service_down_time / 12)))
 
 
 class Liveness:
-    """Of one worker process of a service on ``host``; the first worker speaks for all of them.
+    """The registration and the heartbeats of one worker process of a service on ``host``.
 
-    It registers before the first sign of life, and again if an operator deleted the service while it runs.
+    Only the first worker (number 0) sends them, for all workers. It registers the service before the first heartbeat,
+    and again if an operator deleted the service while it runs.
     """
 
     def __init__(self, registry: Registry, host: str, binary: str, topic: str, version: int, worker: int) -> None:
@@ -40,19 +43,19 @@ class Liveness:
         self._registered = False
 
     def register(self) -> None:
-        """Raises ServiceUnavailable when nobody could be told."""
+        """Register the service. Raises ServiceUnavailable if no conductor answers."""
         if not self._worker:
             self._registry.register(context.admin(), self._host, self._binary, self._topic, self._version)
             self._registered = True
 
     def beat(self) -> None:
-        """Tell that the service lives, and what its workers do. Raises ServiceUnavailable."""
+        """Send a heartbeat with the statistics of the workers. Raises ServiceUnavailable if no conductor answers."""
         stats = worker_stats.report(self._worker)
         if self._worker:
             return
         if not self._registered:
             self.register()
         try:
-            bus.ask_again(lambda: self._registry.beat(context.admin(), self._host, self._binary, [], stats))
+            bus.retry_once(lambda: self._registry.beat(context.admin(), self._host, self._binary, [], stats))
         except exception.HostBinaryNotFound:
             self.register()

@@ -1,4 +1,4 @@
-"""A thread that does something again and again."""
+"""A thread that calls a function periodically."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from collections.abc import Callable
 
 LOG = logging.getLogger(__name__)
 
-# The shortest pause, as a part of the interval.
-_SOONEST = 0.9
+# The shortest pause as a fraction of the interval.
+_MIN_FRACTION = 0.9
 
 
 class Periodic:
-    """Calls ``function`` every ``interval`` seconds until stopped; an error is logged, never fatal.
+    """A thread that calls ``function`` every ``interval`` seconds until it is stopped.
 
-    Sooner, if it returns a number: after so many seconds.
-    Now and then a little sooner: what thousands of hosts do at the same moment, they shall not do so for ever.
+    If the function returns a float, the next call follows after that many seconds at the latest. Errors are logged.
+    Pauses are shortened at random by up to a tenth, so that thousands of hosts that start together do not stay
+    synchronized.
     """
 
     def __init__(self, name: str, interval: float, function: Callable[[], object]) -> None:
@@ -31,16 +32,16 @@ class Periodic:
         self._thread.start()
 
     def wake(self) -> None:
-        """Do it now rather than later."""
+        """Call the function as soon as possible."""
         self._wake.set()
 
     def cancel(self) -> None:
-        """Never again; a call under way goes on."""
+        """Prevent further calls without waiting for a running one."""
         self._stopped.set()
         self._wake.set()
 
     def stop(self) -> None:
-        """Returns when the thread has ended (a call under way finishes first)."""
+        """Prevent further calls and wait until a running one has returned."""
         self.cancel()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
@@ -49,11 +50,11 @@ class Periodic:
         while not self._stopped.is_set():
             pause = self._interval
             try:
-                soon = self._function()
-                if isinstance(soon, float):
-                    pause = min(pause, soon)
+                result = self._function()
+                if isinstance(result, float):
+                    pause = min(pause, result)
             except Exception as error:
-                LOG.warning("%s failed and will be tried again: %s", self._thread.name, error,
+                LOG.warning("Periodic task %s failed, retrying in at most %.0f s: %s", self._thread.name, pause, error,
                             exc_info=LOG.isEnabledFor(logging.DEBUG))
-            self._wake.wait(pause * random.uniform(_SOONEST, 1.0))  # noqa: S311
+            self._wake.wait(pause * random.uniform(_MIN_FRACTION, 1.0))  # noqa: S311
             self._wake.clear()

@@ -1,4 +1,4 @@
-"""What keeps a service small and quick, asked of the C library and the garbage collector once, before workers fork."""
+"""Memory and scheduling settings of service processes: garbage collector, C allocator, thread switching."""
 
 from __future__ import annotations
 
@@ -12,50 +12,51 @@ from typing import Any
 
 from nova.telemetry import worker_stats
 
-# mallopt's names for: a size from which blocks are returned at once, free memory kept at the top, arenas.
+# Parameters of mallopt(): M_MMAP_THRESHOLD, M_TRIM_THRESHOLD and M_ARENA_MAX.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _ARENA_MAX = -3, -1, -8
 _RETURNED_FROM = 256 * 1024
 
-# A process that has grown by so much gives back what is free (0.1 ms per MiB). To look for what is in use by nothing
-# but itself stops all its threads, so that waits until there is nothing to do, unless it has grown very much. Seconds
-# between two looks.
+# Growth in bytes after which a process returns free memory to the system (0.1 ms per MiB). A full garbage collection
+# stops all threads, so it runs only in an idle process, or after growth by _GROWN_MUCH.
 _GROWN = 1024 * 1024
 _GROWN_MUCH = 64 * 1024 * 1024
-_LOOK = 2.0
+# Seconds between two checks of the memory size.
+_CHECK_INTERVAL = 2.0
 
-# Seconds that a thread may compute while another waits. A request passes between threads and the network a dozen
-# times; with Python's 0.005 it waits as often behind whatever computes.
-_TURN = 0.001
+# Seconds that a thread may compute while another one waits (Python's default: 0.005). A request passes between threads
+# a dozen times, and waits behind computing threads each time.
+_SWITCH_INTERVAL = 0.001
 
-# New objects between two looks at the youngest ones, which stop all threads. A list of a thousand servers makes some
-# tens of thousands, which are in use: with Python's 700 a third of its time went into looking at them again and again.
-_YOUNG = 4_000
-# Looks at the middle-aged ones (every tenth) between two looks at all.
-_OLD = 50
-
-
-def settle() -> None:
-    """Call when everything is imported and no thread runs yet."""
-    _keep_little()
-    gc.collect()
-    # What is imported stays: it need not be looked at, and workers go on sharing it.
-    gc.freeze()
-    gc.set_threshold(_YOUNG, 10, _OLD)
-    sys.setswitchinterval(_TURN)
+# Thresholds of the garbage collector, whose runs stop all threads. With Python's default of 700 new objects a list of
+# a thousand servers spent a third of its time in collections, since all its objects are in use.
+_GENERATION_0, _GENERATION_1, _GENERATION_2 = 4_000, 10, 50
 
 
-def watch() -> None:
-    """Give back, after a while, what a long list or a thousand servers of one request have left behind.
+def tune_runtime() -> None:
+    """Set the garbage collector, the allocator and thread switching.
 
-    Call in a worker, after the fork. It costs nothing as long as the process does not grow.
+    Call it once after all imports, before threads start and workers fork.
     """
-    threading.Thread(target=_give_back, name="process", daemon=True).start()
+    _limit_free_memory()
+    gc.collect()
+    # Exclude imported objects from collections, so that workers keep sharing their memory pages.
+    gc.freeze()
+    gc.set_threshold(_GENERATION_0, _GENERATION_1, _GENERATION_2)
+    sys.setswitchinterval(_SWITCH_INTERVAL)
 
 
-def _give_back() -> None:
+def start_memory_trimming() -> None:
+    """Start a thread that returns free memory to the system after the process has grown.
+
+    Call it in a worker after the fork. It has no cost as long as the process does not grow.
+    """
+    threading.Thread(target=_trim_memory, name="process", daemon=True).start()
+
+
+def _trim_memory() -> None:
     least = worker_stats.resident()
     while True:
-        time.sleep(_LOOK)
+        time.sleep(_CHECK_INTERVAL)
         now = worker_stats.resident()
         least = min(least, now)
         if now <= least + _GROWN:
@@ -66,21 +67,24 @@ def _give_back() -> None:
         if _MALLOC_TRIM is not None:
             _MALLOC_TRIM(0)
         if thorough:
-            # What is left may be in use only for the moment: a few looks more, then it counts as needed.
+            # Remaining memory may be in use for a moment only: accept it as needed after a few more checks.
             least += max(0, worker_stats.resident() - least) // 4
 
 
-def _of_glibc(name: str) -> Any:
-    """A function that other C libraries do not have: None there."""
+def _glibc_function(name: str) -> Any:
+    """Return a function of the C library, or None if the library does not have it."""
     return getattr(ctypes.CDLL(None), name, None)
 
 
-_MALLOC_TRIM = _of_glibc("malloc_trim")
+_MALLOC_TRIM = _glibc_function("malloc_trim")
 
 
-def _keep_little() -> None:
-    """Freed memory goes back to the system, rather than to one of many arenas: one thread computes at a time anyway."""
-    mallopt = _of_glibc("mallopt")
+def _limit_free_memory() -> None:
+    """Use one allocation arena and return freed memory to the system early.
+
+    One arena is enough, since only one Python thread runs at a time.
+    """
+    mallopt = _glibc_function("mallopt")
     if mallopt is not None:
         mallopt(_ARENA_MAX, 1)
         mallopt(_MMAP_THRESHOLD, _RETURNED_FROM)
@@ -88,5 +92,5 @@ def _keep_little() -> None:
 
 
 def workers_of(configured: int | None) -> int:
-    """The number of worker processes: as configured, else one per CPU, at most 8."""
+    """Return the number of worker processes: the configured number, or one per CPU and at most 8."""
     return configured or min(os.cpu_count() or 1, 8)

@@ -1,8 +1,8 @@
-"""How often one client may ask: who counts as one, and a count of each.
+"""Rate limits for the requests of clients.
 
-A limit is "so many in so many seconds", as many at once if nothing came before. What is kept of each is one time:
-when all that it has used will have come back. It is in memory that all workers of a service share (made before they
-are forked), so that a limit is that of the host, whichever worker is asked.
+A limit is a number of requests in a number of seconds; a client that was idle may send all of them at once. For each
+client one time is stored: when its whole allowance is available again. The table is in memory that all workers of a
+service share (it is made before they fork), so that a limit applies to the host and not to each worker.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects import plain_ip
 
-# Two that meet in one place share a limit: there are many, and nobody can know who meets whom.
-_PLACES = 1 << 17
+# Entries of the table. Clients with the same hash share an entry and its limit; the salt makes this unpredictable.
+_ENTRIES = 1 << 17
 _RATE = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,5})")
 
 
 class Limiter:
-    """``most`` requests in ``seconds``, of each of those who are told apart by a text."""
+    """A limit of ``most`` requests in ``seconds`` for each client, identified by a text."""
 
     def __init__(self, most: int, seconds: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._each = seconds / most
-        self._ahead = seconds - self._each
+        self._interval = seconds / most
+        self._burst = seconds - self._interval
         self._clock = clock
         self._salt = os.urandom(16)
-        self._times = memoryview(mmap.mmap(-1, _PLACES * 8)).cast("d")
+        self._times = memoryview(mmap.mmap(-1, _ENTRIES * 8)).cast("d")
 
-    def take(self, who: str) -> float:
-        """0: the request may be done. Else it may not, and the next may in so many seconds."""
-        digest = hashlib.blake2b(who.encode(), digest_size=8, key=self._salt).digest()
-        place = int.from_bytes(digest, "big") % _PLACES
+    def take(self, client: str) -> float:
+        """Count a request and return 0, or return the seconds after which the client may send the next request."""
+        digest = hashlib.blake2b(client.encode(), digest_size=8, key=self._salt).digest()
+        index = int.from_bytes(digest, "big") % _ENTRIES
         now = self._clock()
-        # Two workers may do this at the same moment: then one request more is done, which hurts nobody.
-        until = max(self._times[place], now)
-        if until - now > self._ahead:
-            return until - now - self._ahead
-        self._times[place] = until + self._each
+        # Without a lock: if two workers do this at the same time, the client gets one additional request.
+        until = max(self._times[index], now)
+        if until - now > self._burst:
+            return until - now - self._burst
+        self._times[index] = until + self._interval
         return 0.0
 
 
 def limiter(group: str, option: str) -> Limiter | None:
-    """What an option says ("600/60": requests in seconds); None: no limit. Raises InvalidInput."""
+    """Return the limiter for an option ("600/60": requests in seconds), or None if it is unset. Raises InvalidInput."""
     text: str | None = CONF[group][option]
     if not text:
         return None
@@ -62,13 +62,13 @@ def limiter(group: str, option: str) -> Limiter | None:
 
 @functools.lru_cache(4096)
 def client_of(address: str) -> str:
-    """What counts as one client: an IPv4 address; of IPv6 the /64, whose addresses one client takes as it likes."""
+    """Return the identity of a client for limits: an IPv4 address, or the /64 network of an IPv6 address."""
     try:
-        found = plain_ip.address(address.partition("%")[0])
+        parsed = plain_ip.address(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
-        return str(ipaddress.IPv6Network((int(found) >> 64 << 64, 64)))
-    return str(found)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, 64)))
+    return str(parsed)

@@ -1,4 +1,4 @@
-"""Running a service: configuration, workers, signals."""
+"""The start of a service: configuration, worker processes and signals."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from nova.telemetry import exporters, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
-# Seconds that a worker which is told to stop while it starts has to get there.
+# Seconds to wait for the start of a worker that receives SIGTERM while it starts.
 _START = 5.0
 
 
 class Service(Protocol):
-    """What a worker process runs."""
+    """The code that a worker process runs."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -41,8 +41,8 @@ def run(name: str, make: Callable[[messaging.RPCTransport, int], Service],
         check: Callable[[], object] = lambda: None) -> int:
     """Read the configuration and run ``workers()`` processes of a service until SIGTERM.
 
-    ``make`` is called in the worker, after the fork, with the bus and the number of the worker; ``check`` before the
-    fork, when the configuration is read. It may end the program.
+    ``make`` is called in each worker after the fork, with the message bus and the number of the worker. ``check`` is
+    called before the fork, after the configuration was read, and may raise SystemExit.
     """
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check(name)
@@ -56,7 +56,7 @@ def run(name: str, make: Callable[[messaging.RPCTransport, int], Service],
 
 
 def check_key(name: str) -> None:
-    """End the program with a clear message if the key of the configuration cannot be used: no worker could."""
+    """Raise SystemExit with a message if the configured key for signing messages cannot be used."""
     try:
         bus.configured(conf.CONF)
     except exception.InvalidInput as error:
@@ -64,65 +64,64 @@ def check_key(name: str) -> None:
 
 
 def supervisor() -> cotyledon.ServiceManager:
-    """What runs worker processes and replaces those that end.
+    """Return a manager that runs worker processes and replaces workers that end.
 
-    SIGTERM lets them finish what they have begun, within graceful_shutdown_timeout; a second one, or SIGINT, ends
-    them at once. SIGHUP reads the configuration files again and replaces the workers, which finish in the same way.
+    SIGTERM lets the workers finish their work within graceful_shutdown_timeout; a second SIGTERM, or SIGINT, kills
+    them. SIGHUP reads the configuration files again and replaces the workers, which finish their work, too.
     """
-    # A worker that crashes shall not do so in silence.
+    # Write a traceback when a worker crashes in native code.
     faulthandler.enable()
     bus.prepare()  # once, for all workers
     if LOG.isEnabledFor(logging.DEBUG):
-        conf.CONF.log_opt_values(LOG, logging.DEBUG)  # those that are secret as ****
-    process.settle()
+        conf.CONF.log_opt_values(LOG, logging.DEBUG)  # secret values are logged as ****
+    process.tune_runtime()
     made = cotyledon.ServiceManager(graceful_shutdown_timeout=conf.CONF.graceful_shutdown_timeout + drain.GRACE)
-    made.register_hooks(on_terminate=_impatient, on_reload=_read_again, on_dead_worker=_tell_of_its_end)
+    made.register_hooks(on_terminate=_kill_on_next_signal, on_reload=_reload, on_dead_worker=_log_worker_exit)
     return made
 
 
-def begin(name: str, worker: int) -> None:
-    """What every worker does first, after the fork."""
-    process.watch()
+def start_worker(name: str, worker: int) -> None:
+    """Start the threads of every worker for memory, metrics and tracing. Call it after the fork."""
+    process.start_memory_trimming()
     exporters.start_metrics(name, worker)
     exporters.start_tracing(name)
 
 
-def told_to_end() -> threading.Event:
-    """For a service of one process: set by SIGTERM or SIGINT; the next one ends it at once."""
-    told = threading.Event()
+def stop_event() -> threading.Event:
+    """Return an event for a service of one process that SIGTERM or SIGINT sets; a second signal kills the process."""
+    stop = threading.Event()
 
-    def tell(_number: int, _frame: object) -> None:
-        told.set()
+    def handle(_number: int, _frame: object) -> None:
+        stop.set()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, tell)
-    return told
+        signal.signal(number, handle)
+    return stop
 
 
-def _impatient() -> None:
-    """From now on this process only waits for its workers: the next signal ends both."""
+def _kill_on_next_signal() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
-        signal.signal(number, _end)
+        signal.signal(number, _kill)
 
 
-def _end(number: int, _frame: object) -> None:
-    LOG.warning("Ending at once (%s)", signal.Signals(number).name)
+def _kill(number: int, _frame: object) -> None:
+    LOG.warning("Received %s during shutdown: killing all workers", signal.Signals(number).name)
     for worker in multiprocessing.active_children():
         worker.kill()
     os._exit(1)
 
 
-def _tell_of_its_end(_service_id: object, worker_id: int, exit_code: int) -> None:
+def _log_worker_exit(_service_id: object, worker_id: int, exit_code: int) -> None:
     if exit_code:
-        how = f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with {exit_code}"
-        LOG.error("Worker %d %s; there will be another one. What it did is taken up when its leases end",
+        how = f"was killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"exited with code {exit_code}"
+        LOG.error("Worker %d %s; starting a new one. Other workers resume its operations when its leases expire",
                   worker_id, how)
 
 
-def _read_again() -> None:
-    LOG.info("Reading the configuration again")
+def _reload() -> None:
+    LOG.info("Reloading the configuration files after SIGHUP")
     conf.CONF.reload_config_files()
 
 
@@ -135,27 +134,27 @@ def _worker(name: str, make: Callable[[messaging.RPCTransport, int], Service]) -
             self._started = threading.Event()
 
         def run(self) -> None:
-            begin(name, self._id)
+            start_worker(name, self._id)
             self._service = make(bus.connect(conf.CONF), self._id)
-            bus.prepare()  # what drivers and plugins brought
+            bus.prepare()  # again, for structs in modules of drivers and plugins
             refused = ""
             try:
                 self._service.start()
             except (exception.HostIdentityMismatch, exception.CallerRefused, exception.InvalidInput) as error:
                 refused = str(error)
-            if refused:  # told outside of the handler: the log would have the error once more behind it
+            if refused:  # outside of the handler, since oslo.log would append the error once more
                 LOG.critical("%s", refused)
-                os.kill(os.getppid(), signal.SIGTERM)  # another worker would fare no better
+                os.kill(os.getppid(), signal.SIGTERM)  # a new worker would fail in the same way
                 return
             self._started.set()
 
         def terminate(self) -> None:
-            LOG.info("%s finishes what it has begun", name)
+            LOG.info("Stopping %s: finishing running operations", name)
             started = time.monotonic()
-            # Whoever still waits for its neighbours has begun nothing.
+            # A service that has not started yet, and still waits for other services, has nothing to finish.
             if self._started.wait(_START) and self._service is not None:
                 self._service.stop()
-            LOG.info("%s ends after %.1f s", name, time.monotonic() - started)
+            LOG.info("%s stopped after %.1f s", name, time.monotonic() - started)
             exporters.stop_tracing()
 
     Worker.name = name

@@ -1,4 +1,4 @@
-"""The C library's caches of freed memory, one for each thread, which a service with many threads does without."""
+"""Disabling of the C library's caches of freed memory per thread."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _TUNABLE = "glibc.malloc.tcache_count"
 
 
 def disable() -> None:
-    """Start this program again, with glibc's caches of threads disabled; return if they are, or the C library has none.
+    """Execute this program again with glibc's thread caches disabled.
 
-    Each thread keeps up to seven freed blocks of each size up to 1032 bytes for itself: with the blocks that Python
-    takes from the C library up to 170 KiB for each of some sixty threads. They fill up over thousands of requests, and
-    malloc_trim does not return them. Only the environment of a program that starts can disable them. Call first in
-    main(), before anything that takes long to import. A value that the operator has set is kept.
+    Returns if the caches are already disabled or the C library has none. glibc caches up to seven freed blocks of each
+    size up to 1032 bytes per thread, which is up to 170 KiB for each of some sixty threads. malloc_trim does not return
+    this memory, and only the environment at the start of a program can disable the caches. Call it first in main(),
+    before slow imports. A value of the operator in the environment is not changed.
     """
     tunables = os.environ.get(_VARIABLE, "")
     if _TUNABLE in tunables or not sys.executable or "CS_GNU_LIBC_VERSION" not in os.confstr_names:
@@ -24,4 +24,4 @@ def disable() -> None:
     try:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606
     except OSError as error:
-        print(f"Cannot start again without caches of threads, goes on with them: {error}", file=sys.stderr)
+        print(f"Cannot restart without thread caches of glibc, continuing with them: {error}", file=sys.stderr)

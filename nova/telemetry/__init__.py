@@ -1,1 +1,1 @@
-"""What a process tells of itself: metrics, tracing and worker statistics."""
+"""Metrics, tracing and worker statistics of a process."""

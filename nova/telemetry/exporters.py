@@ -1,4 +1,4 @@
-"""Turning the exporters on, where the configuration says so; nothing of theirs is imported before."""
+"""Start and stop of the exporters of metrics and traces, which are imported only if they are enabled."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from nova.telemetry import metrics, tracing
 
 
 def start_metrics(service: str, worker: int | None = 0) -> None:
-    """Count, and offer it to Prometheus, if the port of ``service`` (nova-api, ...) is configured.
+    """Enable metrics and serve them to Prometheus if a port is configured for ``service`` (nova-api, ...).
 
-    ``worker`` is added to the port; None takes the first port of a row that is free. Call it after the fork.
+    ``worker`` is added to the port; with None the first free port of a range is used. Call it after the fork.
     """
     port = CONF.prometheus[f"{service.removeprefix('nova-')}_port"]
     if port:
@@ -19,7 +19,7 @@ def start_metrics(service: str, worker: int | None = 0) -> None:
 
 
 def stop_metrics() -> None:
-    """Count no more, and close the port."""
+    """Disable metrics and close their port."""
     if metrics.on:
         from nova.telemetry import metrics_export
 
@@ -27,7 +27,7 @@ def stop_metrics() -> None:
 
 
 def start_tracing(service: str) -> None:
-    """Trace from now on, if it is enabled. Call it after the fork, and after :func:`nova.telemetry.tracing.check`."""
+    """Start tracing if it is enabled. Call it after the fork, and after :func:`nova.telemetry.tracing.check`."""
     if CONF.tracing.enabled:
         from nova.telemetry import tracing_export
 
@@ -35,7 +35,7 @@ def start_tracing(service: str) -> None:
 
 
 def stop_tracing() -> None:
-    """Send what has not been sent yet, for a few seconds at most."""
+    """Stop tracing and send the remaining spans, for a few seconds at most."""
     if tracing.on:
         from nova.telemetry import tracing_export
 

@@ -1,8 +1,8 @@
-"""What Nova counts, declared in one place, and the hooks that count.
+"""Declarations of all metrics of Nova, and functions that update them.
 
-Off (the default), nothing of Prometheus is imported and a hook costs one comparison.
-:func:`nova.telemetry.exporters.start_metrics` turns it on for this process. No label holds an id, a name that
-users choose, or anything else without a bound.
+If metrics are disabled (the default), Prometheus is not imported and an update costs one comparison.
+:func:`nova.telemetry.exporters.start_metrics` enables metrics for this process. Labels never contain ids, names that
+users choose, or other unbounded values.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from nova import exception
 
 T = TypeVar("T")
 
-# Whether this process counts. Read it as metrics.on; the exporter sets it.
+# True if this process has metrics. Read it as metrics.on; the exporter sets it.
 on = False
 
-# Every metric, by the name under which Prometheus sees it.
+# All metrics by their name in Prometheus.
 DECLARED: dict[str, Metric] = {}
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -29,7 +29,7 @@ _COUNTS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000
 
 
 class Metric:
-    """One metric: its name, what it says, its labels. ``real`` is Prometheus' own object while counting is on."""
+    """A metric with its name, help text and labels. ``real`` is the object of Prometheus while metrics are enabled."""
 
     kind = ""
 
@@ -74,14 +74,14 @@ class Gauge(Metric):
             self.of(labels).inc(amount)
 
     def replace(self, values: Mapping[tuple[str, ...], float]) -> None:
-        """These are all the values there are; what was set before and is not among them ends."""
+        """Set these values and remove all other values of the metric."""
         if self.real is not None:
             self.real.clear()
             for labels, value in values.items():
                 self.of(labels).set(value)
 
     def watch(self, function: Callable[[], float]) -> None:
-        """Ask ``function`` whenever Prometheus asks."""
+        """Let ``function`` return the value whenever Prometheus collects the metric."""
         self.function = function
         if self.real is not None:
             self.real.set_function(function)
@@ -90,79 +90,79 @@ class Gauge(Metric):
 # --- API ------------------------------------------------------------------------------------------------
 API_REQUESTS = Counter("nova_api_requests_total", "Requests answered, by route of the API (with the action, if it is "
                        "one) and status.", ("method", "route", "status"))
-API_SECONDS = Histogram("nova_api_request_seconds", "How long requests took.", ("method", "route"), _SECONDS)
+API_SECONDS = Histogram("nova_api_request_seconds", "Duration of requests.", ("method", "route"), _SECONDS)
 API_IN_FLIGHT = Gauge("nova_api_requests_in_flight", "Requests being answered.")
 METADATA_REQUESTS = Counter("nova_metadata_requests_total", "Metadata requests answered.", ("status",))
-METADATA_SECONDS = Histogram("nova_metadata_request_seconds", "How long metadata requests took.", (), _SECONDS)
+METADATA_SECONDS = Histogram("nova_metadata_request_seconds", "Duration of metadata requests.", (), _SECONDS)
 
 # --- bus ------------------------------------------------------------------------------------------------
-BUS_SENT = Counter("nova_bus_sent_total", "Calls, casts and fanouts sent. outcome: success, refused (the other side "
+BUS_SENT = Counter("nova_bus_sent_total", "Calls, casts and fanouts sent. outcome: success, refused (the server "
                    "answered with an error), failed (no answer, or no broker).", ("method", "kind", "outcome"))
-BUS_CALL_SECONDS = Histogram("nova_bus_call_seconds", "How long callers waited for answers.", ("method",), _SECONDS)
-BUS_HANDLED = Counter("nova_bus_handled_total", "Messages handled. outcome: success, refused (an error that Nova "
-                      "knows), failed (an unexpected one).", ("method", "outcome"))
-BUS_HANDLED_SECONDS = Histogram("nova_bus_handled_seconds", "How long handling took.", ("method",), _SECONDS)
-BUS_QUEUE_SECONDS = Histogram("nova_bus_queue_seconds", "From sending to the beginning of handling, by the clocks of "
+BUS_CALL_SECONDS = Histogram("nova_bus_call_seconds", "Time that callers waited for replies.", ("method",), _SECONDS)
+BUS_HANDLED = Counter("nova_bus_handled_total", "Messages handled. outcome: success, refused (an error of "
+                      "Nova), failed (an unexpected error).", ("method", "outcome"))
+BUS_HANDLED_SECONDS = Histogram("nova_bus_handled_seconds", "Duration of handling.", ("method",), _SECONDS)
+BUS_QUEUE_SECONDS = Histogram("nova_bus_queue_seconds", "Time from sending to the start of handling, by the clocks of "
                               "both hosts.", ("method",), _SECONDS)
-BUS_DROPPED = Counter("nova_bus_dropped_total", "Messages that came so late that nobody waited for them any more.",
+BUS_DROPPED = Counter("nova_bus_dropped_total", "Messages dropped because they had expired.",
                       ("method",))
 
 # --- operations -----------------------------------------------------------------------------------------
-STEPS = Counter("nova_steps_total", "Steps of operations run here. outcome: success, failed, unavailable (tried "
-                "again), stale (somebody else has the action now).", ("operation", "step", "direction", "outcome"))
-STEP_SECONDS = Histogram("nova_step_seconds", "How long steps took; a conductor's with the transaction that ends it.",
+STEPS = Counter("nova_steps_total", "Steps of operations run here. outcome: success, failed, unavailable "
+                "(retried), stale (the action was taken over).", ("operation", "step", "direction", "outcome"))
+STEP_SECONDS = Histogram("nova_step_seconds", "Duration of steps; in a conductor including the transaction.",
                          ("operation", "step", "direction"), _SECONDS)
 OPERATIONS = Counter("nova_operations_total", "Operations ended.", ("operation", "outcome"))
 OPERATION_SECONDS = Histogram("nova_operation_seconds", "From accepting an operation to its end.",
                               ("operation", "outcome"), _SECONDS)
-RETRIES = Counter("nova_operation_retries_total", "Operations that went on elsewhere after a failure.", ("operation",))
-TAKEOVERS = Counter("nova_takeovers_total", "Attempts taken over. reason: lease (its owner gave no sign), restart (its "
-                    "host came back).", ("operation", "reason"))
-CLAIMS = Counter("nova_claims_total", "Claims of resources. outcome: made, lost (somebody else was faster).",
+RETRIES = Counter("nova_operation_retries_total", "Operations that continued on another host after a failure.",
+                  ("operation",))
+TAKEOVERS = Counter("nova_takeovers_total", "Attempts taken over. reason: lease (expired), restart (of the host).",
+                    ("operation", "reason"))
+CLAIMS = Counter("nova_claims_total", "Claims of resources. outcome: made, lost (another request was faster).",
                  ("outcome",))
-UNFINISHED = Gauge("nova_actions_unfinished", "Actions under way in the whole deployment. state: conductor, host, "
-                   "undoing, waiting (for another try), overdue (its lease ended).", ("operation", "state"))
+UNFINISHED = Gauge("nova_actions_unfinished", "Running actions in the whole deployment. state: conductor, host, "
+                   "undoing, waiting (for a retry), overdue (the lease expired).", ("operation", "state"))
 SERVICES = Gauge("nova_services", "Services in the whole deployment. state: up, down, disabled (up or down).",
                  ("binary", "state"))
 NOTIFICATIONS = Counter("nova_notifications_total", "Notifications that left the outbox. outcome: sent, dropped (too "
                         "old, or too many, while the broker was away).", ("outcome",))
-NOTIFICATIONS_WAITING = Gauge("nova_notifications_waiting", "Notifications that the broker has yet to take, in the "
-                              "whole deployment.")
+NOTIFICATIONS_WAITING = Gauge("nova_notifications_waiting", "Notifications not sent yet in the whole deployment.")
 
 # --- scheduler ------------------------------------------------------------------------------------------
-SELECT_SECONDS = Histogram("nova_scheduler_select_seconds", "How long choosing hosts took. outcome: success, "
+SELECT_SECONDS = Histogram("nova_scheduler_select_seconds", "Duration of host selections. outcome: success, "
                            "no_valid_host, failed.", ("outcome",), _SHORT)
 CANDIDATES = Histogram("nova_scheduler_candidates", "Nodes that fitted a request.", (), _COUNTS)
-NODES_KNOWN = Gauge("nova_scheduler_nodes", "Nodes in this scheduler's table.")
-FLEET_READ_SECONDS = Histogram("nova_scheduler_fleet_read_seconds", "Readings of the whole fleet. outcome: success, "
+SCHEDULER_NODES = Gauge("nova_scheduler_nodes", "Nodes in this scheduler's table.")
+FLEET_READ_SECONDS = Histogram("nova_scheduler_fleet_read_seconds", "Duration of reads of all nodes. outcome: success, "
                                "failed.", ("outcome",), _SECONDS)
-FLEET_GAPS = Counter("nova_scheduler_fleet_gaps_total", "Times that messages about the fleet were lost.")
+FLEET_GAPS = Counter("nova_scheduler_fleet_gaps_total", "Lost messages about changes of nodes.")
 
 # --- database -------------------------------------------------------------------------------------------
 DB_STATEMENTS = Counter("nova_db_statements_total", "SQL statements, by their first word.", ("verb",))
-DB_SECONDS = Histogram("nova_db_transaction_seconds", "How long transactions took, further tries included.", ("mode",),
+DB_SECONDS = Histogram("nova_db_transaction_seconds", "Duration of transactions including retries.", ("mode",),
                        _SECONDS)
-DB_RETRIES = Counter("nova_db_transaction_retries_total", "Transactions tried again, by what went wrong.", ("error",))
+DB_RETRIES = Counter("nova_db_transaction_retries_total", "Retried transactions, by error.", ("error",))
 DB_POOL = Gauge("nova_db_connections_in_use", "Connections of the pool in use.")
 
 # --- compute --------------------------------------------------------------------------------------------
-ORDERS = Gauge("nova_compute_orders", "Orders that this host works on or has yet to.")
+ORDERS = Gauge("nova_compute_orders", "Orders of this host that are running or waiting.")
 GUESTS = Gauge("nova_compute_guests", "Guests on this host.", ("power_state",))
-UNKNOWN_GUESTS = Gauge("nova_compute_unknown_guests", "Guests on this host that the database does not know.")
-FILTERS_RESTORED = Counter("nova_network_filters_restored_total", "Times that the packet filters of guests were made "
-                           "again because somebody else had changed or flushed them.")
-IMAGE_CACHE = Gauge("nova_compute_image_cache_bytes", "What the cached images of this host take.")
-IMAGE_CACHE_LIMIT = Gauge("nova_compute_image_cache_limit_bytes", "What they may take; 0: all there is.")
+UNKNOWN_GUESTS = Gauge("nova_compute_unknown_guests", "Guests on this host without a server in the database.")
+FILTERS_RESTORED = Counter("nova_network_filters_restored_total", "Repairs of the packet filters of guests after "
+                           "another program changed or flushed them.")
+IMAGE_CACHE = Gauge("nova_compute_image_cache_bytes", "Disk space used by cached images of this host.")
+IMAGE_CACHE_LIMIT = Gauge("nova_compute_image_cache_limit_bytes", "Maximum of that disk space; 0: no limit.")
 
-BUILD_INFO = Gauge("nova_build_info", "1; the labels say what runs.", ("version", "service"))
+BUILD_INFO = Gauge("nova_build_info", "Always 1; the labels name the version and the service.", ("version", "service"))
 
 
-# --- hooks that are more than one number -----------------------------------------------------------------
+# --- functions that update several metrics ----------------------------------------------------------------
 _NOTHING = contextlib.nullcontext()
 
 
 def timed(metric: Histogram, *labels: str) -> contextlib.AbstractContextManager[None]:
-    """How long the block takes, however it ends."""
+    """Observe the duration of the block, also if it raises an error."""
     return _timed(metric, labels) if on else _NOTHING
 
 
@@ -176,13 +176,16 @@ def _timed(metric: Histogram, labels: tuple[str, ...]) -> Iterator[None]:
 
 
 def step(operation: str, name: str, undo: bool) -> contextlib.AbstractContextManager[None]:
-    """A step of an operation runs in the block."""
+    """Observe a step of an operation in the block."""
     return _step(operation, name, "undo" if undo else "do") if on else _NOTHING
 
 
 @contextlib.contextmanager
-def _ended(tell: Callable[[str, float], None], outcomes: Mapping[type[Exception], str]) -> Iterator[None]:
-    """Tell how the block ended and how many seconds it took: as the first of ``outcomes`` that fits, else failed."""
+def _observed(record: Callable[[str, float], None], outcomes: Mapping[type[Exception], str]) -> Iterator[None]:
+    """Call ``record`` with the outcome and the duration of the block.
+
+    The outcome is success, the first of ``outcomes`` that matches the error, or failed.
+    """
     started = time.perf_counter()
     outcome = "success"
     try:
@@ -191,7 +194,7 @@ def _ended(tell: Callable[[str, float], None], outcomes: Mapping[type[Exception]
         outcome = next((name for kind, name in outcomes.items() if isinstance(error, kind)), "failed")
         raise
     finally:
-        tell(outcome, time.perf_counter() - started)
+        record(outcome, time.perf_counter() - started)
 
 
 _STEP_OUTCOMES: Mapping[type[Exception], str] = {
@@ -200,15 +203,15 @@ _STEP_OUTCOMES: Mapping[type[Exception], str] = {
 
 
 def _step(operation: str, name: str, direction: str) -> contextlib.AbstractContextManager[None]:
-    def tell(outcome: str, seconds: float) -> None:
+    def record(outcome: str, seconds: float) -> None:
         STEPS.inc(operation, name, direction, outcome)
         STEP_SECONDS.observe(seconds, operation, name, direction)
 
-    return _ended(tell, _STEP_OUTCOMES)
+    return _observed(record, _STEP_OUTCOMES)
 
 
 def finished(operation: str, outcome: str, started_at: datetime.datetime) -> None:
-    """An operation that was accepted at ``started_at`` has ended."""
+    """Count the end of an operation that was accepted at ``started_at``."""
     if on:
         seconds = (datetime.datetime.now(datetime.UTC) - started_at).total_seconds()
         OPERATIONS.inc(operation, outcome)
@@ -216,8 +219,8 @@ def finished(operation: str, outcome: str, started_at: datetime.datetime) -> Non
 
 
 def selecting() -> contextlib.AbstractContextManager[None]:
-    """A scheduler chooses hosts in the block."""
-    return _ended(lambda outcome, seconds: SELECT_SECONDS.observe(seconds, outcome),
+    """Observe a selection of hosts in the block."""
+    return _observed(lambda outcome, seconds: SELECT_SECONDS.observe(seconds, outcome),
                   {exception.NoValidHost: "no_valid_host"}) if on else _NOTHING
 
 
@@ -226,20 +229,20 @@ _SENT_OUTCOMES: Mapping[type[Exception], str] = {
 
 
 def sent(method: str, kind: str, send: Callable[[], T]) -> T:
-    """Run ``send``, which sends a message and returns what came back."""
-    def tell(outcome: str, seconds: float) -> None:
+    """Call ``send``, which sends a message and returns the reply, and count the message."""
+    def record(outcome: str, seconds: float) -> None:
         BUS_SENT.inc(method, kind, outcome)
         if kind == "call":
             BUS_CALL_SECONDS.observe(seconds, method)
 
-    with _ended(tell, _SENT_OUTCOMES):
+    with _observed(record, _SENT_OUTCOMES):
         return send()
 
 
 def handled(method: str, sent_at: Any, handle: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
-    """Run ``handle``, which handles a message that was sent at ``sent_at`` (seconds since the epoch, if known)."""
+    """Call ``handle`` for a message that was sent at ``sent_at`` (seconds since the epoch, or None), and count it."""
     if isinstance(sent_at, int | float):
-        # The clocks of two hosts differ: nothing is handled before it was sent.
+        # The clocks of two hosts may differ, so do not report negative times.
         BUS_QUEUE_SECONDS.observe(max(0.0, time.time() - sent_at), method)
     started = time.perf_counter()
     answer = handle()

@@ -1,4 +1,4 @@
-"""Prometheus' side of :mod:`nova.telemetry.metrics`; imported only where counting is on."""
+"""The Prometheus exporter of :mod:`nova.telemetry.metrics`, imported only if metrics are enabled."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from nova.telemetry import metrics
 LOG = logging.getLogger(__name__)
 
 _KINDS = {"counter": prometheus.Counter, "gauge": prometheus.Gauge, "histogram": prometheus.Histogram}
-# Ports that a worker without a number tries.
-_ROW = 64
+# Number of ports that a process without a worker number tries.
+_PORT_RANGE = 64
 
 _server: tuple[Any, threading.Thread] | None = None
 
 
 def enable(service: str) -> prometheus.CollectorRegistry:
-    """Count from now on, from zero; returns where the numbers are."""
-    # A second series for each, that nobody asks for.
+    """Enable metrics, starting from zero, and return their registry."""
+    # Omit the additional series *_created of each metric.
     prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = prometheus.CollectorRegistry()
     prometheus.ProcessCollector(registry=registry)
@@ -37,9 +37,9 @@ def enable(service: str) -> prometheus.CollectorRegistry:
 
 
 def serve(service: str, address: str, port: int, worker: int | None) -> None:
-    """Offer the numbers over HTTP. A port that is taken is an error in the log, not the end of the service."""
+    """Enable metrics and serve them over HTTP. Logs an error if no port is free."""
     global _server
-    ports = range(port, port + _ROW) if worker is None else (port + worker,)
+    ports = range(port, port + _PORT_RANGE) if worker is None else (port + worker,)
     registry = enable(service)
     for candidate in ports:
         try:
@@ -47,14 +47,14 @@ def serve(service: str, address: str, port: int, worker: int | None) -> None:
         except (OSError, OverflowError) as error:
             reason = error
             continue
-        LOG.info("Metrics are at http://%s:%d/metrics", f"[{address}]" if ":" in address else address, candidate)
+        LOG.info("Serving metrics at http://%s:%d/metrics", f"[{address}]" if ":" in address else address, candidate)
         return
     disable()
-    LOG.error("There are no metrics of %s: cannot listen on %s port %d: %s", service, address, ports[0], reason)
+    LOG.error("Metrics of %s are disabled: cannot listen on %s port %d: %s", service, address, ports[0], reason)
 
 
 def disable() -> None:
-    """Every hook does nothing again."""
+    """Disable metrics."""
     metrics.on = False
     for metric in metrics.DECLARED.values():
         metric.real = None

@@ -1,8 +1,8 @@
-"""The way of a request through all services, as OpenTelemetry spans.
+"""OpenTelemetry spans of requests, steps of operations and host selections.
 
-oslo.messaging makes the spans of calls and casts and carries the trace from service to service; here are those of
-requests, steps and choices, and what binds an operation that goes on without its request to the trace it began in.
-Off (the default), nothing of OpenTelemetry is imported and a hook costs one comparison.
+oslo.messaging creates the spans of calls and casts and passes the trace between services. Operations that continue
+after their request store the span of the request (:func:`traceparent`). If tracing is disabled (the default),
+OpenTelemetry is not imported and a function costs one comparison.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 from nova.conf import CONF
 from nova.context import RequestContext
 
-# Whether this process traces. Read it as tracing.on; the exporter sets it.
+# True if this process traces. Read it as tracing.on; the exporter sets it.
 on = False
-# What makes the spans while it is on: nova.telemetry.tracing_export, which puts itself here.
+# The module nova.telemetry.tracing_export while tracing is enabled.
 exporter: Any = None
 
 _NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http", "oslo_messaging._tracing")
@@ -24,7 +24,7 @@ _NOTHING = contextlib.nullcontext()
 
 
 def check(service: str) -> None:
-    """End the program with a clear message if tracing is enabled and what it needs is not installed."""
+    """Raise SystemExit with a message if tracing is enabled and its packages are not installed."""
     if not CONF.tracing.enabled:
         return
     missing = [name for name in _NEEDED if not _installed(name)]
@@ -37,34 +37,37 @@ def check(service: str) -> None:
 def _installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(name) is not None
-    except ImportError:  # of a parent
+    except ImportError:  # the parent package is missing
         return False
 
 
-# --- hooks ----------------------------------------------------------------------------------------------
+# --- spans ----------------------------------------------------------------------------------------------
 def current() -> Any:
-    """What :attr:`nova.context.RequestContext.trace` holds: the span that is open in this thread."""
+    """Return the current span of this thread, for :attr:`nova.context.RequestContext.trace`."""
     if not on:
         return None
     return exporter.current()
 
 
 def traceparent() -> str:
-    """The open span in the form of the W3C header, for a row; "" where there is none."""
+    """Return the current span as the W3C header traceparent, to be stored in a row, or "" without one."""
     if not on:
         return ""
     return str(exporter.traceparent())
 
 
 def restored(header: str | None) -> Any:
-    """What :func:`traceparent` returned once, as :attr:`nova.context.RequestContext.trace`."""
+    """Return the span of a stored :func:`traceparent`, for :attr:`nova.context.RequestContext.trace`."""
     if not on or not header:
         return None
     return exporter.parent({"traceparent": header})
 
 
 def span(name: str, ctx: RequestContext | None = None, **attributes: Any) -> contextlib.AbstractContextManager[Any]:
-    """A span around the block: below the open one, or else below that of ``ctx``. ``attributes`` are nova.*."""
+    """Open a span for the block, as a child of the current span or else of the span of ``ctx``.
+
+    ``attributes`` are recorded with the prefix "nova.".
+    """
     if not on:
         return _NOTHING
     made: contextlib.AbstractContextManager[Any] = exporter.span(name, ctx, attributes)
@@ -72,6 +75,6 @@ def span(name: str, ctx: RequestContext | None = None, **attributes: Any) -> con
 
 
 def failed(message: str) -> None:
-    """The open span is of something that failed."""
+    """Mark the current span as failed."""
     if on:
         exporter.failed(message)

@@ -1,4 +1,4 @@
-"""OpenTelemetry's side of :mod:`nova.telemetry.tracing`; imported only where tracing is on."""
+"""The OpenTelemetry exporter of :mod:`nova.telemetry.tracing`, imported only if tracing is enabled."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from nova.telemetry import tracing
 
 LOG = logging.getLogger(__name__)
 
-# Seconds that a collector has to take a batch, and the last one when the service stops.
+# Timeout in seconds of sending a batch of spans, and of the last batch when the service stops.
 _TIMEOUT = 5
 
 _tracer: trace.Tracer = trace.NoOpTracer()
 _provider: TracerProvider | None = None
 
 
-class FromRequests(Sampler):
-    """Traces begin with requests from outside, a part of them; heartbeats and the like are in none.
+class RequestSampler(Sampler):
+    """A sampler that starts traces at a fraction of the requests of clients, and not at periodic tasks.
 
-    A client that sends a trace of its own gets Nova's spans in it, but does not decide how many are made.
+    Nova's spans join the trace that a client sends, but the sampling decision of the client is ignored.
     """
 
     def __init__(self, ratio: float) -> None:
@@ -57,11 +57,11 @@ class FromRequests(Sampler):
         return sampler.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
 
     def get_description(self) -> str:
-        return f"FromRequests{{{self._ratio.rate}}}"
+        return f"RequestSampler{{{self._ratio.rate}}}"
 
 
-class Told(SpanExporter):
-    """Says once that a collector does not take spans, and once that it does again."""
+class LoggingExporter(SpanExporter):
+    """An exporter that logs when the collector stops and starts accepting spans."""
 
     def __init__(self, inner: SpanExporter, where: str) -> None:
         self._inner = inner
@@ -73,7 +73,8 @@ class Told(SpanExporter):
         failing = result is not SpanExportResult.SUCCESS
         if failing != self._failing:
             self._failing = failing
-            LOG.warning("%s does not take spans; they are dropped" if failing else "%s takes spans again", self._where)
+            LOG.warning("%s does not accept trace spans; they are dropped" if failing else
+                        "%s accepts trace spans again", self._where)
         return result
 
     def shutdown(self) -> None:
@@ -84,20 +85,20 @@ class Told(SpanExporter):
 
 
 def start(service: str, exporter: SpanExporter | None = None) -> None:
-    """Trace; the spans go to ``exporter``, by default to [tracing]endpoint."""
+    """Start tracing and send the spans to ``exporter``, by default to [tracing]endpoint."""
     global _tracer, _provider
     if _provider is None:
         resource = Resource.create({
             "service.name": CONF.tracing.service_name or service, "service.version": nova.__version__,
             "service.instance.id": f"{CONF.host}:{os.getpid()}", "host.name": CONF.host})
-        _provider = TracerProvider(resource=resource, sampler=FromRequests(CONF.tracing.sample_ratio))
+        _provider = TracerProvider(resource=resource, sampler=RequestSampler(CONF.tracing.sample_ratio))
         exporter = exporter or _otlp()
         _provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
-        # oslo.messaging takes the provider that it finds.
+        # oslo.messaging uses the global provider.
         trace.set_tracer_provider(_provider)
         propagate.set_global_textmap(TraceContextTextMapPropagator())
         _tracer = _provider.get_tracer("nova")
-        LOG.info("Spans go to %s", CONF.tracing.endpoint)
+        LOG.info("Sending trace spans to %s", CONF.tracing.endpoint)
     CONF.set_override("tracing_enabled", True, group="oslo_messaging_tracing")
     tracing.exporter = sys.modules[__name__]
     tracing.on = True
@@ -105,13 +106,13 @@ def start(service: str, exporter: SpanExporter | None = None) -> None:
 
 def _otlp() -> SpanExporter:
     url = f"{CONF.tracing.endpoint.rstrip('/')}/v1/traces"
-    # It would report every batch and every try.
+    # It would log each failed attempt.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
-    return Told(OTLPSpanExporter(url, timeout=_TIMEOUT), url)
+    return LoggingExporter(OTLPSpanExporter(url, timeout=_TIMEOUT), url)
 
 
 def stop() -> None:
-    """No new spans of ours; those that have ended are sent."""
+    """Stop creating spans and send the completed ones."""
     tracing.on = False
     CONF.clear_override("tracing_enabled", group="oslo_messaging_tracing")
     if _provider is not None:
@@ -129,7 +130,7 @@ def traceparent() -> str:
 
 
 def parent(headers: Mapping[str, str]) -> otel_context.Context:
-    """The span that these W3C headers name; what is malformed names none."""
+    """Return the context of the span in W3C headers; malformed headers are ignored."""
     return propagate.extract(headers)
 
 
@@ -146,14 +147,14 @@ def span(name: str, ctx: RequestContext | None, attributes: Mapping[str, Any]) -
 
 @contextlib.contextmanager
 def request(method: str, headers: Mapping[str, str]) -> Iterator[trace.Span]:
-    """A request from outside; ``headers`` in lower case may name a span of the client's."""
+    """Open a span for a request of a client, whose ``headers`` (lower case) may name a parent span."""
     with _tracer.start_as_current_span(f"{method} ?", context=propagate.extract(headers), kind=SpanKind.SERVER,
                                        attributes={"http.request.method": method}) as made:
         yield made
 
 
 def answered(made: trace.Span, method: str, route: str, status: int, request_id: str | None) -> None:
-    """How the request of :func:`request` ended."""
+    """Record the result of a request in the span of :func:`request`."""
     made.update_name(f"{method} {route}")
     made.set_attribute("http.route", route)
     made.set_attribute("http.response.status_code", status)

@@ -1,7 +1,7 @@
-"""What the worker processes of a service do at present, for its heartbeat.
+"""Statistics of the worker processes of a service, sent with its heartbeat.
 
-Every worker writes its own part of memory that all of them share (made before they are forked); the first one reads
-it and tells all in its heartbeat, so that it costs no message and no statement.
+Each worker writes its statistics to its section of a memory that all workers share (made before they fork). The first
+worker sends all of them in its heartbeat, without additional messages or statements.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from nova.objects.service import WorkerStats
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-# Bytes of the shared memory for one worker.
-_PART = 512
-# A worker that has not written for so many heartbeats is gone.
-_SILENT = 3
+# Size in bytes of the section of a worker.
+_SECTION = 512
+# Number of heartbeats without an update after which a worker is left out.
+_MAX_MISSED = 3
 
 
 class Meter:
-    """Counts what this process answers and works on."""
+    """Counters of the work of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._handled = 0
         self._busy = 0
         self._waiting = 0
-        # When these were last asked for; 0: when the process began.
+        # Time of the last call of take(); 0: the start of the process.
         self._since = 0.0
         self._cpu = 0.0
 
     @contextlib.contextmanager
     def work(self) -> Iterator[None]:
-        """A request, a message or a step is worked on in the block."""
+        """Count a request, a message or a step that is handled in the block."""
         with self._lock:
             self._busy += 1
         try:
@@ -54,21 +54,21 @@ class Meter:
                 self._handled += 1
 
     def wait(self, difference: int) -> None:
-        """So many more (or fewer) wait for a thread."""
+        """Change the number of items that wait for a thread by ``difference``."""
         with self._lock:
             self._waiting += difference
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is being worked on, or waits for that."""
+        """Return True if this process handles no work and none waits."""
         with self._lock:
             return not self._busy and self._waiting <= 0
 
     def take(self, worker: int, busy: int | None = None) -> WorkerStats:
-        """The statistics since the last time. ``busy`` where somebody else counts that."""
+        """Return the statistics since the last call. ``busy`` overrides the number of busy threads."""
         now, cpu = time.monotonic(), _cpu_seconds()
         with self._lock:
-            seconds = max(now - (self._since or _began()), 0.001)
+            seconds = max(now - (self._since or _started_at()), 0.001)
             stats = WorkerStats(
                 worker=worker, pid=os.getpid(), at=utcnow(), per_second=round(self._handled / seconds, 1),
                 busy=self._busy if busy is None else busy, waiting=max(0, self._waiting),
@@ -78,42 +78,42 @@ class Meter:
 
 
 class WorkerStatistics:
-    """The statistics of the workers of one service; make it before they are forked."""
+    """The statistics of all workers of a service, in shared memory. Make it before the workers fork."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
-        self._memory = mmap.mmap(-1, workers * _PART)
+        self._memory = mmap.mmap(-1, workers * _SECTION)
 
     def write(self, stats: WorkerStats) -> None:
         text = msgspec.json.encode(stats)
-        if stats.worker < self._workers and len(text) <= _PART:
-            self._memory[stats.worker * _PART:(stats.worker + 1) * _PART] = text.ljust(_PART)
+        if stats.worker < self._workers and len(text) <= _SECTION:
+            self._memory[stats.worker * _SECTION:(stats.worker + 1) * _SECTION] = text.ljust(_SECTION)
 
     def read(self) -> list[WorkerStats]:
-        """Of every worker that has written lately, by number."""
-        found = []
+        """Return the statistics of all workers with a recent update, by number."""
+        recent = []
         for worker in range(self._workers):
             try:
-                stats = msgspec.json.decode(self._memory[worker * _PART:(worker + 1) * _PART].strip(b" \0"),
+                stats = msgspec.json.decode(self._memory[worker * _SECTION:(worker + 1) * _SECTION].strip(b" \0"),
                                             type=WorkerStats)
             except msgspec.DecodeError:
-                continue  # it has never written, or is just writing
-            if stats.at and (utcnow() - stats.at).total_seconds() < _SILENT * CONF.report_interval:
-                found.append(stats)
-        return found
+                continue  # never written, or being written now
+            if stats.at and (utcnow() - stats.at).total_seconds() < _MAX_MISSED * CONF.report_interval:
+                recent.append(stats)
+        return recent
 
 
 _statistics: WorkerStatistics | None = None
 
 
 def share(workers: int) -> None:
-    """From now on the processes that are forked share their statistics; without that each stands for itself."""
+    """Share statistics between the processes that fork later. Without this call each process reports only its own."""
     global _statistics
     _statistics = WorkerStatistics(workers)
 
 
 def report(worker: int, busy: int | None = None) -> list[WorkerStats]:
-    """Note this worker's statistics; returns those of all workers of the service."""
+    """Store the statistics of this worker and return those of all workers of the service."""
     stats = METER.take(worker, busy)
     if _statistics is None:
         return [stats]
@@ -122,7 +122,7 @@ def report(worker: int, busy: int | None = None) -> list[WorkerStats]:
 
 
 def counted(application: Application) -> Application:
-    """The WSGI application, whose requests count as work."""
+    """Return a WSGI application that counts its requests as work."""
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         with METER.work():
             return application(environ, start_response)
@@ -135,15 +135,15 @@ def _cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def _began() -> float:
-    """When this process began, by the monotonic clock."""
+def _started_at() -> float:
+    """Return the start of this process by the monotonic clock."""
     with open("/proc/self/stat") as file:
         ticks = int(file.read().rpartition(")")[2].split()[19])
     return time.monotonic() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def resident() -> int:
-    """Bytes of memory that this process has; 0 where the system does not say."""
+    """Return the resident memory of this process in bytes, or 0 if the system does not report it."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

@@ -70,7 +70,7 @@ def test_a_broker_that_blocks_publishers_costs_nobody_a_wait(nova: Cluster, rabb
     assert whole < _REQUESTS * _TIMEOUT / _AT_ONCE / 2, f"{whole:.1f} s, the longest {max(took):.1f} s"
     print(f"{_REQUESTS} requests in {whole:.2f} s, the longest {max(took):.2f} s")
     # A process that tried again and again would have each message accepted by a connection of its own.
-    noticed = {name: process.log.read_text().count("The broker takes no messages (memory")
+    noticed = {name: process.log.read_text().count("The message broker accepts no messages (memory")
                for name, process in nova.processes.items()}
     print(f"the alarm was noticed: {noticed}")
     assert max(noticed.values()) == noticed["api"] == 1

@@ -109,7 +109,7 @@ def test_callers_do_not_queue_for_a_server_that_is_read_only(server: Server) -> 
         connection.execute(sa.text("INSERT INTO t VALUES (1, 's')"))
 
     def ask(_number: int) -> bool:
-        with context.wanted_until(time.monotonic() + 20):
+        with context.deadline(time.monotonic() + 20):
             try:
                 database.write(write)
             except exception.ServiceUnavailable as error:

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from nova import bus, conf, context
-from nova.bus.seals import text_of
+from nova.bus.message_signing import text_of
 from nova.cmd import allinone
 from nova.compute.service import ComputeService
 from nova.conf import CONF
@@ -58,7 +58,7 @@ def suite():
         CONF.set_override("serialproxy_port", 0, group="serial_console")
         CONF.set_override("web", directory)
         console_server.LOOK = 1.0
-        running = allinone.AllInOne()
+        running = allinone.Suite()
         running.start()
         assert len(running.scheduler.fleet), "the scheduler did not hear of the host"
         unlimited = {"instances": -1, "cores": -1, "ram": -1}

@@ -4,7 +4,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova.compute.disk_tools import QemuTools
-from nova.conf import CONF, register_asked_services
+from nova.conf import CONF, register_external_services
 from nova.db import models
 from nova.volume.cinder_host import CinderVolumes
 from tests.cinder_service import CinderService
@@ -27,7 +27,7 @@ def outside(suite):
     CONF.set_override("block_device_allocate_retries_interval", 1)
     from keystoneauth1 import loading
 
-    register_asked_services()
+    register_external_services()
     loading.register_auth_conf_options(CONF, "cinder")
     CONF.register_opts(loading.get_auth_plugin_conf_options("password"), group="cinder")
     CONF.set_default("auth_url", "http://unused.invalid", group="cinder")  # it stays required when files are read anew

@@ -142,7 +142,7 @@ def test_a_volume_that_another_server_has_is_not_made_anew_by_a_rebuild(
         member.action(booted, "rebuild", {"imageRef": image_id}, version="2.93")
 
     assert refused(rebuild) == (
-        409, f"Volume {shared} cannot be made anew: it is attached to other instances, too: {other}")
+        409, f"Volume {shared} cannot be reimaged: it is also attached to other instances: {other}")
     assert (admin.server(booted)["status"], cinder.count("os-reimage")) == ("ACTIVE", 0)
     have(cinder, shared, booted, other)
     detach(member, other, shared)

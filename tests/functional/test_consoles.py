@@ -262,7 +262,7 @@ def test_a_host_that_says_what_is_no_address_leads_nowhere(suite, member, server
     before = rows(suite)
     monkeypatch.setattr(suite.compute.machine.driver, "console_address",
                         lambda *_asked: ConsoleAddress(host=host, port=port))
-    assert refused(lambda: token(member, server)) == (503, "The answer to console cannot be read.")
+    assert refused(lambda: token(member, server)) == (503, "The reply to console cannot be decoded.")
     assert rows(suite) == before
 
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from nova import bus, context, exception
-from nova.bus.interface import ASKING
-from nova.bus.seals import Keys, use
+from nova.bus.interface import HOST_PARAMETER
+from nova.bus.message_signing import Keys, set_keys
 from nova.conf import CONF
 from nova.db import floating_ip_dns, models, versions
 from nova.objects.action import Failure
@@ -65,7 +65,7 @@ def said(name, host=SECOND, **chosen):
     args_type = METHODS[name][1].args_type
     filled = msgspec.convert(sample(args_type), args_type)
     values = {field: getattr(filled, field) for field in args_type.__struct_fields__}
-    return {**values, **({ASKING: host} if ASKING in values else {}), **chosen}
+    return {**values, **({HOST_PARAMETER: host} if HOST_PARAMETER in values else {}), **chosen}
 
 
 class Evil:
@@ -114,7 +114,7 @@ def evil(suite, admin, second, flavor, image_id):
 
 
 def refusals(caplog):
-    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("Refused: ")]
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("Refused a message: ")]
 
 
 def test_a_host_cannot_ask_what_the_control_plane_asks(evil, caplog):
@@ -133,7 +133,7 @@ def test_a_host_cannot_ask_what_the_control_plane_asks(evil, caplog):
 def test_a_host_cannot_speak_for_another(evil):
     before = evil.rows()
     for name in FOR_HOSTS:
-        if ASKING in METHODS[name][1].parameters:
+        if HOST_PARAMETER in METHODS[name][1].parameters:
             with pytest.raises(exception.CallerRefused, match=f"may not speak for host {CONF.host}"):
                 evil.call(name, host=CONF.host)
     assert evil.rows() == before
@@ -141,7 +141,7 @@ def test_a_host_cannot_speak_for_another(evil):
 
 def test_who_has_no_key_is_told_nothing(evil):
     for keys in (Keys(), Keys(b"guessed" * 8, SECOND), Keys(b"guessed" * 8)):
-        use(evil.transport, keys)
+        set_keys(evil.transport, keys)
         for name in ("servers.index", "guests.on_host", "fleet.page"):
             with pytest.raises(exception.CallerRefused):
                 evil.call(name)

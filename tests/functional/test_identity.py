@@ -58,7 +58,7 @@ def test_another_machine_under_a_known_name_does_not_start_and_touches_nothing(s
 
 
 def test_a_machine_that_was_renamed_does_not_start(suite, admin):
-    heartbeat = liveness.conductors(suite.transport)  # with the host's own key it could not say another name
+    heartbeat = liveness.heartbeat_client(suite.transport)  # with the host's own key it could not say another name
     machine = new_uuid()
     heartbeat.register(context.admin(), "old-name", "nova-compute", "compute", 1, machine)
     with pytest.raises(exception.HostIdentityMismatch, match="registered as nova-compute of host old-name"):

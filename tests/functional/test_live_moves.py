@@ -350,7 +350,7 @@ def test_a_host_that_cannot_remove_what_was_evacuated_stays_down_and_the_refusal
 
 def test_a_host_that_has_just_ended_is_refused_with_what_is_waited_for(pair, admin, evacuated, suite, monkeypatch):
     def gone(_ctx, _uuid):
-        raise exception.NobodyListens("Nobody listens there.")
+        raise exception.NoListeners("Nobody listens there.")
 
     monkeypatch.setattr(services, "_EVICTION_WAIT", 0.5)
     with monkeypatch.context() as ended:

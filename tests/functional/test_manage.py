@@ -25,7 +25,7 @@ def eventually(condition):
 
 @pytest.fixture
 def run(suite, capsys):
-    """Runs nova-manage and returns its exit code and what it printed."""
+    """Return a function that runs nova-manage and returns its exit code, output and errors."""
     def manage_nova(*arguments):
         capsys.readouterr()
         code = manage.main(list(arguments))
@@ -74,7 +74,7 @@ def test_a_network_with_ipv6_in_tunnels_is_made(run):
 
 def test_floating_addresses_are_made_listed_and_removed(run, admin):
     assert run("floating", "create", "--pool", "public", "--ip_range", "203.0.113.16/29") == (
-        0, "6 addresses are in pool public\n", "")
+        0, "Added 6 addresses to pool public\n", "")
     assert run("floating", "create", "--pool", "other", "--ip_range", "203.0.113.17/32")[0] == 127  # it is there
     for bad in ("203.0.113.17/29", "203.0.0.0/21", "127.0.0.0/30", "x"):
         code, _out, err = run("floating", "create", "--ip_range", bad)
@@ -210,13 +210,13 @@ def test_passwords_whose_key_is_lost_are_dropped(run, suite, admin, flavor, imag
     held = hold("spawn")
     uuid = admin.boot(flavor, image_id)
     held.wait_until_begun()
-    assert run("db", "forget_secrets")[:2] == (0, "Dropped the passwords of 1 servers\n")
+    assert run("db", "forget_secrets")[:2] == (0, "Deleted the passwords of 1 servers\n")
     held.let_go()
     admin.wait(uuid, "ACTIVE")
 
 
 def test_keys_of_volumes_are_renewed(run):
-    assert run("db", "renew_secrets")[:2] == (0, "Renewed the keys of the volumes of 0 servers\n")
+    assert run("db", "renew_secrets")[:2] == (0, "Re-encrypted the volume keys of 0 servers\n")
 
 
 @pytest.mark.parametrize(("arguments", "says"), [

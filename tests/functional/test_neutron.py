@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from nova.conf import CONF, register_asked_services
+from nova.conf import CONF, register_external_services
 from nova.db import servers
 from nova.metadata.openstack import network_data
 from nova.network.neutron import NeutronAllocator
@@ -21,7 +21,7 @@ from tests.functional.test_plugging import tell
 @pytest.fixture
 def neutron(suite):
     server = NeutronServer()
-    register_asked_services()
+    register_external_services()
     CONF.set_override("endpoint_override", server.url, group="neutron")
     core = suite.conductor.core
     before = core.allocator

@@ -61,7 +61,7 @@ class Room:
         self.libvirt.start()
         undo.callback(_forget_options)
         self._configure()
-        self.suite = allinone.AllInOne()
+        self.suite = allinone.Suite()
         undo.callback(self.suite.stop)
         self.suite.start()
         self.admin = Client(self.suite.url)

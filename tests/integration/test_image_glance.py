@@ -161,7 +161,7 @@ class Glance:
 def glance(monkeypatch):
     monkeypatch.setattr("nova.image.glance.time.sleep", lambda seconds: None)
     nova.conf.register()
-    nova.conf.register_asked_services()
+    nova.conf.register_external_services()
     made = Glance()
     CONF.set_override("endpoint_override", made.url + "/v2/", group="glance")
     yield made

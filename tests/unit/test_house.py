@@ -74,7 +74,7 @@ WALL_CLOCK = {
     "nova/objects/base.py": "defines utcnow",
     "nova/db/sql/clock.py": "the clock of a process that has not asked the database",
     "nova/bus/deadlines.py": "when a message was sent, for metrics",
-    "nova/bus/seals.py": "the age of a signed message between machines, whose clocks an operator keeps alike",
+    "nova/bus/message_signing.py": "the age of a signed message between machines, whose clocks an operator keeps alike",
     "nova/telemetry/metrics.py": "durations for histograms",
     "nova/telemetry/worker_stats.py": "when a worker reported, for the status page of the same machine",
     "nova/notifications/messages.py": "the timestamp of a notification",

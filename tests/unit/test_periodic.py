@@ -1,4 +1,4 @@
-"""Threads that do something again and again."""
+"""Periodic calls of a function."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import threading
 from nova.service.periodic import Periodic
 
 
-def test_what_wants_to_be_called_soon_is_and_then_not_before_its_time() -> None:
-    """With an interval of an hour the second call comes only since the first one asked for it, and no third does."""
+def test_a_function_that_returns_a_short_pause_is_called_early_once() -> None:
+    """With an interval of an hour only the first call requests a second one, so there is no third."""
     calls, second = [], threading.Event()
 
     def function() -> float | None:

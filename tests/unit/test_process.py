@@ -1,4 +1,4 @@
-"""Services give memory back, in a process of their own: what is asked of the C library cannot be undone."""
+"""Return of free memory to the system, in a separate process: settings of the C library cannot be undone."""
 
 import subprocess
 import sys
@@ -8,9 +8,9 @@ import gc, threading, time
 from nova.service import process
 from nova.telemetry import worker_stats
 
-process.settle()
-process._LOOK = 0.05
-process.watch()
+process.tune_runtime()
+process._CHECK_INTERVAL = 0.05
+process.start_memory_trimming()
 time.sleep(0.2)
 before = worker_stats.resident()
 
@@ -41,7 +41,7 @@ print(before, peak, worker_stats.resident(), while_busy)
 """
 
 
-def test_what_a_burst_took_is_given_back_when_there_is_nothing_to_do():
+def test_memory_of_a_burst_is_returned_when_the_process_is_idle():
     done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True, timeout=60)
     before, peak, after, while_busy = map(int, done.stdout.split())
     assert while_busy == 0

@@ -43,7 +43,7 @@ def slow():
 @pytest.fixture
 def client(slow, monkeypatch):
     nova.conf.register()
-    nova.conf.register_asked_services()
+    nova.conf.register_external_services()
     CONF.set_override("endpoint_override", slow[0], group="neutron")
     monkeypatch.setattr(service_clients, "_MAX_PENDING", 4)
     monkeypatch.setattr(service_clients, "_MAX_PENDING_SUSPECT", 1)

@@ -17,7 +17,7 @@ from nova.objects.action import Action
 from nova.objects.base import utcnow
 from nova.operations.base import context_of, journal
 from nova.telemetry import exporters, tracing
-from nova.telemetry.tracing_export import FromRequests, Told
+from nova.telemetry.tracing_export import LoggingExporter, RequestSampler
 
 ROOT = pathlib.Path(__file__).parents[2]
 SERVICES = ("api", "conductor", "scheduler", "compute", "metadata", "allinone")
@@ -27,7 +27,7 @@ THEIRS = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{}"
 def spans(ratio, act):
     """The names of the spans that ``act`` (given a tracer) makes, sampled at ``ratio``."""
     exporter = InMemorySpanExporter()
-    provider = TracerProvider(sampler=FromRequests(ratio))
+    provider = TracerProvider(sampler=RequestSampler(ratio))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     act(provider.get_tracer("test"))
     return [span.name for span in exporter.get_finished_spans()]
@@ -87,10 +87,10 @@ def test_a_collector_that_is_away_is_reported_once_and_so_is_its_return(caplog):
 
     ok, away = SpanExportResult.SUCCESS, SpanExportResult.FAILURE
     answers = [ok, away, away, away, ok, ok]
-    exporter = Told(Collector(), "http://collector")
+    exporter = LoggingExporter(Collector(), "http://collector")
     assert [exporter.export([]) for _answer in list(answers)] == [ok, away, away, away, ok, ok]
     assert [record.getMessage() for record in caplog.records] == [
-        "http://collector does not take spans; they are dropped", "http://collector takes spans again"]
+        "http://collector does not accept trace spans; they are dropped", "http://collector accepts trace spans again"]
 
 
 # --- off -----------------------------------------------------------------------------------------------------

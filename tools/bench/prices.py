@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova.api.http.server import Limits, Server
-from nova.bus import seals
+from nova.bus import message_signing
 from nova.conductor.vault import Vault
 from nova.db.sql import regexp
 from nova.service import rates
@@ -52,19 +52,20 @@ _Prices = list[tuple[str, Callable[[], Any], int]]
 
 
 def _messages(_folder: pathlib.Path) -> _Prices:
-    """A message to a host: its seal, and the look at it."""
-    master = seals.Keys(b"k" * 32)
+    """Measure the signature of a message to a host, and its verification."""
+    master = message_signing.Keys(b"k" * 32)
     host = master.of_host("host-1")
-    address = seals.Address("agent.run_steps", "host-1")
+    address = message_signing.Address("agent.run_steps", "host-1")
     wire: dict[str, Any] = {"request_id": "req-1", "user_id": "u" * 32, "project_id": "p" * 32, "roles": ["member"],
                             "is_admin": False, "sent_at": time.time(), "seconds": 60.0}
     prices: _Prices = []
     for name, size in (("300", 300), ("20000", 20_000)):
         payload = "x" * size
-        sealed = {**wire, seals.SEAL: master.seal(address, wire, payload)}
+        signed = {**wire, message_signing.FIELD: master.sign(address, wire, payload)}
         prices += [
-            (f"seal_{name}_us", lambda payload=payload: master.seal(address, wire, payload), 2000),
-            (f"check_{name}_us", lambda payload=payload, sealed=sealed: host.sender(address, sealed, payload), 2000)]
+            (f"seal_{name}_us", lambda payload=payload: master.sign(address, wire, payload), 2000),
+            (f"check_{name}_us", lambda payload=payload, signed=signed:
+             host.verified_sender(address, signed, payload), 2000)]
     return prices
 
 

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from nova.api.http import messages
 from nova.api.http.exchange import Exchange
-from nova.service.turns import Turns
+from nova.service.fair_pool import FairThreadPool
 
 LOG = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Server:
                  tenant_of: Callable[[str, str], str] = lambda network, address: network) -> None:
         self.application = application
         self.tenant_of = tenant_of
-        self.pool = Turns({_KIND: threads}, name="metadata")
+        self.pool = FairThreadPool({_KIND: threads}, name="metadata")
         self.loop = asyncio.new_event_loop()
         # The oldest first.
         self.connections: dict[Connection, None] = {}

@@ -1,4 +1,4 @@
-"""What a driver needs from a broker, and the errors that a broker raises."""
+"""The interface between a driver and a broker, and the errors that a broker raises."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Call:
 
 
 class Calls:
-    """All calls of a process. Thread-safe."""
+    """The open calls of a process. Thread-safe."""
 
     def __init__(self, broker: Broker, reply_queue: Queue) -> None:
         self._broker = broker

@@ -24,7 +24,7 @@ _BLOCKED = "The broker takes no messages at present (memory or disk alarm)."
 # Seconds between two checks of the connections that wait for use, and between two attempts to publish.
 _REST, _PAUSE = 15.0, 0.5
 # Connections that are kept however long nothing was published.
-_KEPT_OPEN = 2
+_MAX_IDLE = 2
 # Seconds that a request about a queue may take.
 _QUEUE_REQUEST = 5.0
 # Seconds that the broker has to confirm a message after it has blocked the connection: RabbitMQ takes one message from
@@ -268,7 +268,7 @@ class RabbitBroker:
                     continue
                 with self._changed:
                     old = publisher.connection.used_at < time.monotonic() - self._options.idle_seconds
-                    expired = old and self._count > _KEPT_OPEN
+                    expired = old and self._count > _MAX_IDLE
                     if not expired:
                         self._idle.insert(0, publisher)
                         self._changed.notify()

@@ -145,7 +145,7 @@ def _host_that_waits() -> str:
     if not isinstance(ctx, context.RequestContext):
         return ""
     # The wire fields stay in the context until the sender is verified.
-    return _UNVERIFIED if ctx.wire else ctx.asking_host
+    return _UNVERIFIED if ctx.wire else ctx.calling_host
 
 
 class Listener(oslo.BaseListener):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""nova-manage: what an operator does beside the API."""
+"""The command nova-manage, for administration that needs the database or files."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LOG = logging.getLogger(__name__)
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nova-manage", description="Manage a Nova deployment.")
     parser.add_argument("--config-file", action="append", metavar="FILE",
-                        help="a configuration file; may be given several times (default: those that NOVA_CONFIG names, "
-                             "else /etc/nova/nova.conf)")
-    parser.add_argument("--debug", action="store_true", help="log in detail")
+                        help="configuration file; may be repeated (default: the files in the environment variable "
+                             "NOVA_CONFIG, else /etc/nova/nova.conf)")
+    parser.add_argument("--debug", action="store_true", help="Log debug messages.")
     commands = parser.add_subparsers(dest="category", required=True, metavar="COMMAND")
     for module in (db, services, hosts, networks, floating, volumes, shares, images, scheduling, audit):
         module.add_commands(commands)
@@ -27,7 +27,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 1 something is wrong, 2 bad usage, 4 no database, 127 bad input, 255 unexpected."""
+    """Run a command. Return 0 for success, 1 for problems found, 4 for an unusable database, 127 for bad input.
+
+    Wrong usage ends with 2, an unexpected error with 255.
+    """
     arguments = _parser().parse_args(sys.argv[1:] if argv is None else argv)
     options = [f"--config-file={file}" for file in arguments.config_file or []]
     conf.load([*options, *(["--debug"] if arguments.debug else [])], command=True)

@@ -1,4 +1,4 @@
-"""nova-manage audit: do allocations, quotas, addresses, guests and rows agree?"""
+"""The command nova-manage audit, which checks the consistency of the database and of guests on hosts."""
 
 from __future__ import annotations
 
@@ -21,26 +21,27 @@ from nova.operations.power import OFF
 _PAGE = 1000
 
 
-# What schedulers have to hear of when it was repaired.
-_OF_HOSTS = frozenset({"claim", "usage", "node"})
+# Kinds of repairs after which schedulers must read the nodes again.
+_KINDS_OF_NODES = frozenset({"claim", "usage", "node"})
 
 
 def add_commands(commands: Any) -> None:
-    command = commands.add_parser("audit", help="find what does not agree; exit code 1 if anything was found")
-    command.add_argument("--repair", action="store_true", help="put right what can be put right")
+    command = commands.add_parser("audit", help="Find inconsistencies in the database and on hosts. Exit code 1 if "
+                                                 "there are any.")
+    command.add_argument("--repair", action="store_true", help="repair the inconsistencies that can be repaired")
     command.add_argument("--settle", type=float, default=2.0, metavar="SECONDS",
-                         help="guests and rows that do not agree twice this far apart are a finding")
+                         help="time between two comparisons of guests and servers; only lasting ones are reported")
     command.set_defaults(run=_audit)
 
 
 def _audit(arguments: argparse.Namespace) -> int:
     core = common.core()
-    found = False
+    inconsistent = False
     stale = False
     for finding in audit.audit(core.db, arguments.repair):
         print(finding)
-        found = True
-        stale = stale or (finding.repaired and finding.kind in _OF_HOSTS)
+        inconsistent = True
+        stale = stale or (finding.repaired and finding.kind in _KINDS_OF_NODES)
     if stale:
         core.fleet.reload()
     for finding in _lasting(core, arguments.settle):
@@ -48,21 +49,21 @@ def _audit(arguments: argparse.Namespace) -> int:
         if repair is not None:
             core.db.write(repair)
         print(dataclasses.replace(finding, repaired=repair is not None))
-        found = True
-    return 1 if found else 0
+        inconsistent = True
+    return 1 if inconsistent else 0
 
 
-def _lasting(core: Core, settle: float) -> list[Finding]:
-    """Where guests and rows do not agree: what an operation changes in between is no finding."""
+def _lasting(core: Core, interval: float) -> list[Finding]:
+    """Return differences between guests and servers that exist in two comparisons ``interval`` seconds apart."""
     first = {str(finding) for finding in _guests(core)}
     if not first:
         return []
-    time.sleep(settle)
+    time.sleep(interval)
     return [finding for finding in _guests(core) if str(finding) in first]
 
 
 def _guests(core: Core) -> Iterable[Finding]:
-    """Disagreements between the rows and the guests of all hosts that answer."""
+    """Yield differences between the servers in the database and the guests of all hosts that answer."""
     seen: dict[str, str] = {}
     for service in core.db.read(lambda connection: services.index(connection, binary=services.COMPUTE)):
         if not service.up:
@@ -71,7 +72,7 @@ def _guests(core: Core) -> Iterable[Finding]:
             running = {guest.uuid: guest.power_state for guest in core.compute_at(service.host).guests(
                 context.admin())}
         except exception.NovaException as error:
-            yield Finding("host", service.host, f"does not tell its guests: {error}")
+            yield Finding("host", service.host, f"does not report its guests: {error}")
             continue
         for uuid in running:
             if uuid in seen:
@@ -92,22 +93,22 @@ def _compare(core: Core, host: str, running: dict[str, int]) -> Iterable[Finding
     yield from _unexpected(core, host, sorted(running.keys() - expected.keys()))
     for uuid, instance in expected.items():
         if instance.host != host:
-            continue  # the other place of a server that was moved and may come back
+            continue  # the other host of a resized server
         if instance.task_state is None and instance.vm_state not in (states.ERROR, *OFF) and uuid not in running:
             yield Finding("guest", uuid, f"does not exist on {host}, though its server is {instance.vm_state}")
 
 
 def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding]:
-    """Guests that should not be there. Only of orphaned ones a row says that they may go."""
+    """Yield guests without a server on the host. Only guests with a row of evictions can be repaired (removed)."""
     for start in range(0, len(uuids), _PAGE):
         page = uuids[start:start + _PAGE]
-        found = {where.uuid: where for where in core.db.read(
+        known_hosts = {where.uuid: where for where in core.db.read(
             functools.partial(evictions.whereabouts, host=host, uuids=page))}
         for uuid in page:
-            where = found.get(uuid)
+            where = known_hosts.get(uuid)
             if where is None:
-                yield Finding("guest", uuid, f"runs on {host} and is unknown: [compute]unknown_guests of the host says "
-                                             "what is done with it")
+                yield Finding("guest", uuid, f"runs on {host} without a server: [compute]unknown_guests of the host "
+                                             "decides what happens to it")
             elif where.gone:
                 yield Finding("guest", uuid, f"runs on {host}, but may not stay",
                               repair=functools.partial(_reap, core=core, host=host, uuid=uuid))

@@ -1,4 +1,4 @@
-"""What the commands share: the database, a conductor's view of it, tables."""
+"""Shared code of the commands: access to the database as in a conductor, and tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nova.rpcapi import compute, scheduler
 
 
 def core() -> Core:
-    """A conductor's core in this process: the same code as the service's, and the schedulers are told.
+    """Return the core of a conductor for this process, which also sends changes to the schedulers.
 
     Raises DatabaseUnusable.
     """
@@ -28,7 +28,7 @@ def core() -> Core:
     transport = bus.connect(CONF)
     name = f"nova-manage@{CONF.host}:{new_uuid()[:8]}"
     db = open_database()
-    db.read(clock.ask)  # liveness is judged as conductors do
+    db.read(clock.ask)  # use the clock of the database, as conductors do
     scheduler_proxy = bus.client(transport, scheduler.Scheduler)
     publisher = FleetAnnouncer(scheduler_proxy, name)
     return Core(name=name, db=db, transport=transport, scheduler=scheduler_proxy,
@@ -38,14 +38,14 @@ def core() -> Core:
 Run = Callable[[argparse.Namespace], None]
 
 
-def add_list_show_delete(group: Any, thing: str, runs: tuple[Run, Run, Run], deletes: str) -> None:
-    """The three actions on what projects own: list [--project ID], show UUID, delete UUID (``deletes``: its help)."""
-    listing = group.add_parser("list", help=f"list the {thing}s")
-    listing.add_argument("--project", help="only those of this project")
-    show = group.add_parser("show", help=f"all that is known of a {thing}")
-    delete = group.add_parser("delete", help=deletes)
-    for one in (show, delete):
-        one.add_argument(thing, help="its uuid")
+def add_list_show_delete(group: Any, resource: str, runs: tuple[Run, Run, Run], delete_help: str) -> None:
+    """Add the actions list [--project ID], show UUID and delete UUID for a resource of projects."""
+    listing = group.add_parser("list", help=f"List {resource}s.")
+    listing.add_argument("--project", help="only of this project (its id)")
+    show = group.add_parser("show", help=f"Show details of a {resource}.")
+    delete = group.add_parser("delete", help=delete_help)
+    for parser in (show, delete):
+        parser.add_argument(resource, help=f"UUID of the {resource}")
     for parser, run in zip((listing, show, delete), runs, strict=True):
         parser.set_defaults(run=run)
 

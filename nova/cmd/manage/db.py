@@ -1,4 +1,4 @@
-"""nova-manage db: the schema, and what the tables keep."""
+"""The commands nova-manage db, for the database schema, old rows and encrypted secrets."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from nova.db.sql import readiness
 
 
 def add_commands(commands: Any) -> None:
-    command = commands.add_parser("db", help="the database: its schema, and what leaves it")
+    command = commands.add_parser("db", help="Manage the database.")
     group = command.add_subparsers(required=True, metavar="ACTION")
-    sync = group.add_parser("sync", help="bring the schema to the newest revision (or to VERSION)")
+    sync = group.add_parser("sync", help="Upgrade the schema to the newest revision, or to VERSION.")
     sync.add_argument("version", nargs="?")
     sync.set_defaults(run=_sync)
-    group.add_parser("version", help="print the revision of the schema").set_defaults(run=_version)
+    group.add_parser("version", help="Print the revision of the schema.").set_defaults(run=_version)
     purge.add_command(group)
-    group.add_parser("forget_secrets", help="drop the passwords of servers that are being built, when the file of "
-                     "[conductor]secret_key_file is lost").set_defaults(run=_forget_secrets)
-    group.add_parser("renew_secrets", help="encrypt the keys of volumes with the first key of "
-                     "[conductor]secret_key_file").set_defaults(run=_renew_secrets)
+    group.add_parser("forget_secrets", help="Delete the encrypted passwords of servers that are being built, after the "
+                     "file [conductor]secret_key_file was lost.").set_defaults(run=_forget_secrets)
+    group.add_parser("renew_secrets", help="Encrypt the keys of volumes again with the first key in "
+                     "[conductor]secret_key_file.").set_defaults(run=_renew_secrets)
 
 
 def _sync(arguments: argparse.Namespace) -> None:
@@ -40,7 +40,7 @@ def _version(_arguments: argparse.Namespace) -> None:
 def _forget_secrets(_arguments: argparse.Namespace) -> None:
     readiness.check(CONF.database.connection)
     with contextlib.closing(open_database()) as database:
-        print(f"Dropped the passwords of {database.write(passwords.forget)} servers")
+        print(f"Deleted the passwords of {database.write(passwords.forget)} servers")
 
 
 def _renew_secrets(_arguments: argparse.Namespace) -> None:
@@ -48,4 +48,4 @@ def _renew_secrets(_arguments: argparse.Namespace) -> None:
     with contextlib.closing(open_database()) as database:
         vault = Vault(CONF.conductor.secret_key_file)
         vault.check(database)
-        print(f"Renewed the keys of the volumes of {volume_keys.renew(database, vault)} servers")
+        print(f"Re-encrypted the volume keys of {volume_keys.renew(database, vault)} servers")

@@ -1,4 +1,4 @@
-"""nova-manage host drain, evacuate: a host is emptied. Conductors do it; the command says so, and watches."""
+"""The commands nova-manage host drain and evacuate, which start the emptying of a host by conductors and watch it."""
 
 from __future__ import annotations
 
@@ -21,42 +21,43 @@ from nova.objects import drain as drain_states
 from nova.objects.base import new_uuid
 from nova.objects.drain import Drain, DrainedServer
 
-# Seconds between two looks at how far it is.
-_LOOK = 1.0
+# Seconds between two reads of the progress.
+_POLL_INTERVAL = 1.0
 _PAGE = 500
-# Exit code: it goes on, and nobody watches any more.
-_UNDER_WAY = 3
+# Exit code if the drain continues in the background.
+_RUNNING = 3
 _STATES = (drain_states.MOVED, drain_states.GONE, drain_states.LEFT, drain_states.MOVING, drain_states.WAITING)
 
 
 def add_commands(group: Any) -> None:
-    drain = group.add_parser("drain", help="move all servers away from a host that is up; exit codes: 0 it is empty, "
-                                           "1 servers were left, 3 it goes on")
-    drain.add_argument("--cold", action="store_true", help="shut running guests down that cannot be migrated live, and "
-                                                           "move them (default: they are left)")
+    drain = group.add_parser("drain", help="Move all servers from a running host to other hosts. Exit codes: 0 the "
+                                           "host is empty, 1 some servers stayed, 3 the drain continues.")
+    drain.add_argument("--cold", action="store_true", help="shut down guests that cannot be live-migrated, and migrate "
+                                                           "them (default: they stay)")
     drain.set_defaults(run=_run, kind=drain_states.DRAIN)
-    evacuate = group.add_parser("evacuate", help="have the servers of a host that is down go on elsewhere; exit codes "
-                                                 "as for drain. Make sure that the host is off")
+    evacuate = group.add_parser("evacuate", help="Evacuate all servers from a failed host. Exit codes as for drain. "
+                                                 "Make sure that the host is powered off.")
     evacuate.set_defaults(run=_run, kind=drain_states.EVACUATE, cold=False)
     for command in (drain, evacuate):
         _add_options(command)
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("host", help="the [DEFAULT]host of its nova-compute")
+    command.add_argument("host", help="[DEFAULT]host of its nova-compute")
     command.add_argument("--parallel", type=_positive, default=2, metavar="N",
-                         help="so many servers move at the same time (default: 2)")
-    command.add_argument("--to", default="", metavar="HOST", help="move them there (default: the scheduler chooses)")
+                         help="number of servers that move at the same time (default: 2)")
+    command.add_argument("--to", default="", metavar="HOST", help="destination host (default: the scheduler selects)")
     command.add_argument("--patience", type=_seconds, default=600, metavar="SECONDS",
-                         help="wait so long for a server that something else is done with (default: 600)")
-    command.add_argument("--reason", metavar="TEXT", help="why the host is disabled")
-    command.add_argument("--timeout", type=_seconds, metavar="SECONDS", help="watch for so long; it goes on afterwards")
+                         help="time to wait for a server with another running operation (default: 600)")
+    command.add_argument("--reason", metavar="TEXT", help="disabled reason of the host")
+    command.add_argument("--timeout", type=_seconds, metavar="SECONDS",
+                         help="time to watch the drain, which continues afterwards")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     instead = command.add_mutually_exclusive_group()
     instead.add_argument("--dry-run", action="store_true",
-                         help="say what would be done with each server, and do nothing")
-    instead.add_argument("--status", action="store_true", help="say how far it is, and do nothing")
-    instead.add_argument("--stop", action="store_true", help="begin no more moves; those under way go on")
+                         help="only print the planned move of each server")
+    instead.add_argument("--status", action="store_true", help="only print the progress")
+    instead.add_argument("--stop", action="store_true", help="start no further moves; running moves continue")
 
 
 def _positive(text: str) -> int:
@@ -85,7 +86,7 @@ def _run(arguments: argparse.Namespace) -> int:
         if not arguments.status:
             _watch(core, arguments)
     except KeyboardInterrupt:
-        print("It goes on without this command: --status says how far it is, --stop ends it.", flush=True)
+        print("The drain continues: --status prints its progress, --stop ends it.", flush=True)
     return _report(core, arguments)
 
 
@@ -95,24 +96,24 @@ def _wanted(arguments: argparse.Namespace) -> Drain:
 
 
 def _watch(core: Core, arguments: argparse.Namespace) -> None:
-    """Print each server that is done with, until all are, or for --timeout seconds."""
-    told: set[str] = set()
+    """Print each finished server, until all are finished or --timeout has passed."""
+    reported: set[str] = set()
     until = time.monotonic() + (float("inf") if arguments.timeout is None else arguments.timeout)
     while True:
         drain, lines = core.db.read(functools.partial(drains.get, host=arguments.host))
         for line in lines:
-            if line.ended_at is not None and line.instance_uuid not in told:
-                told.add(line.instance_uuid)
+            if line.ended_at is not None and line.instance_uuid not in reported:
+                reported.add(line.instance_uuid)
                 if not arguments.json:
                     print(f"{line.instance_uuid} {line.state} {line.how} {line.destination} {line.reason}".rstrip(),
                           flush=True)
         if drain.state == drain_states.ENDED or time.monotonic() >= until:
             return
-        time.sleep(min(_LOOK, max(0.0, until - time.monotonic())))
+        time.sleep(min(_POLL_INTERVAL, max(0.0, until - time.monotonic())))
 
 
 def _report(core: Core, arguments: argparse.Namespace) -> int:
-    """A line for each server, and how many there are of each kind."""
+    """Print a row for each server and the number of servers in each state, and return the exit code."""
     drain, lines = core.db.read(functools.partial(drains.get, host=arguments.host))
     if arguments.json:
         print(msgspec.json.format(msgspec.json.encode({"drain": drain, "servers": lines}), indent=2).decode())
@@ -122,9 +123,9 @@ def _report(core: Core, arguments: argparse.Namespace) -> int:
                     (_row(line, names) for line in lines))
         counts = ", ".join(f"{count} {state}" for state in _STATES
                            if (count := sum(line.state == state for line in lines)))
-        print(f"{drain.kind} of {drain.host}: {drain.state}; {counts or 'there were no servers'}")
+        print(f"{drain.kind} of {drain.host}: {drain.state}; {counts or 'no servers'}")
     if drain.state != drain_states.ENDED:
-        return _UNDER_WAY
+        return _RUNNING
     return 1 if any(line.state == drain_states.LEFT for line in lines) else 0
 
 
@@ -141,7 +142,7 @@ def _dry_run(core: Core, arguments: argparse.Namespace) -> int:
     rows = list(_planned(core, wanted))
     common.show(("Server", "State", "How", "Reason"), rows)
     stay = sum(not how for _uuid, _state, how, _reason in rows)
-    print(f"{wanted.kind} of {wanted.host}: {len(rows) - stay} would leave it, {stay} would stay")
+    print(f"{wanted.kind} of {wanted.host}: {len(rows) - stay} would move, {stay} would stay")
     return 1 if stay else 0
 
 
@@ -150,10 +151,10 @@ def _planned(core: Core, wanted: Drain) -> Iterator[tuple[str, str, str, str]]:
     while True:
         page = core.db.read(functools.partial(drains.candidates, drain=wanted, limit=_PAGE, after=after))
         for server in page:
-            found = plan(wanted, server)
-            yield server.uuid, server.vm_state, found.how, found.reason
+            planned = plan(wanted, server)
+            yield server.uuid, server.vm_state, planned.how, planned.reason
         if len(page) < _PAGE:
             break
         after = page[-1].uuid
     for uuid, host in core.db.read(functools.partial(drains.moved_out, drain=wanted)):
-        yield uuid, "resized", "", f"it is on {host}, and its disks are here"
+        yield uuid, "resized", "", f"the server runs on {host}, and its old disks are on this host"

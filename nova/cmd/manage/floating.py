@@ -1,4 +1,4 @@
-"""nova-manage floating: pools of floating addresses."""
+"""The commands nova-manage floating, for pools of floating IP addresses."""
 
 from __future__ import annotations
 
@@ -10,31 +10,32 @@ from nova.db import floating_ips
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("floating", help="floating addresses").add_subparsers(required=True, metavar="ACTION")
-    create = group.add_parser("create", help="put the addresses of a network into a pool")
-    create.add_argument("--pool", default="nova", help="default: %(default)s")
-    create.add_argument("--ip_range", "--ip-range", required=True, help="an IPv4 network, e.g. 203.0.113.16/28; its "
-                        "first and last address are left out, unless it is a /31 or /32")
+    group = commands.add_parser("floating", help="Manage floating IP addresses.").add_subparsers(
+        required=True, metavar="ACTION")
+    create = group.add_parser("create", help="Add the addresses of a network to a pool.")
+    create.add_argument("--pool", default="nova", help="name of the pool (default: %(default)s)")
+    create.add_argument("--ip_range", "--ip-range", required=True, help="IPv4 network, such as 203.0.113.16/28; "
+                        "its first and last address are omitted, except for /31 and /32")
     create.set_defaults(run=_create)
-    group.add_parser("list", help="list the addresses").set_defaults(run=_list)
-    delete = group.add_parser("delete", help="take addresses that nobody has out of their pool")
-    delete.add_argument("--ip_range", "--ip-range", required=True, help="as it was put in, or a part of it")
+    group.add_parser("list", help="List floating IP addresses.").set_defaults(run=_list)
+    delete = group.add_parser("delete", help="Remove unallocated addresses from their pools.")
+    delete.add_argument("--ip_range", "--ip-range", required=True, help="the added network, or a part of it")
     delete.set_defaults(run=_delete)
 
 
 def _create(arguments: argparse.Namespace) -> None:
     made = common.core().db.write(
         lambda connection: floating_ips.create(connection, arguments.pool, arguments.ip_range))
-    print(f"{made} addresses are in pool {arguments.pool}")
+    print(f"Added {made} addresses to pool {arguments.pool}")
 
 
 def _list(_arguments: argparse.Namespace) -> None:
-    found = common.core().db.read(floating_ips.index)
+    addresses = common.core().db.read(floating_ips.index)
     common.show(("Address", "Pool", "Project", "Server", "Fixed address"), (
-        (each.address, each.pool, each.project_id or "(free)", each.instance_uuid, each.fixed_address)
-        for each in found))
+        (floating.address, floating.pool, floating.project_id or "(free)", floating.instance_uuid,
+         floating.fixed_address) for floating in addresses))
 
 
 def _delete(arguments: argparse.Namespace) -> None:
-    gone = common.core().db.write(lambda connection: floating_ips.delete(connection, arguments.ip_range))
-    print(f"{gone} addresses are in no pool any more")
+    removed = common.core().db.write(lambda connection: floating_ips.delete(connection, arguments.ip_range))
+    print(f"Removed {removed} addresses")

@@ -1,4 +1,4 @@
-"""nova-manage image: the directory image back end, and what hosts have cached since they were asked to."""
+"""The commands nova-manage image, for the directory back end of images and for image caches of hosts."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ from nova.objects.image import Image
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("image", help="images of the directory back end, and caches of hosts").add_subparsers(
+    group = commands.add_parser("image", help="Manage images and image caches.").add_subparsers(
         required=True, metavar="ACTION")
-    load = group.add_parser("import", help="add a file as an image")
+    load = group.add_parser("import", help="Create an image from a file.")
     load.add_argument("file")
     load.add_argument("--name", required=True)
-    load.add_argument("--id", help="default: a new uuid")
+    load.add_argument("--id", help="id of the image (default: a new UUID)")
     load.add_argument("--disk-format", default="qcow2",
                       choices=["qcow2", "raw", "iso", "ami", "aki", "ari", "vmdk", "vdi", "vhd", "vhdx"])
     load.add_argument("--container-format", default="bare")
-    load.add_argument("--min-disk", type=int, default=0, help="GiB")
-    load.add_argument("--min-ram", type=int, default=0, help="MiB")
-    load.add_argument("--private", metavar="PROJECT", help="only for this project; default: public")
+    load.add_argument("--min-disk", type=int, default=0, help="minimum disk in GiB")
+    load.add_argument("--min-ram", type=int, default=0, help="minimum memory in MiB")
+    load.add_argument("--private", metavar="PROJECT", help="visible to this project only (default: public)")
     load.add_argument("--property", action="append", default=[], metavar="NAME=VALUE")
     load.set_defaults(run=_import)
-    group.add_parser("list", help="list the images").set_defaults(run=_list)
-    status = group.add_parser("cache_status", help="what has become of images that the hosts of aggregates were asked "
-                                                   "to cache; exit codes: 0 all are there, 1 some are not, 3 not yet")
-    status.add_argument("--aggregate", metavar="NAME", help="of this aggregate (its name or id)")
-    status.add_argument("--json", action="store_true", help="print it as JSON")
+    group.add_parser("list", help="List images.").set_defaults(run=_list)
+    status = group.add_parser("cache_status", help="Show the images that hosts of aggregates were requested to cache. "
+                                                   "Exit codes: 0 all cached, 1 some failed, 3 in progress.")
+    status.add_argument("--aggregate", metavar="NAME", help="only of this aggregate (its name or id)")
+    status.add_argument("--json", action="store_true", help="print JSON")
     status.set_defaults(run=_cache_status)
 
 
 def _import(arguments: argparse.Namespace) -> None:
     if not os.path.isfile(arguments.file):
-        raise exception.InvalidInput(reason=f"there is no file {arguments.file}")
+        raise exception.InvalidInput(reason=f"{arguments.file} is not a file")
     added = DirectoryStore().add(arguments.file, Image(
         id=arguments.id or new_uuid(), name=arguments.name, disk_format=arguments.disk_format,
         container_format=arguments.container_format, min_disk=arguments.min_disk, min_ram=arguments.min_ram,
@@ -56,29 +56,30 @@ def _import(arguments: argparse.Namespace) -> None:
 
 def _list(_arguments: argparse.Namespace) -> None:
     common.show(("ID", "Name", "Format", "Size", "Visibility"), (
-        (found.id, found.name, found.disk_format, found.size, found.visibility)
-        for found in image.store().index(context.admin(), {})))
+        (listed.id, listed.name, listed.disk_format, listed.size, listed.visibility)
+        for listed in image.store().index(context.admin(), {})))
 
 
 def _cache_status(arguments: argparse.Namespace) -> int:
     db = common.core().db
-    known = db.read(aggregates.index)
-    chosen = None if arguments.aggregate is None else _chosen(known, arguments.aggregate).id
-    found = db.read(functools.partial(precaches.index, aggregate_id=chosen))
+    existing = db.read(aggregates.index)
+    aggregate_id = None if arguments.aggregate is None else _aggregate(existing, arguments.aggregate).id
+    requests = db.read(functools.partial(precaches.index, aggregate_id=aggregate_id))
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print(msgspec.json.format(msgspec.json.encode(requests), indent=2).decode())
     else:
-        names = {aggregate.id: aggregate.name for aggregate in known}
+        names = {aggregate.id: aggregate.name for aggregate in existing}
         common.show(("Aggregate", "Host", "Image", "State", "Message"), (
-            (names.get(each.aggregate_id), each.host, each.image_id, each.state, each.message) for each in found))
-    if any(each.state not in caches.ENDS for each in found):
+            (names.get(request.aggregate_id), request.host, request.image_id, request.state, request.message)
+            for request in requests))
+    if any(request.state not in caches.ENDS for request in requests):
         return 3
-    return 0 if all(each.state == caches.CACHED for each in found) else 1
+    return 0 if all(request.state == caches.CACHED for request in requests) else 1
 
 
-def _chosen(known: Sequence[Aggregate], name: str) -> Aggregate:
-    """Raises AggregateNotFound."""
-    for aggregate in known:
+def _aggregate(existing: Sequence[Aggregate], name: str) -> Aggregate:
+    """Return the aggregate with a name, id or UUID. Raises AggregateNotFound."""
+    for aggregate in existing:
         if name in (aggregate.name, str(aggregate.id), aggregate.uuid):
             return aggregate
     raise exception.AggregateNotFound(aggregate_id=name)

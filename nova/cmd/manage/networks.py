@@ -1,4 +1,4 @@
-"""nova-manage network: the embedded networks."""
+"""The commands nova-manage network, for embedded networks."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from nova.objects.network import DHCPV6, SLAAC, Network
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("network", help="embedded networks").add_subparsers(required=True, metavar="ACTION")
-    create = group.add_parser("create", help="make a network")
+    group = commands.add_parser("network", help="Manage embedded networks.").add_subparsers(
+        required=True, metavar="ACTION")
+    create = group.add_parser("create", help="Create a network.")
     create.add_argument("--name", required=True)
-    create.add_argument("--cidr", required=True, help="the IPv4 subnet, e.g. 10.11.0.0/24")
-    create.add_argument("--gateway", default="", help="default: the first address")
-    create.add_argument("--dns", action="append", default=[], help="a name server; may be given several times")
-    create.add_argument("--dhcp-start", help="the first address that is given out")
-    create.add_argument("--cidr-v6", help="an IPv6 subnet beside it, e.g. fd00:11::/64")
-    create.add_argument("--gateway-v6", help="default: the first address")
+    create.add_argument("--cidr", required=True, help="IPv4 subnet, such as 10.11.0.0/24")
+    create.add_argument("--gateway", default="", help="gateway address (default: the first address)")
+    create.add_argument("--dns", action="append", default=[], help="name server; may be repeated")
+    create.add_argument("--dhcp-start", help="first address for servers")
+    create.add_argument("--cidr-v6", help="additional IPv6 subnet, such as fd00:11::/64")
+    create.add_argument("--gateway-v6", help="gateway address (default: the first address)")
     create.add_argument("--ipv6-mode", choices=(SLAAC, DHCPV6), default=SLAAC,
-                        help="how guests get their IPv6 address; default: %(default)s")
-    create.add_argument("--mtu", type=int, help="default: 1500, and 1450 with --vni")
-    create.add_argument("--vlan", type=int, help="the VLAN on --bridge-interface that carries the network")
-    create.add_argument("--bridge-interface", help="the interface that connects the hosts")
-    create.add_argument("--vni", type=int, help="connect the hosts by VXLAN with this number; 0: one that is free")
-    create.add_argument("--project", help="the project that owns it; default: shared by all")
-    create.add_argument("--if-missing", action="store_true", help="fine if a network of this name exists")
+                        help="address assignment of IPv6 (default: %(default)s)")
+    create.add_argument("--mtu", type=int, help="MTU (default: 1500, with --vni 1450)")
+    create.add_argument("--vlan", type=int, help="VLAN of the network on --bridge-interface")
+    create.add_argument("--bridge-interface", help="network interface that connects the hosts")
+    create.add_argument("--vni", type=int, help="VXLAN network identifier to connect the hosts; 0: a free one")
+    create.add_argument("--project", help="id of the owning project (default: shared by all projects)")
+    create.add_argument("--if-missing", action="store_true", help="succeed if a network with this name exists")
     create.set_defaults(run=_create)
-    group.add_parser("list", help="list the networks").set_defaults(run=_list)
-    delete = group.add_parser("delete", help="delete a network without servers")
-    delete.add_argument("network", help="its name or uuid")
+    group.add_parser("list", help="List networks.").set_defaults(run=_list)
+    delete = group.add_parser("delete", help="Delete a network without servers.")
+    delete.add_argument("network", help="name or UUID of the network")
     delete.set_defaults(run=_delete)
 
 
@@ -52,10 +53,10 @@ def _create(arguments: argparse.Namespace) -> None:
 
 
 def _list(_arguments: argparse.Namespace) -> None:
-    found = Networks(common.core()).index(context.admin(), None)
+    networks = Networks(common.core()).index(context.admin(), None)
     common.show(("UUID", "Name", "CIDR", "Gateway", "IPv6 CIDR", "Bridge", "VLAN", "VNI", "Project"), (
         (network.uuid, network.label, network.cidr, network.gateway, network.cidr_v6, network.bridge, network.vlan,
-         network.vni, network.project_id or "(shared)") for network in found))
+         network.vni, network.project_id or "(shared)") for network in networks))
 
 
 def _delete(arguments: argparse.Namespace) -> None:

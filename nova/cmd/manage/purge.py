@@ -1,4 +1,4 @@
-"""nova-manage db purge: deleted servers and old history leave the database."""
+"""The command nova-manage db purge, which removes deleted servers and old history from the database."""
 
 from __future__ import annotations
 
@@ -16,90 +16,89 @@ from nova.conf import CONF
 from nova.db import purge
 from nova.db.sql import clock, readiness
 
-# Seconds after which what was deleted may go: by then no message that names it is under way.
-_LEAST = 3600
-# For more a date is the better answer: each action that may go is compared with so many.
-_MOST_KEPT = 1000
-# Seconds between two lines about progress.
-_EVERY = 5.0
-# What there is nothing of: as elsewhere.
+# Minimum age in seconds of removed rows: messages that refer to them have expired by then.
+_MIN_AGE = 3600
+# Maximum of --history-keep, since each action is compared with that many others.
+_MAX_HISTORY_KEEP = 1000
+# Seconds between two progress messages.
+_PROGRESS_INTERVAL = 5.0
+# Exit code if no rows were removed.
 _NOTHING = 3
 
 
 def add_command(group: Any) -> None:
     command = group.add_parser(
-        "purge", help="remove deleted servers, with all that hangs on them; exit code 3 if there was nothing")
-    command.add_argument("--older-than", type=int, default=_LEAST, metavar="SECONDS",
-                         help=f"only servers that were deleted so long ago (default and least: {_LEAST})")
+        "purge", help="Remove deleted servers and their rows from the database. Exit code 3 if there are none.")
+    command.add_argument("--older-than", type=int, default=_MIN_AGE, metavar="SECONDS",
+                         help=f"only servers that were deleted this long ago (default and minimum: {_MIN_AGE})")
     command.add_argument("--history-older-than", type=int, metavar="SECONDS",
-                         help="also actions and migrations of living servers that ended so long ago (least: "
-                              f"{_LEAST}): os-instance-actions and os-migrations do not show them any more")
+                         help="also actions and migrations of existing servers that ended this long ago (minimum: "
+                              f"{_MIN_AGE}); os-instance-actions and os-migrations no longer show them")
     command.add_argument("--history-keep", type=int, default=0, metavar="ACTIONS",
-                         help="the newest so many actions of each living server stay, however old they are "
-                              "(default: 0)")
+                         help="keep this number of newest actions of each existing server (default: 0)")
     command.add_argument("--archive", metavar="FILE",
-                         help="append what is removed to this file, a line of JSON per row, before it is gone")
+                         help="append each removed row to this file as a line of JSON")
     command.add_argument("--page", type=int, default=purge.PAGE, metavar="ROWS",
-                         help=f"how many go in one transaction (default: {purge.PAGE})")
+                         help=f"number of rows per transaction (default: {purge.PAGE})")
     command.add_argument("--compact", action="store_true",
-                         help="then give the room back to the file system; what uses a table waits for as long as it "
-                              "takes to copy what is left of it")
-    command.add_argument("--dry-run", action="store_true", help="only count what would go")
+                         help="then return the disk space to the file system; each table is locked while its "
+                              "remaining rows are copied")
+    command.add_argument("--dry-run", action="store_true", help="only count the rows")
     command.set_defaults(run=_purge)
 
 
 def _purge(arguments: argparse.Namespace) -> int:
-    _what(arguments)  # wrong options are refused before anything is connected to
+    _selection(arguments)  # refuse wrong options before connecting
     if arguments.page < 1:
         raise exception.InvalidInput(reason="--page must be at least 1")
     readiness.check(CONF.database.connection)
     with contextlib.closing(open_database()) as db, contextlib.ExitStack() as stack:
         db.read(clock.ask)
-        what = _what(arguments)
-        expected = purge.count(db, what)
+        selected = _selection(arguments)
+        expected = purge.count(db, selected)
         if arguments.dry_run:
-            common.show(("Would go", "Rows"), expected.items())
+            common.show(("Kind", "Rows"), expected.items())
             return 0 if expected.total() else _NOTHING
         archive = stack.enter_context(_open(arguments.archive)) if arguments.archive else None
         removed = purge.Removed()
-        told = time.monotonic()
-        for page in purge.purge(db, what, archive, arguments.page):
+        reported = time.monotonic()
+        for page in purge.purge(db, selected, archive, arguments.page):
             removed += page
-            if time.monotonic() - told > _EVERY:
-                told = time.monotonic()
-                print(f"{_sum(removed)} removed; there were " + ", ".join(
+            if time.monotonic() - reported > _PROGRESS_INTERVAL:
+                reported = time.monotonic()
+                print(f"{_sum(removed)} removed so far, of " + ", ".join(
                     f"{number} {kind}" for kind, number in expected.items()), flush=True)
         print(f"{_sum(removed)} removed")
         if arguments.compact:
             purge.compact(db)
-            print("The room they had is given back")
+            print("Returned the disk space to the file system")
     return 0 if removed.total() else _NOTHING
 
 
-def _what(arguments: argparse.Namespace) -> purge.What:
-    """Return what the options select, by the database's clock if it has been asked. Raises InvalidInput."""
+def _selection(arguments: argparse.Namespace) -> purge.What:
+    """Return the rows that the options select, by the clock of the database if it was read. Raises InvalidInput."""
     return purge.What(_before("--older-than", arguments.older_than),
                       None if arguments.history_older_than is None
-                      else _before("--history-older-than", arguments.history_older_than), _kept(arguments))
+                      else _before("--history-older-than", arguments.history_older_than), _history_keep(arguments))
 
 
 def _before(option: str, seconds: int) -> datetime.datetime:
-    if not _LEAST <= seconds <= 100 * 366 * 86400:
-        raise exception.InvalidInput(reason=f"{option} must be at least {_LEAST} seconds, and at most a century")
+    if not _MIN_AGE <= seconds <= 100 * 366 * 86400:
+        raise exception.InvalidInput(reason=f"{option} must be from {_MIN_AGE} seconds to a century")
     return clock.after(-seconds)
 
 
-def _kept(arguments: argparse.Namespace) -> int:
+def _history_keep(arguments: argparse.Namespace) -> int:
     keep: int = arguments.history_keep
-    if not 0 <= keep <= _MOST_KEPT:
-        raise exception.InvalidInput(reason=f"--history-keep must be from 0 to {_MOST_KEPT}")
+    if not 0 <= keep <= _MAX_HISTORY_KEEP:
+        raise exception.InvalidInput(reason=f"--history-keep must be from 0 to {_MAX_HISTORY_KEEP}")
     if keep and arguments.history_older_than is None:
-        raise exception.InvalidInput(reason="--history-keep needs --history-older-than: without it all history stays")
+        raise exception.InvalidInput(reason="--history-keep needs --history-older-than; otherwise all history is kept")
     return keep
 
 
 def _open(path: str) -> IO[bytes]:
-    """The archive, which its owner alone may read. Raises InvalidInput."""
+    """Open the archive, with mode 0600 if it is new. Raises InvalidInput."""
     try:
         return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""nova-manage schedule: why a host was, or was not, chosen."""
+"""The command nova-manage schedule explain, which shows the result of each host for a request."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from nova.objects.scheduling import RequestSpec
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("schedule", help="scheduling").add_subparsers(required=True, metavar="ACTION")
-    explain = group.add_parser("explain", help="per host: what refuses a server of this flavor, or its weight")
-    explain.add_argument("--flavor", required=True, help="the flavor's id")
-    explain.add_argument("--project", default="")
-    explain.add_argument("--zone")
+    group = commands.add_parser("schedule", help="Analyze scheduling.").add_subparsers(
+        required=True, metavar="ACTION")
+    explain = group.add_parser("explain", help="Show for each host the filter that rejects a server, or its weight.")
+    explain.add_argument("--flavor", required=True, help="id of the flavor")
+    explain.add_argument("--project", default="", help="id of the project")
+    explain.add_argument("--zone", help="availability zone")
     explain.add_argument("--image-property", action="append", default=[], metavar="NAME=VALUE")
     explain.add_argument("--hint", action="append", default=[], metavar="NAME=VALUE")
     explain.set_defaults(run=_explain)

@@ -1,4 +1,4 @@
-"""nova-manage service: the services that registered."""
+"""The commands nova-manage service, for registered services."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from nova.objects.service import Service
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("service", help="services").add_subparsers(required=True, metavar="ACTION")
-    listing = group.add_parser("list", help="list the services and what their worker processes do")
-    listing.add_argument("--json", action="store_true", help="print them as JSON")
+    group = commands.add_parser("service", help="Manage services.").add_subparsers(required=True, metavar="ACTION")
+    listing = group.add_parser("list", help="List services with the load of their worker processes.")
+    listing.add_argument("--json", action="store_true", help="print JSON")
     listing.set_defaults(run=_list)
-    delete = group.add_parser("delete", help="delete a service that is gone (and its nodes)")
-    delete.add_argument("uuid")
+    delete = group.add_parser("delete", help="Delete a service that no longer exists, with its nodes.")
+    delete.add_argument("uuid", help="UUID of the service")
     delete.set_defaults(run=_delete)
 
 
 def _list(arguments: argparse.Namespace) -> None:
-    found = common.core().db.read(lambda connection: services.index(connection, hidden=True))
+    rows = common.core().db.read(lambda connection: services.index(connection, hidden=True))
     if arguments.json:
-        print(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
+        print(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
         return
     common.show(("UUID", "Binary", "Host", "Zone", "Status", "State", "Last seen", "Worker", "Per s", "Busy", "Waiting",
-                 "CPU %", "RSS MB"), (row for service in found for row in _rows(service)))
+                 "CPU %", "RSS MB"), (row for service in rows for row in _rows(service)))
 
 
 def _rows(service: Service) -> Iterator[Sequence[Any]]:
-    """A line for each worker process; those of a service that is down no longer count."""
-    known = (service.uuid, service.binary, service.host, service.availability_zone,
+    """Yield a row for each worker process, or a single row for a service that is down."""
+    columns = (service.uuid, service.binary, service.host, service.availability_zone,
              "disabled" if service.disabled else "enabled", "up" if service.up else "down",
              service.last_seen_up.strftime("%Y-%m-%d %H:%M:%S") if service.last_seen_up else None)
     loads = service.load if service.up and service.load else []
     for load in loads:
-        yield (*known, load.worker, load.per_second, load.busy, load.waiting, load.cpu_percent, load.rss_mb)
+        yield (*columns, load.worker, load.per_second, load.busy, load.waiting, load.cpu_percent, load.rss_mb)
     if not loads:
-        yield (*known, None, None, None, None, None, None)
+        yield (*columns, None, None, None, None, None, None)
 
 
 def _delete(arguments: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""nova-manage share: the embedded shares."""
+"""The commands nova-manage share, for embedded shares."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from nova.objects.share import Share
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("share", help="embedded shares").add_subparsers(required=True, metavar="ACTION")
-    create = group.add_parser("create", help="make a share: a directory that servers of a project may have")
-    create.add_argument("--project", required=True, help="the id of the project that owns it")
+    group = commands.add_parser("share", help="Manage embedded shares.").add_subparsers(required=True, metavar="ACTION")
+    create = group.add_parser("create", help="Create a share, a directory for servers of a project.")
+    create.add_argument("--project", required=True, help="id of the owning project")
     create.add_argument("--name", default="")
     create.set_defaults(run=_create)
     common.add_list_show_delete(group, "share", (_list, _show, _delete),
-                                "forget a share that no server has; its directory stays")
+                                "Delete an unused share from the database; its directory stays.")
 
 
 def _create(arguments: argparse.Namespace) -> None:
@@ -42,4 +42,4 @@ def _show(arguments: argparse.Namespace) -> None:
 
 def _delete(arguments: argparse.Namespace) -> None:
     deleted = Shares(common.core()).delete(context.admin(), arguments.share)
-    print(f"The directory {deleted.uuid} stays in [share]pool of {deleted.host or 'the hosts that had it'}.")
+    print(f"The directory {deleted.uuid} stays in [share]pool of {deleted.host or 'the hosts that used it'}.")

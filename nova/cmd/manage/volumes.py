@@ -1,4 +1,4 @@
-"""nova-manage volume: the embedded volumes."""
+"""The commands nova-manage volume, for embedded volumes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ _GIB = 1 << 30
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("volume", help="embedded volumes").add_subparsers(required=True, metavar="ACTION")
-    create = group.add_parser("create", help="make a volume")
-    create.add_argument("--project", required=True, help="the id of the project that owns it")
-    create.add_argument("--size", type=int, help="GiB; default: as large as --image needs")
+    group = commands.add_parser("volume", help="Manage embedded volumes.").add_subparsers(
+        required=True, metavar="ACTION")
+    create = group.add_parser("create", help="Create a volume.")
+    create.add_argument("--project", required=True, help="id of the owning project")
+    create.add_argument("--size", type=int, help="size in GiB (default: the size that --image needs)")
     create.add_argument("--name", default="")
     create.add_argument("--description", default="")
-    create.add_argument("--image", help="the id of the image that it is made from: servers can boot from it then")
+    create.add_argument("--image", help="id of an image to copy to the volume, which becomes bootable")
     create.add_argument("--availability-zone")
     create.set_defaults(run=_create)
     common.add_list_show_delete(group, "volume", (_list, _show, _delete),
-                                "delete a volume that no server has")
+                                "Delete a volume that no server uses.")
 
 
 def _create(arguments: argparse.Namespace) -> None:

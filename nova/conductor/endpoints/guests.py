@@ -21,7 +21,7 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.guest import PASSWORD_MAX, GuestStatus, Resumed, Whereabouts, password_items, password_of
 from nova.objects.image_cache import ENDS, CacheResult
-from nova.objects.instance import Instance, without_seals
+from nova.objects.instance import Instance, without_secrets
 from nova.objects.node import ComputeNode
 from nova.objects.volume import VolumeCounters
 from nova.operations.power import ResumeOnBoot, SyncPower, differs
@@ -53,15 +53,15 @@ class Guests:
     def on_host(self, ctx: context.RequestContext, host: str, limit: int = 1000,
                 marker: str | None = None) -> list[Instance]:
         found = self.core.db.read(lambda connection: servers.on_host(connection, host, limit, marker))
-        return [without_seals(instance) for instance in found]
+        return [without_secrets(instance) for instance in found]
 
     def described(self, ctx: context.RequestContext, uuids: list[str]) -> list[Instance]:
-        found = self.core.db.read(lambda connection: servers.get_many(connection, uuids, ctx.asking_host))
-        return [without_seals(instance) for instance in found]
+        found = self.core.db.read(lambda connection: servers.get_many(connection, uuids, ctx.calling_host))
+        return [without_secrets(instance) for instance in found]
 
     def report_nodes(self, ctx: context.RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
                      upto: str | None = None) -> list[ComputeNode]:
-        return announcer.report_nodes(self.core, host, nodes, after, upto, trusted=not ctx.asking_host)
+        return announcer.report_nodes(self.core, host, nodes, after, upto, trusted=not ctx.calling_host)
 
     def power_states(self, ctx: context.RequestContext, host: str, guests: list[GuestStatus]) -> None:
         reported = {guest.uuid: guest.power_state for guest in guests if guest.power_state in states.POWER_STATES}
@@ -173,17 +173,17 @@ class Guests:
             if uuid is None:
                 raise exception.InstanceNotFound(instance_id=address)
             try:
-                return servers.check_place(connection, servers.get(connection, uuid), ctx.asking_host)
+                return servers.check_place(connection, servers.get(connection, uuid), ctx.calling_host)
             except exception.InstanceNotFound:
                 raise exception.InstanceNotFound(instance_id=address) from None
 
-        return without_seals(self.core.db.read(look))
+        return without_secrets(self.core.db.read(look))
 
     def set_password(self, ctx: context.RequestContext, uuid: str, items: dict[str, str]) -> None:
         wanted = password_items(password_of(items)[:PASSWORD_MAX])
 
         def write(connection: sa.Connection) -> None:
-            instance = servers.check_place(connection, servers.lock(connection, uuid), ctx.asking_host)
+            instance = servers.check_place(connection, servers.lock(connection, uuid), ctx.calling_host)
             if password_of(instance.system_metadata):
                 raise exception.Conflict("The password is set already.")
             servers.update(connection, uuid, {"system_metadata": {**instance.system_metadata, **wanted}})

@@ -32,7 +32,7 @@ class Heartbeat:
                  identity: str | None = None, connector: dict[str, Any] | None = None,
                  belongs_to: str | None = None, returning: bool = False) -> Service:
         _check_binary(ctx, binary)
-        if ctx.asking_host and topic != COMPUTE:
+        if ctx.calling_host and topic != COMPUTE:
             raise exception.CallerRefused(f"Host {host} may not be asked at {topic}.")
         check_connector(connector)
         service = write(self.core, ctx, services.register, telling.service_registered,
@@ -58,8 +58,8 @@ class Heartbeat:
 
     def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
         _check_binary(ctx, binary)
-        if ctx.asking_host and set(running) != {ctx.asking_host}:
-            raise exception.CallerRefused(f"Host {ctx.asking_host} may not speak for other hosts.")
+        if ctx.calling_host and set(running) != {ctx.calling_host}:
+            raise exception.CallerRefused(f"Host {ctx.calling_host} may not speak for other hosts.")
         owners = {action: owner_of(host, binary) for host, held in running.items() for action in held}
 
         def transaction(connection: Any) -> tuple[list[Service], list[str]]:
@@ -79,5 +79,5 @@ class Heartbeat:
 
 def _check_binary(ctx: RequestContext, binary: str) -> None:
     """A host has a compute, and no service of the control plane. Raises CallerRefused."""
-    if ctx.asking_host and binary != services.COMPUTE:
-        raise exception.CallerRefused(f"Host {ctx.asking_host} may not pass itself off as {binary}.")
+    if ctx.calling_host and binary != services.COMPUTE:
+        raise exception.CallerRefused(f"Host {ctx.calling_host} may not pass itself off as {binary}.")

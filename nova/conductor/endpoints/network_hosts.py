@@ -22,7 +22,7 @@ class NetworkHosts(Endpoint):
 
     def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
         return self.core.db.read(
-            lambda connection: security_filters.newer(connection, known, ctx.asking_host, grouped))
+            lambda connection: security_filters.newer(connection, known, ctx.calling_host, grouped))
 
     def names(self, ctx: RequestContext, host: str, known: dict[str, int]) -> list[ServedDomain]:
         return self.core.db.read(lambda connection: served_names.newer(connection, host, known))
@@ -39,7 +39,7 @@ class NetworkHosts(Endpoint):
             if not changed:
                 return networks, network_hosts.newer(connection, networks)
             # Who is not there learns nothing of a network, and is no peer of those who are.
-            strange = network_hosts.strangers(connection, host, changed & set(networks)) if ctx.asking_host else set()
+            strange = network_hosts.strangers(connection, host, changed & set(networks)) if ctx.calling_host else set()
             return {network: known for network, known in networks.items() if network not in strange}, None
 
         mine, answer = self.core.db.read(look)

@@ -19,7 +19,7 @@ from nova.db import actions, quotas, security_filters, security_groups, server_s
 from nova.notifications.messages import NOTIFIED_COLUMNS, NotificationBuilder, ServerEvent, publisher
 from nova.objects import states
 from nova.objects.action import Accepted, Action, Failure
-from nova.objects.instance import Instance, without_seals
+from nova.objects.instance import Instance, without_secrets
 from nova.objects.network import VIF
 from nova.objects.server_request import ServerCreate, ServerCreated, ServerPage, ServerQuery
 from nova.operations.base import journal
@@ -40,7 +40,7 @@ _MAX_TAGS = 50
 
 def _packed(found: server_search.Found) -> list[Instance]:
     """Return the servers encoded, so that those of a long page are not all in memory at once."""
-    return [bus.packed(without_seals(instance)) for instance in found.servers]
+    return [bus.packed(without_secrets(instance)) for instance in found.servers]
 
 
 class Servers:
@@ -53,8 +53,8 @@ class Servers:
     def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None,
             deleted: bool = False) -> Instance:
         found = self.core.db.read(lambda connection: servers.check_place(
-            connection, servers.get(connection, uuid, project_id, deleted), ctx.asking_host))
-        return without_seals(found)
+            connection, servers.get(connection, uuid, project_id, deleted), ctx.calling_host))
+        return without_secrets(found)
 
     def create(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
         return create.create(self.engine, ctx, request)

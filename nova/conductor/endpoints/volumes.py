@@ -75,8 +75,8 @@ class Volumes:
 
     def removed(self, ctx: context.RequestContext, removals: list[VolumeRemoval]) -> None:
         # What is shared anybody may have removed.
-        if ctx.asking_host and any(removal.host not in ("", ctx.asking_host) for removal in removals):
-            raise exception.CallerRefused(f"Host {ctx.asking_host} may not speak for other hosts.")
+        if ctx.calling_host and any(removal.host not in ("", ctx.calling_host) for removal in removals):
+            raise exception.CallerRefused(f"Host {ctx.calling_host} may not speak for other hosts.")
 
         def transaction(connection: sa.Connection) -> None:
             for removal in removals:

@@ -42,7 +42,7 @@ from nova.notifications.messages import NOTIFIED_COLUMNS, NotificationBuilder, p
 from nova.notifications.requests import SchedulerQuery
 from nova.objects.action import Failure
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
-from nova.objects.instance import Fault, Instance, without_seals
+from nova.objects.instance import Fault, Instance, without_secrets
 from nova.objects.migration import Migration
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.objects.volume import VolumeRemoval
@@ -234,10 +234,10 @@ class ConductorControl:
         self.effects.append(lambda connection: evictions.remove(connection, host, [uuid]))
 
     def quiesce(self, host: str) -> None:
-        self.core.compute_at(host).quiesce(self.ctx, without_seals(self.instance))
+        self.core.compute_at(host).quiesce(self.ctx, without_secrets(self.instance))
 
     def unquiesce(self, host: str) -> None:
-        self.core.compute_at(host).unquiesce(self.ctx, without_seals(self.instance))
+        self.core.compute_at(host).unquiesce(self.ctx, without_secrets(self.instance))
 
     def zone_of(self, host: str) -> str:
         zones = self.core.db.read(lambda connection: aggregates.host_zones(aggregates.of_host(connection, host)))

@@ -29,8 +29,8 @@ from nova.conf import CONF
 from nova.db import actions, servers
 from nova.db.sql import clock
 from nova.objects.action import Action
-from nova.objects.instance import Instance, without_seals
-from nova.objects.volume import journal_without_seals
+from nova.objects.instance import Instance, without_secrets
+from nova.objects.volume import journal_without_secrets
 from nova.operations import REGISTRY
 from nova.operations.base import Journal, Owed, Step, context_of, journal
 from nova.telemetry import tracing
@@ -53,8 +53,8 @@ def owed_by(run: Run) -> Owed | None:
 def owed_for(run: Run, step: Step) -> Owed:
     """What this step of the run has made outside, or may make there. Nobody needs a key to take it back."""
     return Owed(operation=run.operation.name, step=step.name,
-                data=journal_without_seals(msgspec.to_builtins(run.operation.data)),
-                block_devices=without_seals(run.instance).block_devices, network_info=run.instance.network_info)
+                data=journal_without_secrets(msgspec.to_builtins(run.operation.data)),
+                block_devices=without_secrets(run.instance).block_devices, network_info=run.instance.network_info)
 
 
 class Debts:

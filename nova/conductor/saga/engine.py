@@ -36,7 +36,7 @@ from nova.objects.base import new_uuid
 from nova.objects.instance import Instance
 from nova.objects.order import StepOrder, StepReport
 from nova.operations.base import OUTSIDE, Journal, Operation, Step, context_of
-from nova.service.turns import Turns
+from nova.service.fair_pool import FairThreadPool
 from nova.telemetry import tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
@@ -55,11 +55,11 @@ KINDS = ("database", "scheduler", *OUTSIDE, _BACKGROUND)
 class Engine:
     """One per conductor process."""
 
-    def __init__(self, core: Core, pool: Turns | None = None) -> None:
+    def __init__(self, core: Core, pool: FairThreadPool | None = None) -> None:
         self.core = core
         self._leases = InFlightLeases()
         # What waits for somebody else has threads of its own: a dead scheduler holds up nothing else.
-        self._pool = pool or Turns({**dict.fromkeys(KINDS, CONF.conductor.outside_threads),
+        self._pool = pool or FairThreadPool({**dict.fromkeys(KINDS, CONF.conductor.outside_threads),
                                     "database": CONF.conductor.threads, "scheduler": SCHEDULER_THREADS}, name="steps")
         debts = Debts(core, self.in_background)
         self.walk = Walk(core, self.submit, debts)
@@ -214,7 +214,7 @@ class Engine:
         def load(connection: sa.Connection) -> Run:
             action = current(actions.get(connection, report.action_uuid), report.action_uuid, report.step,
                              report.attempt)
-            host = ctx.asking_host or report.host
+            host = ctx.calling_host or report.host
             if host and action.owner != owner_of(host):
                 LOG.warning("[instance: %s] Host %s reports %s, which is not its: refused", action.instance_uuid, host,
                             action.action)
@@ -246,4 +246,4 @@ class Engine:
 
 def _asked_by(ctx: context.RequestContext, run: Run) -> context.RequestContext:
     """The context to go on with: what a host says of the user is not taken from it."""
-    return context_of(run.action) if ctx.asking_host else ctx
+    return context_of(run.action) if ctx.calling_host else ctx

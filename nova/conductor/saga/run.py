@@ -12,7 +12,7 @@ from nova.db.sql import clock
 from nova.notifications.requests import SchedulerQuery
 from nova.objects.action import Action, Event, Failure
 from nova.objects.instance import Instance
-from nova.objects.volume import journal_without_seals
+from nova.objects.volume import journal_without_secrets
 from nova.operations import REGISTRY
 from nova.operations.base import CONDUCTOR, Inherited, Journal, Operation, Step, journal
 
@@ -105,7 +105,7 @@ class Run:
         """The action as a host gets it: what it runs, and nothing that it does not need."""
         data = Journal(data=msgspec.to_builtins(self.operation.data), trace=self.journal.trace)
         return msgspec.structs.replace(self.action, operation=self.operation.name, events=[],
-                                       payload=journal_without_seals(msgspec.to_builtins(data)))
+                                       payload=journal_without_secrets(msgspec.to_builtins(data)))
 
     def opened(self, step: Step, events: list[Event] | None = None) -> list[Event]:
         """The events with the step's one open."""

@@ -26,10 +26,10 @@ from nova.db import actions, dedicated_resources, evictions, external_events, se
 from nova.db.sql import clock
 from nova.objects import states
 from nova.objects.action import Action, Failure
-from nova.objects.instance import with_ways, without_seals
+from nova.objects.instance import with_ways, without_secrets
 from nova.objects.network import RuleSet
 from nova.objects.order import StepOrder
-from nova.objects.volume import journal_without_seals
+from nova.objects.volume import journal_without_secrets
 from nova.operations.base import CONDUCTOR, Step, Wait, context_of
 from nova.operations.failures import failure_of
 from nova.telemetry import metrics, tracing
@@ -345,7 +345,7 @@ class Walk:
         keys = volume_keys.opened(self.core.vault, run.instance) if run.operation.needs_keys(
             step, run.action.undoing) else []
         return StepOrder(action=run.ordered(), step=step.name, attempt=attempt, undo=run.action.undoing,
-                         instance=without_seals(instance), rules=rules, volume_keys=keys, issued_at=clock.now(),
+                         instance=without_secrets(instance), rules=rules, volume_keys=keys, issued_at=clock.now(),
                          lease=CONF.conductor.lease)
 
     def _password(self, run: Run) -> str | None:
@@ -389,7 +389,7 @@ class Walk:
             actions.update(
                 connection, run.action, step=None, outcome="error" if failure else "success", finish_time=now,
                 lease_until=lease() if run.journal.owes else None, undoing=False, events=events,
-                payload={**journal_without_seals(run.payload(notice.told)), "tries": 0},
+                payload={**journal_without_secrets(run.payload(notice.told)), "tries": 0},
                 message="Error" if failure else None)
             ctl.apply(connection, action_uuid=None)
             notice.write(self.core.outbox, connection, ctx)

@@ -24,7 +24,7 @@ from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
 from nova.db.sql import clock, errors, lengths, limits, mariadb
-from nova.service.gate import Gate
+from nova.service.fair_semaphore import FairSemaphore
 from nova.telemetry import metrics
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Database:
         # Since when no transaction that writes, or that only reads, was done although some were tried; by the
         # monotonic clock.
         self._failing_since: dict[bool, float | None] = {True: None, False: None}
-        self._gate = Gate(at_once) if at_once else None
+        self._transactions = FairSemaphore(at_once) if at_once else None
         self.engine = _create(url, pool_size, max_overflow, recycle)
         if statement_seconds:
             limits.limit_statements(self.engine, statement_seconds)
@@ -171,15 +171,15 @@ class Database:
 
     def waiting(self) -> int:
         """How many transactions wait for their turn."""
-        return sum(gate.waiting() for gate in (self._gate, self._writers) if gate)
+        return sum(semaphore.waiting() for semaphore in (self._transactions, self._writers) if semaphore)
 
     @contextlib.contextmanager
     def _turn(self, write: bool) -> Iterator[None]:
         current = oslo_context.get_current()
         with contextlib.ExitStack() as stack:
-            for gate in (self._gate, self._writers if write else None):
-                if gate is not None:
-                    stack.enter_context(gate.turn(current.project_id if current else None))
+            for semaphore in (self._transactions, self._writers if write else None):
+                if semaphore is not None:
+                    stack.enter_context(semaphore.slot(current.project_id if current else None))
             yield
 
     def _connect(self) -> sa.Connection:
@@ -206,9 +206,9 @@ def after_commit(connection: sa.Connection, function: Callable[[], object]) -> N
 
 
 @functools.cache
-def _writers(_path: str) -> Gate:
+def _writers(_path: str) -> FairSemaphore:
     """For all who write to an SQLite file from this process."""
-    return Gate(1, patience=_BUSY)
+    return FairSemaphore(1, stalled_after=_BUSY)
 
 
 def _check_values(error: Exception) -> None:

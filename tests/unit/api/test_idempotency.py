@@ -101,13 +101,13 @@ def test_a_create_whose_answer_got_lost_is_accepted_when_it_was_done(api):
 
 
 def test_nobody_is_asked_what_came_of_a_create_that_was_never_sent(api):
-    servers = stub(api, "servers", Servers, create=exception.NobodyListens("Nobody answers."))
+    servers = stub(api, "servers", Servers, create=exception.NoListeners("Nobody answers."))
     assert post(api).status == 503
     assert [name for name, _given in servers.calls] == ["create"]
 
 
 def test_what_a_refused_create_made_is_deleted_when_somebody_can_be_asked(api, monkeypatch):
-    monkeypatch.setattr("nova.bus.patience", lambda conf: 0.01)
+    monkeypatch.setattr("nova.bus.call_timeout", lambda conf: 0.01)
     deleted = threading.Event()
     looks = []
 

@@ -10,7 +10,7 @@ import pytest
 from oslo_config import cfg
 
 from nova import bus, conf, context, exception
-from nova.bus.client import answered
+from nova.bus.client import result_of
 from nova.bus.server import endpoint
 from nova.conf import CONF
 from nova.objects.flavor import Flavor
@@ -109,9 +109,9 @@ def test_a_call_brings_back_objects(shop):
     assert shop.find(CTX, "m1", count=2) == [Flavor(flavorid="m1", name="m1", memory_mb=1, vcpus=1)] * 2
 
 
-def test_what_is_packed_arrives_as_itself(shop):
+def test_packed_values_arrive_unchanged(shop):
     assert shop.find(CTX, "packed", 2) == [
-        Flavor(flavorid=each, name="packed", memory_mb=1, vcpus=1) for each in ("0", "1")]
+        Flavor(flavorid=number, name="packed", memory_mb=1, vcpus=1) for number in ("0", "1")]
 
 
 def test_a_long_answer_arrives_whole(shop):
@@ -125,7 +125,7 @@ def test_an_error_arrives_as_itself_with_its_arguments(shop):
     assert raised.value.kwargs == {"flavor_id": "missing"}
 
 
-def test_an_unexpected_error_tells_no_details(shop):
+def test_an_unexpected_error_contains_no_details(shop):
     with pytest.raises(exception.InternalError) as raised:
         shop.find(CTX, "broken")
     assert "secret" not in str(raised.value)
@@ -151,15 +151,15 @@ def test_a_fanout_reaches_every_server(shop, counters):
     eventually(lambda: all("all" in counter.notes for counter in counters))
 
 
-def test_nobody_there_is_an_unavailable_service(transport):
-    class Nobody(Shop):
+def test_a_topic_without_servers_is_an_unavailable_service(transport):
+    class ShopWithoutServers(Shop):
         topic = "nobody"
 
         @bus.slow_call(0.2)
         def find(self, ctx: context.RequestContext, name: str) -> str: ...
 
     with pytest.raises(exception.ServiceUnavailable):
-        bus.client(transport, Nobody).find(CTX, "x")
+        bus.client(transport, ShopWithoutServers).find(CTX, "x")
 
 
 def test_messages_are_counted_by_kind(shop):
@@ -215,9 +215,9 @@ def test_what_a_host_says_is_shorter_than_what_others_may_say(transport, caplog)
 
 @pytest.mark.parametrize("payload", ["z:", "z:AAAA", "AAA", "\u00e4", "z:" + base64.b64encode(
     zlib.compress(b"\0" * 1000)[:-5]).decode()])
-def test_what_is_no_payload_is_malformed_and_no_accident(transport, counters, payload):
-    asked = endpoint(Shop, counters[0])
-    assert asked.find(context.RequestContext(overwrite=False), payload)["e"][0] == "InvalidInput"
+def test_a_malformed_payload_is_invalid_input(transport, counters, payload):
+    served = endpoint(Shop, counters[0])
+    assert served.find(context.RequestContext(overwrite=False), payload)["e"][0] == "InvalidInput"
 
 
 FIND = Shop.methods()["find"]
@@ -228,19 +228,19 @@ FIND = Shop.methods()["find"]
     {"e": None}, {"e": []}, {"e": ["FlavorNotFound"]}, {"e": ["FlavorNotFound", 1, {}]},
     {"e": ["FlavorNotFound", "x", []]}, {"e": ["FlavorNotFound", "x", {"message": "y"}]}, {"e": [["x"], "x", {}]},
     {"e": ["FlavorNotFound", "x", {"self": "y"}]}])
-def test_what_is_no_answer_is_none(reply):
-    """Whoever answers may have taken a host: who asked goes on, and users hear that they may try again."""
-    with pytest.raises(exception.ServiceUnavailable, match="The answer to find cannot be read"):
-        answered(FIND, reply, from_host=True)
+def test_a_malformed_reply_is_an_unavailable_service(reply):
+    """The server may be a compromised host: the caller continues, and its user may try again."""
+    with pytest.raises(exception.ServiceUnavailable, match="The reply to find cannot be decoded"):
+        result_of(FIND, reply, from_host=True)
 
 
-def test_an_error_that_a_host_tells_has_a_bound():
-    """A user reads it: its own host may say why something failed, and nothing of another size or shape."""
-    told = ["FlavorNotFound", "x" * 100_000, {"flavor_id": "y" * 100_000, "more": {"a": "z" * 100_000}, "count": 1}]
-    with pytest.raises(exception.FlavorNotFound) as caught:
-        answered(FIND, {"e": told}, from_host=True)
-    assert len(str(caught.value)) + len(str(caught.value.kwargs)) < 5000
-    assert caught.value.kwargs["count"] == 1
-    with pytest.raises(exception.FlavorNotFound) as caught:
-        answered(FIND, {"e": told}, from_host=False)
-    assert len(str(caught.value)) == 100_000
+def test_an_error_from_a_host_has_a_maximum_length():
+    """Users can read errors of hosts, so their length and the types of their arguments are limited."""
+    reply = ["FlavorNotFound", "x" * 100_000, {"flavor_id": "y" * 100_000, "more": {"a": "z" * 100_000}, "count": 1}]
+    with pytest.raises(exception.FlavorNotFound) as refusal:
+        result_of(FIND, {"e": reply}, from_host=True)
+    assert len(str(refusal.value)) + len(str(refusal.value.kwargs)) < 5000
+    assert refusal.value.kwargs["count"] == 1
+    with pytest.raises(exception.FlavorNotFound) as refusal:
+        result_of(FIND, {"e": reply}, from_host=False)
+    assert len(str(refusal.value)) == 100_000

@@ -1,4 +1,4 @@
-"""How old messages are, though clocks differ; what comes too late is not begun."""
+"""The age of messages from hosts with different clocks, and the deadline of a thread's work."""
 
 import time
 
@@ -10,7 +10,7 @@ from nova.bus import deadlines
 
 @pytest.fixture
 def now(monkeypatch):
-    """Time passes only when told: ``now(5)`` is five seconds later, ``now.skew`` sets the wall clock."""
+    """Return a clock: ``now(5)`` advances the time by five seconds, ``now.skew`` sets the wall clock."""
     class Now:
         wall, steady = 1_000_000.0, 50.0
 
@@ -28,16 +28,16 @@ def now(monkeypatch):
 
 
 def message(now, skew=0.0, seconds=20.0, clock="api-1"):
-    """As a host sends it now whose clock is ``skew`` ahead of ours."""
+    """Return the fields of a message that a host sends now whose clock is ``skew`` ahead of ours."""
     return {"clock": clock, "sent_at": now.wall, "steady": now.steady + skew, "seconds": seconds}
 
 
-def test_what_comes_at_once_is_wanted_as_long_as_its_sender_says(now):
+def test_a_message_without_delay_has_its_whole_lifetime(now):
     clocks = deadlines.Clocks()
     assert clocks.left(message(now)) == pytest.approx(20)
 
 
-def test_what_was_stuck_is_as_old_as_it_is(now):
+def test_the_delay_of_a_message_counts(now):
     clocks = deadlines.Clocks()
     clocks.left(message(now))
     stuck = message(now)
@@ -47,7 +47,7 @@ def test_what_was_stuck_is_as_old_as_it_is(now):
 
 
 @pytest.mark.parametrize("skew", [-500.0, -5.0, 5.0, 500.0])
-def test_a_clock_that_is_wrong_is_seen_through(now, skew):
+def test_the_offset_of_a_clock_is_compensated(now, skew):
     clocks = deadlines.Clocks()
     for _second in range(15):
         clocks.left(message(now, skew))
@@ -60,7 +60,7 @@ def test_a_clock_that_is_wrong_is_seen_through(now, skew):
 
 
 @pytest.mark.parametrize("jump", [-300.0, 300.0])
-def test_a_clock_that_is_set_costs_seconds_at_most(now, jump):
+def test_a_clock_that_is_set_costs_a_few_messages_only(now, jump):
     clocks = deadlines.Clocks()
     for _second in range(100):
         assert clocks.left(message(now)) > 0
@@ -78,7 +78,7 @@ def test_a_handful_of_stuck_messages_does_not_make_their_clock_wrong(now):
     clocks.left(message(now))
     stuck = [message(now) for _ in range(4)]
     now(60)
-    assert all(clocks.left(each) < 0 for each in stuck)
+    assert all(clocks.left(delayed) < 0 for delayed in stuck)
 
 
 def test_clocks_that_drift_apart_are_followed(now):
@@ -88,31 +88,31 @@ def test_clocks_that_drift_apart_are_followed(now):
         now(10)
 
 
-def test_each_host_has_its_own_clock(now):
+def test_the_offset_is_stored_per_host(now):
     clocks = deadlines.Clocks()
     clocks.left(message(now, skew=1000.0, clock="ahead"))
     assert clocks.left(message(now, clock="right")) == pytest.approx(20, abs=0.1)
 
 
 @pytest.mark.parametrize("wire", [{}, {"sent_at": 1.0}, {"seconds": 5}, {"seconds": "x", "sent_at": None}])
-def test_what_an_older_release_sends_is_wanted_for_ever(now, wire):
+def test_a_message_of_an_older_release_never_expires(now, wire):
     assert deadlines.Clocks().left(wire) is None
 
 
 def test_memory_for_hosts_has_a_bound(now, monkeypatch):
-    monkeypatch.setattr(deadlines, "_REMEMBERED", 10)
+    monkeypatch.setattr(deadlines, "_MAX_CLOCKS", 10)
     clocks = deadlines.Clocks()
     for number in range(100):
         clocks.left(message(now, clock=f"host-{number}"))
-    assert len(clocks._known) == 10
+    assert len(clocks._clocks) == 10
 
 
-def test_a_thread_knows_when_nobody_waits_for_it_any_more():
+def test_a_thread_can_check_its_deadline():
     assert not context.too_late()
-    with context.wanted_until(time.monotonic() - 1):
+    with context.deadline(time.monotonic() - 1):
         assert context.too_late()
         context.begun()
         assert not context.too_late()
-    with context.wanted_until(time.monotonic() + 60):
+    with context.deadline(time.monotonic() + 60):
         assert not context.too_late()
     assert not context.too_late()

@@ -23,7 +23,7 @@ def clock(monkeypatch):
     return made
 
 
-def test_a_queue_is_missing_since_it_was_missed_first(clock):
+def test_a_queue_is_missing_since_the_first_failed_reply(clock):
     missing = requests.MissingQueues()
     assert missing.seconds("q") == 0
     clock.now += 7
@@ -31,7 +31,7 @@ def test_a_queue_is_missing_since_it_was_missed_first(clock):
     assert missing.seconds("q") == 7
 
 
-def test_a_queue_that_was_found_is_missing_no_more(clock):
+def test_a_queue_that_exists_again_is_not_missing(clock):
     missing = requests.MissingQueues()
     missing.seconds("q")
     clock.now += 7
@@ -40,7 +40,7 @@ def test_a_queue_that_was_found_is_missing_no_more(clock):
     assert missing.seconds("q") == 0
 
 
-def test_what_was_missing_long_ago_is_forgotten(clock):
+def test_a_missing_queue_is_forgotten_after_a_while(clock):
     missing = requests.MissingQueues()
     missing.seconds("q")
     clock.now += 30
@@ -60,9 +60,9 @@ class NoQueues:
 
 
 @pytest.mark.parametrize(("host", "wire", "waiting"), [("h1", {}, 4), ("", {"seal": "forged"}, 4), ("", {}, 6)],
-                         ids=["a host", "a stranger", "the control plane"])
-def test_a_host_that_names_queues_that_never_were_holds_few_threads(monkeypatch, host, wire, waiting):
-    """A handful of questions would keep all threads of a conductor from everybody for as long as it likes."""
+                         ids=["a host", "an unverified sender", "the control plane"])
+def test_a_host_that_names_queues_which_never_existed_blocks_few_threads(monkeypatch, host, wire, waiting):
+    """Otherwise a few requests of a host would block all threads of a conductor."""
     paused, over = threading.Semaphore(0), threading.Event()
 
     def pause(_seconds):
@@ -75,8 +75,8 @@ def test_a_host_that_names_queues_that_never_were_holds_few_threads(monkeypatch,
     listener = requests.Listener(NoQueues(), [], 6, missing_queue_seconds=10)
 
     def answer(number):
-        asked = context.RequestContext(overwrite=True)
-        asked.asking_host, asked.wire = host, wire
+        received = context.RequestContext(overwrite=True)
+        received.calling_host, received.wire = host, wire
         requests.Request(listener, {}, {"_msg_id": str(number), "_reply_q": f"reply_{number}"}).reply({})
 
     threads = [threading.Thread(target=answer, args=(number,)) for number in range(6)]

@@ -149,7 +149,7 @@ def test_a_search_ends_when_nobody_waits_for_it(core: Books) -> None:
     named(core, "web")
 
     def look(connection: Any) -> Any:
-        with context.wanted_until(time.monotonic() - 1):
+        with context.deadline(time.monotonic() - 1):
             return list(server_search.search(connection, ServerQuery(filters={"name": "w+"})).servers)
 
     with pytest.raises(exception.ServiceUnavailable):

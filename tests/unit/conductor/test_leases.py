@@ -16,7 +16,7 @@ from nova.db.sql import clock
 from nova.objects.action import Action
 from nova.objects.base import utcnow
 from nova.operations import REGISTRY
-from nova.service.turns import Turns
+from nova.service.fair_pool import FairThreadPool
 from tests.unit.conductor.books import Books, ctx, server
 
 
@@ -45,7 +45,7 @@ def test_what_is_ours_by_its_row_alone_is_not_renewed(core: Books) -> None:
 
 
 def test_what_waits_its_turn_is_renewed(core: Books) -> None:
-    pool = Turns(dict.fromkeys(KINDS, 1))
+    pool = FairThreadPool(dict.fromkeys(KINDS, 1))
     busy = threading.Event()
     pool.submit("database", None, busy.wait, 30)
     engine = Engine(core, pool)

@@ -1,4 +1,4 @@
-"""Transactions of a process run some at a time, and projects take turns."""
+"""Limits of concurrent transactions, with fair scheduling per project."""
 
 import pathlib
 import threading
@@ -11,15 +11,15 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.db.sql import engine
 from nova.db.sql.engine import Database
-from nova.service.gate import Gate
+from nova.service.fair_semaphore import FairSemaphore
 
 SECONDS = 20
 
 
 def test_the_one_transaction_of_a_project_does_not_wait_for_the_many_of_another(
         tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Whoever is inside stays there until the test says so, and counts all the time.
-    monkeypatch.setattr(engine, "Gate", lambda places, **_others: Gate(places, patience=3600.0))
+    # No transaction counts as stalled.
+    monkeypatch.setattr(engine, "FairSemaphore", lambda slots, **_others: FairSemaphore(slots, stalled_after=3600.0))
     database = Database(f"sqlite:///{tmp_path}/nova.sqlite", at_once=1)
     ran: list[str] = []
     permits = threading.Semaphore(0)
@@ -108,7 +108,7 @@ def test_no_statement_runs_after_the_deadline_of_its_caller(databases: list[Data
             ran.append(time.monotonic())
             time.sleep(0.01)
 
-    with context.wanted_until(until):
+    with context.deadline(until):
         for transact in (databases[0].read, databases[0].write):
             with pytest.raises(exception.ServiceUnavailable):
                 transact(look)
@@ -117,7 +117,7 @@ def test_no_statement_runs_after_the_deadline_of_its_caller(databases: list[Data
 
 def test_what_nobody_waits_for_any_more_when_its_turn_comes_is_not_begun(databases: list[Database]) -> None:
     ran: list[str] = []
-    with context.wanted_until(time.monotonic() - 1):
+    with context.deadline(time.monotonic() - 1):
         for transact in (databases[0].read, databases[0].write):
             with pytest.raises(exception.ServiceUnavailable):
                 transact(lambda _connection: ran.append("begun"))

@@ -12,7 +12,7 @@ from nova.db import servers
 from nova.objects import states
 from nova.objects.external_event import ExternalEvent
 from nova.objects.network import FixedIp
-from nova.service.turns import Turns
+from nova.service.fair_pool import FairThreadPool
 from tests.unit.engine.test_engine_properties import CTX
 
 
@@ -24,7 +24,7 @@ def _servers(machine):
 
 
 def test_a_project_does_not_wait_for_the_interfaces_of_all_servers(machine):
-    pool, gate, order = Turns(dict.fromkeys(KINDS, 1)), threading.Event(), []
+    pool, gate, order = FairThreadPool(dict.fromkeys(KINDS, 1)), threading.Event(), []
 
     def renewed(ctx, instance):
         order.append("interfaces")

@@ -74,7 +74,7 @@ def test_a_program_that_cannot_be_started_again_goes_on(monkeypatch, capsys):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     thread_caches.disable()
-    assert "goes on with them" in capsys.readouterr().err
+    assert "continuing with them" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -98,13 +98,13 @@ def _created(req: Request, request: ServerCreate, image_ref: str | None) -> Serv
         if not request.request_digest or (found := req.clients.servers.made(req.ctx, request)) is None:
             raise
         return found
-    until = time.monotonic() + bus.patience(CONF)
+    until = time.monotonic() + bus.call_timeout(CONF)
     try:
         return req.clients.servers.create(req.ctx, request)
     except exception.NotFound as error:
         # What the request names and is not there makes it a bad request: /servers itself exists.
         raise exception.InvalidInput(error.message) from error
-    except exception.NobodyListens:
+    except exception.NoListeners:
         raise
     except exception.ServiceUnavailable:
         found = _look(req, request, until)

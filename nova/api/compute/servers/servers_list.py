@@ -14,14 +14,14 @@ from nova.api.request import Request
 from nova.api.router import accepts
 from nova.objects import states
 from nova.objects.server_request import ServerPage, ServerQuery
-from nova.service.gate import Gate
+from nova.service.fair_semaphore import FairSemaphore
 
 _encode = msgspec.json.Encoder().encode
 
 # Servers of a page that waits for its turn, and how many of those are made at a time in this process. One that waits
 # for its conductor for longer than so many seconds does not hold up the others.
 _LONG = 100
-_LONG_PAGES = Gate(2, patience=1.0)
+_LONG_PAGES = FairSemaphore(2, stalled_after=1.0)
 
 ALL_FILTERS = "os_compute_api:servers:allow_all_filters"
 
@@ -103,7 +103,7 @@ def detail(req: Request) -> dict[str, Any]:
 def _in_turn(req: Request) -> contextlib.AbstractContextManager[None]:
     """Few long pages at a time: one thread computes at once anyway, and each of them takes some megabytes meanwhile."""
     limit, _marker = req.page()
-    return _LONG_PAGES.turn(req.ctx.project_id) if limit > _LONG else contextlib.nullcontext()
+    return _LONG_PAGES.slot(req.ctx.project_id) if limit > _LONG else contextlib.nullcontext()
 
 
 def _answer(req: Request, path: str, view: View, found: ServerPage, limit: int) -> dict[str, Any]:

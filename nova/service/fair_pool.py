@@ -1,7 +1,7 @@
-"""A thread pool that works in turns: a class of work has threads of its own, and inside it every project has its turn.
+"""A thread pool with fair scheduling per project.
 
-Ten thousand servers of one project do not delay the one server of another, and builds that fill their threads do not
-hold up a stop or a delete.
+Each kind of work has its own threads, and within a kind projects are served round robin. So ten thousand servers of
+one project do not delay the single server of another project, and builds do not delay power actions or deletions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar
 
-# Seconds after which a thread that has nothing to do ends: most of the time few are needed, and each costs memory.
+# Seconds after which an idle thread ends. Few threads are needed most of the time, and each uses memory.
 _IDLE = 10.0
 
 P = ParamSpec("P")
@@ -22,16 +22,16 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Turns:
-    """Runs what is submitted, at most ``threads[kind]`` of a kind at the same time.
+class FairThreadPool:
+    """A pool that runs at most ``threads[kind]`` functions of a kind at the same time.
 
-    Inside a kind the projects that have something waiting take turns, one piece each; what one project submitted
-    begins in the order in which it did. So a project waits for one turn of each other project at most, however much
-    those have submitted. Threads are made as they are needed and end when they have been idle for ``idle`` seconds.
-    Thread-safe; what is run may submit more.
+    Within a kind, projects with waiting functions are served round robin, one function at a time. The functions of one
+    project start in the order in which they were submitted. So a project waits for at most one function of each other
+    project. Threads are started on demand and end after ``idle`` seconds without work. Thread-safe; functions may
+    submit further functions.
     """
 
-    def __init__(self, threads: Mapping[str, int], name: str = "turns", idle: float = _IDLE) -> None:
+    def __init__(self, threads: Mapping[str, int], name: str = "pool", idle: float = _IDLE) -> None:
         self._name = name
         self._idle = idle
         self._lock = threading.Lock()
@@ -41,9 +41,9 @@ class Turns:
 
     def submit(self, kind: str, project_id: str | None, function: Callable[P, R], /, *args: P.args,
                **kwargs: P.kwargs) -> concurrent.futures.Future[R]:
-        """Have ``function`` run when it is this project's turn among those of ``kind``.
+        """Schedule ``function`` for the project and return its future.
 
-        Raises ValueError for a kind that has no threads, RuntimeError after :meth:`shutdown`.
+        Raises ValueError for an unknown kind, RuntimeError after :meth:`shutdown`.
         """
         at = self._kinds.get(kind)
         if at is None:
@@ -56,37 +56,40 @@ class Turns:
                 self._start(kind, at)
             at.put(project_id or "", work)
             if at.idle:
-                # The one that was at work last: those that are not needed shall end.
+                # Wake the thread that was busy last, so that threads which are not needed end.
                 at.idle.pop().set()
         return work.future
 
     def waiting(self, kind: str | None = None) -> int:
-        """How much waits for a thread, of one kind or of all."""
+        """Return the number of waiting functions of one kind, or of all kinds."""
         with self._lock:
             return sum(at.waiting for at in self._chosen(kind))
 
     def running(self, kind: str | None = None) -> int:
-        """How much is under way, of one kind or of all."""
+        """Return the number of running functions of one kind, or of all kinds."""
         with self._lock:
             return sum(at.running for at in self._chosen(kind))
 
     def longest_wait(self, kind: str | None = None) -> float:
-        """For how many seconds the oldest of what waits has been waiting; 0 if nothing does."""
+        """Return the seconds for which the oldest waiting function has waited, or 0 if none waits."""
         with self._lock:
             since = [works[0].since for at in self._chosen(kind) for works in at.projects.values()]
         return time.monotonic() - min(since) if since else 0.0
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take nothing more. What waits is still run, unless ``cancel_futures``; ``wait`` until all has ended."""
-        left: list[_Work] = []
+        """Refuse further functions. Waiting ones still run unless ``cancel_futures`` is set.
+
+        With ``wait`` return after all threads have ended.
+        """
+        cancelled: list[_Work] = []
         with self._lock:
             self._closed = True
             for at in self._kinds.values():
                 while at.idle:
                     at.idle.pop().set()
                 while cancel_futures and at.waiting:
-                    left.append(at.take())
-        for work in left:
+                    cancelled.append(at.take())
+        for work in cancelled:
             work.future.cancel()
         with self._lock:
             while wait and any(at.threads for at in self._kinds.values()):
@@ -98,14 +101,14 @@ class Turns:
     def _start(self, kind: str, at: _Kind) -> None:
         try:
             threading.Thread(target=self._serve, args=(at,), name=f"{self._name}-{kind}", daemon=True).start()
-        except RuntimeError:  # the system gives no more threads: those that there are have to do
+        except RuntimeError:  # the system has no more threads: continue with the existing ones
             if not at.threads:
                 raise
             return
         at.threads += 1
 
     def _serve(self, at: _Kind) -> None:
-        """One thread: works until there has been nothing to do for a while."""
+        """Run functions in this thread until there was no work for ``idle`` seconds."""
         woken = threading.Event()
         while True:
             with self._lock:
@@ -121,12 +124,12 @@ class Turns:
                     at.running += 1
             if work is not None:
                 work.run()
-                del work  # nothing of it is kept while there is nothing to do
+                del work  # free its memory while the thread is idle
                 with self._lock:
                     at.running -= 1
             elif not woken.wait(self._idle):
                 with self._lock:
-                    if woken in at.idle:  # nobody has woken us since
+                    if woken in at.idle:  # not woken since
                         at.idle.remove(woken)
                         self._end(at)
                         return
@@ -137,7 +140,7 @@ class Turns:
 
 
 class _Work:
-    """A function that waits for its turn."""
+    """A submitted function and its future."""
 
     __slots__ = ("_function", "future", "since")
 
@@ -155,32 +158,32 @@ class _Work:
             self.future.set_exception(error)
 
 
-class Line(Generic[T]):
-    """What waits, by project. Its owner sees to it that one thread at a time uses it."""
+class FairQueue(Generic[T]):
+    """A queue that serves projects round robin. Not thread-safe."""
 
     def __init__(self) -> None:
         self.waiting = 0
-        # In the order of their turns; a project that has nothing waiting is not in it.
+        # Projects with waiting items, in the order in which they are served.
         self.projects: collections.OrderedDict[str, collections.deque[T]] = collections.OrderedDict()
 
-    def put(self, project: str, work: T) -> None:
-        self.projects.setdefault(project, collections.deque()).append(work)
+    def put(self, project: str, item: T) -> None:
+        self.projects.setdefault(project, collections.deque()).append(item)
         self.waiting += 1
 
     def take(self) -> T:
-        """The oldest work of the project whose turn it is; its next turn comes after those of all others."""
-        project, works = next(iter(self.projects.items()))
-        work = works.popleft()
-        if works:
+        """Remove and return the oldest item of the next project, which is then served after all other projects."""
+        project, items = next(iter(self.projects.items()))
+        item = items.popleft()
+        if items:
             self.projects.move_to_end(project)
         else:
             del self.projects[project]
         self.waiting -= 1
-        return work
+        return item
 
 
-class _Kind(Line[_Work]):
-    """What waits and works of one kind. Only under the lock of the pool."""
+class _Kind(FairQueue[_Work]):
+    """The waiting functions and the threads of one kind. Protected by the lock of the pool."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
