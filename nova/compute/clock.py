@@ -1,4 +1,4 @@
-"""The conductors' clock, as a host knows it: its own may be wrong, and messages may be old."""
+"""The conductors' clock as estimated by a host, whose own clock may be wrong."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from nova.objects.order import StepOrder
 
 
 class ConductorClock:
-    """Learns the time when the host registers, and counts from there by a clock that nobody sets."""
+    """Estimates the conductors' time from the registration and a monotonic clock."""
 
     def __init__(self) -> None:
-        self._learned: tuple[datetime.datetime, float] | None = None
+        self._reference: tuple[datetime.datetime, float] | None = None
 
     def learn(self, now: datetime.datetime | None, at: float | None = None) -> None:
-        """A conductor said so ``at`` (monotonic; None: just now)."""
+        """Store the conductor's time ``now``, received ``at`` (monotonic; None: just now)."""
         if now is not None:
-            self._learned = now, time.monotonic() if at is None else at
+            self._reference = now, time.monotonic() if at is None else at
 
     def valid_for(self, order: StepOrder) -> float:
-        """For how many seconds an order that has just come is current without asking; 0: ask.
+        """Return the seconds for which a new order is valid without a confirmation; 0 if it must be confirmed.
 
-        One that was given before the host registered was for the process before this one, which may have been given
-        up. One that says no time comes from a conductor of the last release, which cannot be asked.
+        An order issued before the registration was for the previous process, which may have been given up. An order
+        without a time is from a conductor of the previous release, which supports no confirmation.
         """
         if order.issued_at is None:
             return math.inf
-        if self._learned is None or order.issued_at < self._learned[0]:
+        if self._reference is None or order.issued_at < self._reference[0]:
             return 0.0
-        learned, at = self._learned
-        age = (learned - order.issued_at).total_seconds() + time.monotonic() - at
-        # An order from the future: one of the clocks was set.
+        reference, at = self._reference
+        age = (reference - order.issued_at).total_seconds() + time.monotonic() - at
+        # An order from the future: one of the clocks was changed.
         return max(0.0, order.lease / 2 - age) if age > -1.0 else 0.0

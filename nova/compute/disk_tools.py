@@ -1,4 +1,4 @@
-"""How the files of volumes are made on this host (:class:`nova.volume.base.DiskTools`): with qemu-img."""
+"""Creation and inspection of volume files (:class:`nova.volume.base.DiskTools`) with qemu-img."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ELSEWHERE = "it refers to another file"
 
 
 class QemuTools:
-    """A raw disk is a plain sparse file; every other format is qemu-img's."""
+    """Raw disks are created as sparse files; qemu-img creates all other formats."""
 
     def create(self, path: str, disk_format: str, size: int) -> None:
         if disk_format == RAW:
@@ -35,7 +35,7 @@ class QemuTools:
         if disk_format == RAW:
             return os.stat(path).st_size
         header = _header(path, disk_format)
-        # Another host that shares the pool may have written it.
+        # Another host with access to the pool may have written the file.
         if header.backing is not None:
             raise exception.InvalidDiskInfo(reason=_ELSEWHERE)
         return int(header.virtual_size)

@@ -1,4 +1,4 @@
-"""What of this process's hosts is counted by looking."""
+"""Metrics of nova-compute that are measured by polling."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from nova.objects import states
 from nova.service.periodic import Periodic
 from nova.telemetry import metrics
 from nova.virt.driver import Driver
-from nova.virt.image_room import Room
+from nova.virt.image_room import CacheSpace
 
 
 def watch(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
-    """Count orders and guests of these hosts together; returns what has to run for it (nothing while it is off)."""
+    """Register metrics of orders and guests of these hosts; return the periodic tasks that update them (none if metrics
+    are off)."""
     if not metrics.on:
         return []
     metrics.ORDERS.watch(lambda: sum(len(runner.running()) for runner, _driver in hosts))
 
     def count_guests() -> None:
-        found = collections.Counter(guest.power_state for _runner, driver in hosts for guest in driver.guests())
+        counts = collections.Counter(guest.power_state for _runner, driver in hosts for guest in driver.guests())
         metrics.GUESTS.replace({(states.POWER_STATES.get(state, "unknown"),): number
-                                for state, number in found.items()})
+                                for state, number in counts.items()})
 
     return [Periodic("metrics", CONF.prometheus.interval, count_guests)]
 
 
-def watch_cache(room: Room) -> None:
-    """Tell what the images of this host take."""
-    metrics.IMAGE_CACHE.watch(room.used)
-    metrics.IMAGE_CACHE_LIMIT.watch(room.limit)
+def watch_cache(space: CacheSpace) -> None:
+    """Register metrics of the size of the image cache."""
+    metrics.IMAGE_CACHE.watch(space.used)
+    metrics.IMAGE_CACHE_LIMIT.watch(space.limit)

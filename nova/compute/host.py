@@ -1,4 +1,4 @@
-"""A host's side of a step: the driver, the network, the images and what the step reports."""
+"""Context of a step on a compute host: driver, network, volumes, images, and the reported results."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from nova.virt.driver import Disks, Driver, rescue_disk_gb
 from nova.virt.imagecache import ImageCache, ImageTooLarge, format_of
 from nova.volume.base import HostVolumes, NoVolumes
 
-# A config drive that is to take the place of another.
+# Suffix of a config drive that is going to replace another one.
 _NEW = ".new"
 
 
 @dataclasses.dataclass
 class Machine:
-    """What all operations on this host share."""
+    """The back ends of a compute host, shared by all its operations."""
 
     name: str
     driver: Driver
@@ -48,9 +48,9 @@ class Machine:
 
 
 def image_shutdown_timeout(instance: Instance) -> int | None:
-    """Return the seconds that the image gives the guest to shut down, None if it sets no usable value.
+    """Return the seconds that the image gives the guest to shut down, or None if it sets no valid value.
 
-    Servers that are older than the check of the property may have a value that is unusable.
+    Images of older servers may have an invalid value, because it was not checked then.
     """
     try:
         return shutdown_timeout_of(instance.image)
@@ -65,15 +65,15 @@ def shutdown_timeout(instance: Instance) -> int:
 
 
 class StepHost:
-    """A :class:`nova.operations.contexts.Host` on this machine. ``tell``: sends changes and values at once."""
+    """A :class:`nova.operations.contexts.HostContext` on this machine. ``send``: sends changes and values at once."""
 
-    def __init__(self, machine: Machine, job: Job, tell: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
+    def __init__(self, machine: Machine, job: Job, send: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
         self.machine = machine
         self.ctx = job.ctx
         self.instance = job.order.instance
         self.rules: RuleSet = job.order.rules
         self.cancelled = job.cancelled
-        # A superseded order cannot call another verb.
+        # A superseded order must not call a back end any more.
         self.driver: Any = Fenced(machine.driver, job)
         self.network: Any = Fenced(machine.network, job)
         self.volumes: Any = Fenced(machine.volumes, job)
@@ -83,7 +83,7 @@ class StepHost:
         self.changes: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._job = job
-        self._progress = Progress(tell)
+        self._progress = Progress(send)
 
     def set(self, **changes: Any) -> None:
         self.changes.update(msgspec.to_builtins(changes))
@@ -96,7 +96,7 @@ class StepHost:
         self._progress.note({"progress": max(0, min(100, percent))}, msgspec.to_builtins(values))
 
     def end_step(self) -> None:
-        """Tell of its progress what was not told yet."""
+        """Send the last progress values that are not sent yet."""
         self._progress.end()
 
     def connected(self, device: BlockDevice) -> BlockDevice:
@@ -105,14 +105,14 @@ class StepHost:
         return msgspec.structs.replace(device, connection=connection)
 
     def _key(self, device: BlockDevice) -> VolumeKey | None:
-        """Of an encrypted volume; raises VolumeUnusable if it did not come with the order."""
+        """Return the key of an encrypted volume. Raises VolumeUnusable if the order does not contain it."""
         wanted = device.encryption
         if wanted is None:
             return None
         key = next((key for key in self._job.order.volume_keys if key.key_id == wanted.key_id), None)
         if key is None:
             raise exception.VolumeUnusable(volume_id=device.volume_id, reason=(
-                "it is encrypted, and the key that was kept for it cannot be read any more; attach it anew"))
+                "it is encrypted, and its stored key cannot be decrypted any more; detach and attach it again"))
         return key
 
     def connect_volumes(self, instance: Instance | None = None) -> None:
@@ -136,7 +136,7 @@ class StepHost:
     def disconnect_shares(self, *mappings: ShareMapping) -> None:
         for mapping in mappings or self.instance.shares or ():
             self.shares.disconnect(self.instance.uuid, mapping)
-        if not mappings:  # also what was taken from it while this host was down
+        if not mappings:  # also shares that were detached while this host was down
             self.shares.disconnect_guest(self.instance.uuid)
 
     def _image_file(self, image: Image, most: int) -> tuple[str, str]:
@@ -157,8 +157,8 @@ class StepHost:
         if image is None:
             image, kernel_id, ramdisk_id = own.image, own.kernel_id, own.ramdisk_id
         if image is None:
-            raise exception.InstanceNotRescuable(instance_id=own.uuid, reason="it has no image, and neither has its "
-                                                                             "host one for this")
+            raise exception.InstanceNotRescuable(instance_id=own.uuid, reason="it has no image, and its host has "
+                                                                             "no rescue image configured")
         flavor = msgspec.structs.replace(own.flavor, root_gb=rescue_disk_gb(own))
         rescued = msgspec.structs.replace(own, image=image, image_ref=image.id, kernel_id=kernel_id,
                                           ramdisk_id=ramdisk_id, flavor=flavor)
@@ -167,12 +167,12 @@ class StepHost:
 
     def _configured_rescue(self) -> tuple[Image | None, str, str]:
         options = CONF.libvirt
-        found = self.machine.images().show(self.ctx, options.rescue_image_id) if options.rescue_image_id else None
-        return found, options.rescue_kernel_id or "", options.rescue_ramdisk_id or ""
+        image = self.machine.images().show(self.ctx, options.rescue_image_id) if options.rescue_image_id else None
+        return image, options.rescue_kernel_id or "", options.rescue_ramdisk_id or ""
 
     @contextlib.contextmanager
     def _new_drive(self) -> Iterator[None]:
-        """What was made to take the place of a config drive does not stay where it was made."""
+        """Remove the new config drive at the end, if it was not moved to its place."""
         try:
             yield
         finally:
@@ -185,16 +185,16 @@ class StepHost:
 
     def spawn(self, paused: bool = False, root: Image | None = None) -> None:
         disks = self.disks(root=root)
-        # The drive says where the devices are, and only a guest that is defined has told.
+        # The config drive contains device addresses, which are known only after the guest is defined.
         if disks.config_drive and (addresses := self.driver.define(self.instance)) is not None:
             self._build_drive(disks.config_drive, msgspec.structs.replace(self.instance, device_addresses=addresses))
         self.driver.spawn(self.instance, disks, paused=paused)
 
     def disks(self, drive: str = "", instance: Instance | None = None, root: Image | None = None) -> Disks:
-        """The guest's images, fetched if they are not there yet, and its config drive.
+        """Return the guest's images, fetched into the cache if missing, and its config drive.
 
-        ``drive``: what the name of a config drive ends in that is another one than the guest has; ``instance``: with
-        other images; ``root``: what its root disk is made of alone is another one.
+        ``drive``: suffix of a new config drive beside the current one. ``instance``: an instance with other images.
+        ``root``: another image for the root disk only.
         """
         instance = instance or self.instance
         if not self.machine.driver.needs_images:
@@ -202,16 +202,17 @@ class StepHost:
         most = CONF.compute.kernel_size_limit_mb << 20
         return Disks(
             root=self._root(instance, root) if instance.image_ref else None, alone=root is not None,
-            kernel=self._part(instance.kernel_id, "aki", most), ramdisk=self._part(instance.ramdisk_id, "ari", most),
+            kernel=self._boot_file(instance.kernel_id, "aki", most),
+            ramdisk=self._boot_file(instance.ramdisk_id, "ari", most),
             config_drive=self._config_drive(drive) if instance.config_drive else None)
 
-    def _part(self, image_id: str, disk_format: str, most: int | None) -> str | None:
-        """The file of a kernel or a ramdisk, if there is one."""
+    def _boot_file(self, image_id: str, disk_format: str, most: int | None) -> str | None:
+        """Return the path of a kernel or ramdisk in the cache, or None without an id."""
         image = Image(id=image_id, disk_format=disk_format)
         return cached_image(self.machine, self.ctx, image, most) if image_id else None
 
     def _root(self, instance: Instance, other: Image | None) -> str:
-        # a flavor without a root disk takes the image as large as it is
+        # A flavor without a root disk size uses the size of the image.
         most = instance.flavor.root_gb << 30 or None
         try:
             return cached_image(
@@ -220,7 +221,8 @@ class StepHost:
             raise disk_too_small(error.kwargs["most"], error.kwargs["size"]) from error
 
     def _config_drive(self, ending: str) -> str:
-        """The guest's own is built once: its content is fixed when the server is made."""
+        """Return the path of the config drive. The guest's own drive is built once, because its content does not
+        change."""
         path = self._drive_path(ending)
         if ending or not os.path.exists(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -236,9 +238,10 @@ class StepHost:
 
 
 def cached_image(machine: Machine, ctx: RequestContext, image: Image, most: int | None) -> str:
-    """The path of an image in the cache, fetched if it is not there. ``most``: the bytes of the disk that it may be.
+    """Return the path of an image in the cache, fetched if missing. ``most``: maximum size of its disk in bytes.
 
-    What has to be verified is never what somebody else fetched without. Raises what the cache and the image service do.
+    An image that needs a valid signature is cached separately from unverified downloads. Raises the errors of the cache
+    and of the image service.
     """
     def download(path: str, check_size: CheckSize) -> None:
         machine.images().download(ctx, image.id, path, check_size)

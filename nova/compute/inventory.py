@@ -1,4 +1,4 @@
-"""Telling the conductor what nodes a host has: page by page, and only pages that changed."""
+"""Reports of a host's nodes to the conductor, page by page; unchanged pages are not sent."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from nova.objects.node import ComputeNode
 from nova.rpcapi.guests import Guests
 from nova.virt.driver import Driver
 
-# Nodes of one message (and of one transaction of the conductor).
+# Maximum number of nodes per message and per transaction of the conductor.
 _PAGE = 250
-# Seconds after which everything is told again: whatever happened to the rows, they are right once more.
-_ANEW = 600.0
+# Interval in seconds after which all nodes are reported again, in case that rows were changed otherwise.
+_FULL_REPORT = 600.0
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 
 class NodeReports:
-    """The inventory reports of one host."""
+    """The node reports of one host."""
 
     def __init__(self, host: str, driver: Driver, guests: Guests, monitors: Monitors | None = None) -> None:
         self._host = host
         self._driver = driver
         self._guests = guests
         self._monitors = monitors or Monitors({})
-        self._told: list[bytes] = []
-        self._told_at = 0.0
+        self._reported: list[bytes] = []
+        self._full_report_at = 0.0
 
-    def report(self, anew: bool = False) -> None:
-        """Tell the nodes as they are now; ``anew``: even those that the conductor has heard of."""
+    def report(self, full: bool = False) -> None:
+        """Report the current nodes. ``full``: report unchanged nodes, too."""
         now = time.monotonic()
-        if anew or now - self._told_at > _ANEW:
-            self._told, self._told_at = [], now
-        heard, self._told = self._told, []
-        for page, before in itertools.zip_longest(self._pages(), heard):
+        if full or now - self._full_report_at > _FULL_REPORT:
+            self._reported, self._full_report_at = [], now
+        previous, self._reported = self._reported, []
+        for page, before in itertools.zip_longest(self._pages(), previous):
             if page is None:
                 break
             after, upto, nodes = page
             digest = hashlib.blake2b(_encode((after, upto, nodes)), digest_size=16).digest()
             if digest != before:
                 self._guests.report_nodes(context.admin(), self._host, nodes, after, upto)
-            self._told.append(digest)
+            self._reported.append(digest)
 
     def _pages(self) -> Iterator[tuple[str, str | None, list[ComputeNode]]]:
-        """Each page is all that the host has after ``after`` and up to ``upto``, by uuid."""
+        """Yield pages. Each page has all nodes with uuids after ``after`` and up to ``upto``."""
         nodes = self._nodes()
         if len(nodes) <= _PAGE:
             yield "", None, nodes
@@ -64,7 +64,7 @@ class NodeReports:
             after = page[-1].uuid
 
     def _nodes(self) -> list[ComputeNode]:
-        """With what was measured of the host, which all of them share."""
+        """Return the driver's nodes with the metrics of the host, which all nodes share."""
         nodes, measured = self._driver.nodes(), self._monitors.measure()
         if measured is None:
             return nodes

@@ -1,4 +1,4 @@
-"""An order in the hands of a host, and whether it may go on."""
+"""An order on a host, and the check that it is still current (fencing)."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from nova.operations.base import Step
 
 
 class Superseded(Exception):
-    """The order is not current any more: nothing of it may happen from now on."""
+    """The order is not current any more and must have no further effect."""
 
 
 class Job:
-    """An order while it waits and runs.
+    """An order that waits or runs.
 
-    It is current as long as its lease is known to hold: ``valid`` seconds from now, and longer when a heartbeat renews
-    it. After that the conductor is asked (``confirm``) before the next effect.
+    The order is current for ``valid`` seconds, prolonged by heartbeats that renew its lease. After that it must be
+    confirmed by a conductor (``confirm``) before its next effect.
 
-    ``late_after``: the rank and the action of an order that had come before this one, and seemed newer.
+    ``late_after``: rank and action of an order that arrived before this one although it seemed newer.
     """
 
     def __init__(self, ctx: context.RequestContext, order: StepOrder, valid: float,
@@ -31,9 +31,9 @@ class Job:
         self.order = order
         self.uuid = order.instance.uuid
         self.late_after = late_after
-        # Set for a step that shall end early: by an interrupt, or since a newer order has come.
+        # Set when the step should end early: by an interrupt, or because a newer order arrived.
         self.cancelled = threading.Event()
-        # Whether it has a thread.
+        # True when the order runs in a thread.
         self.begun = False
         self._confirm = confirm
         self._valid_until = time.monotonic() + valid
@@ -42,16 +42,16 @@ class Job:
         self._deadline: float | None = None
         self._step: Step | None = None
 
-    # --- whether it is current -------------------------------------------------------------------
+    # --- fencing -------------------------------------------------------------------
     def check(self) -> None:
-        """Raises Superseded if this host knows by itself that the order is not current."""
+        """Raise Superseded if this host already knows that the order is not current."""
         if self._abandoned:
             raise Superseded("it took too long")
         if self._superseded_at is not None:
             raise Superseded("a newer order has come")
 
     def fence(self) -> None:
-        """Before every effect: returns if the order is current, after asking a conductor if need be.
+        """Check before every effect that the order is current; confirm it with a conductor if needed.
 
         Raises Superseded.
         """
@@ -61,30 +61,30 @@ class Job:
             self.check()
 
     def renew(self, at: float) -> None:
-        """Its lease was renewed by a message that was sent ``at`` (monotonic)."""
+        """Prolong the lease after a renewal that was requested ``at`` (monotonic)."""
         self._valid_until = max(self._valid_until, at + self.order.lease / 2)
 
     def expire(self) -> None:
-        """A conductor says that the lease is not ours: ask before the next effect."""
+        """End the lease: confirm the order before its next effect."""
         self._valid_until = 0.0
 
     @property
     def overtaken(self) -> bool:
-        """Whether a newer order has the say, or this one was left alone."""
+        """Return True if a newer order has taken over or this one was abandoned."""
         return self._superseded_at is not None or self._abandoned
 
     def supersede(self) -> None:
-        """A newer order has come: this one ends at its next effect."""
+        """Note that a newer order arrived; this one ends at its next effect."""
         if self._superseded_at is None:
             self._superseded_at = time.monotonic()
         self.cancelled.set()
 
     def superseded_for(self, now: float) -> float:
-        """Seconds since a newer order came; 0 if none did."""
+        """Return the seconds since a newer order arrived, or 0."""
         return now - self._superseded_at if self._superseded_at is not None else 0.0
 
     def adopt(self, newer: Job) -> bool:
-        """Go on under the newer attempt at the same work, as if it had been its order; False if it is other work."""
+        """Continue under a newer attempt at the same step; return False if the order is for other work."""
         mine, other = self.order, newer.order
         if self.overtaken or mine.action.uuid != other.action.uuid or mine.undo != other.undo \
                 or mine.action.operation != other.action.operation or other.step not in (mine.step, self.step_name):
@@ -96,42 +96,42 @@ class Job:
     # --- deadlines -------------------------------------------------------------------------------
     @property
     def step_name(self) -> str:
-        """The step that runs, or the first one."""
+        """The name of the running step, or of the first one."""
         return self._step.name if self._step else self.order.step
 
     def enter(self, step: Step) -> None:
-        """``step`` begins, and has its time to end."""
+        """Start the deadline of ``step``."""
         self._step, self._deadline = step, time.monotonic() + step.deadline
 
     def leave(self) -> None:
-        """No step runs."""
+        """Note that no step runs."""
         self._deadline = None
 
     def hangs(self, now: float) -> str | None:
-        """The step that is over its time; None if none is."""
+        """Return the name of the step that exceeds its deadline, or None."""
         late = self._deadline is not None and now > self._deadline and not self._abandoned
         return self.step_name if late else None
 
     def abandon(self) -> None:
-        """Whatever runs for it has no further effect, and tells nothing."""
+        """Give up the running step: it has no further effect and reports nothing."""
         self._abandoned = True
         self.cancelled.set()
 
 
 class Fenced:
-    """``target``, of which every verb first makes sure that the order of ``job`` is current."""
+    """A proxy for ``target`` that checks before every method call that the order of ``job`` is current."""
 
     def __init__(self, target: Any, job: Job) -> None:
         self._target = target
         self._job = job
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._target, name)
-        if not callable(found):
-            return found
+        attribute = getattr(self._target, name)
+        if not callable(attribute):
+            return attribute
 
         def verb(*args: Any, **kwargs: Any) -> Any:
             self._job.fence()
-            return found(*args, **kwargs)
+            return attribute(*args, **kwargs)
 
         return verb

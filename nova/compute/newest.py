@@ -1,4 +1,4 @@
-"""The newest order of each instance, for as long as an older or doubled one could be run without a conductor's word."""
+"""The newest order of each instance, stored as long as an older or duplicate one could run without confirmation."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from collections.abc import Container
 
 from nova.objects.order import StepOrder
 
-# The rank of an order, and its action.
-Known = tuple[tuple[int, int], str]
+# The rank of an order, and the uuid of its action.
+OrderKey = tuple[tuple[int, int], str]
 
 
-def known(order: StepOrder) -> Known:
-    """Return what is remembered of an order."""
+def order_key(order: StepOrder) -> OrderKey:
+    """Return the key that identifies an order and its age."""
     return order.rank, order.action.uuid
 
 
 class NewestOrders:
-    """The newest order of each instance, the least recently stored first. Not thread-safe: the owner has a lock.
+    """The newest order of each instance, least recently stored first. Not thread-safe; the owner holds a lock.
 
-    An order is current without a confirmation for half of its lease. An entry is kept for the whole lease: whatever
-    was issued before it and arrives later is confirmed by a conductor first. Orders without a time of issue, from a
+    An order is current without a confirmation for half of its lease. An entry is kept for the whole lease: older
+    orders that arrive later must be confirmed by a conductor. Orders without a time of issue, from a
     conductor of the previous release, cannot be confirmed: their entries stay until there are more than ``limit``.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         # By instance, with the monotonic time until which the entry is needed.
-        self._entries: collections.OrderedDict[str, tuple[Known, float]] = collections.OrderedDict()
+        self._entries: collections.OrderedDict[str, tuple[OrderKey, float]] = collections.OrderedDict()
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, uuid: str) -> Known | None:
+    def get(self, uuid: str) -> OrderKey | None:
         """Return the newest order of an instance, or None if no order has come within its lease."""
         entry = self._entries.get(uuid)
         return entry[0] if entry else None
@@ -42,7 +42,7 @@ class NewestOrders:
     def store(self, order: StepOrder) -> None:
         """Store an order as the newest one of its instance."""
         lease = math.inf if order.issued_at is None else order.lease
-        self._entries[order.instance.uuid] = known(order), time.monotonic() + lease
+        self._entries[order.instance.uuid] = order_key(order), time.monotonic() + lease
         self._entries.move_to_end(order.instance.uuid)
         while len(self._entries) > self._limit:
             self._entries.popitem(last=False)
@@ -51,7 +51,7 @@ class NewestOrders:
         """Remove the entries that are no longer needed, except those of ``busy`` instances, which have an order."""
         now = time.monotonic()
         old = []
-        for uuid, (_known, until) in self._entries.items():
+        for uuid, (_key, until) in self._entries.items():
             if until > now:
                 break
             if uuid not in busy:

@@ -1,4 +1,4 @@
-"""Classes behind entry points."""
+"""Loading of classes from entry points."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nova import exception
 
 
 def load(namespace: str, name: str) -> Any:
-    """The class behind an entry point. Raises InvalidInput when there is none."""
+    """Return the class of an entry point. Raises InvalidInput if there is none."""
     try:
         return stevedore_driver.DriverManager(namespace, name, invoke_on_load=False).driver
     except Exception as error:

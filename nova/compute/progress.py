@@ -1,4 +1,4 @@
-"""What a running step tells of itself, however often a driver says it."""
+"""Rate limit for the progress reports of a running step."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from typing import Any
 # Seconds between two messages.
 _PAUSE = 0.5
 
-Tell = Callable[[dict[str, Any], dict[str, Any]], None]
+Send = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 class Progress:
-    """At most two messages a second. Each word says everything anew; the last one is told at the end of its step."""
+    """Sends at most two reports per second. Each report contains all values; the last one is sent at the end of the
+    step."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, send: Send) -> None:
+        self._send = send
         self._lock = threading.Lock()
-        self._waiting: tuple[dict[str, Any], dict[str, Any]] | None = None
-        self._told_at = float("-inf")
+        self._pending: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._sent_at = float("-inf")
 
     def note(self, changes: dict[str, Any], values: dict[str, Any]) -> None:
-        """Tell it now, or when nothing newer comes. Raises what telling does."""
+        """Send the values now, or later if no newer values come. Raises the errors of sending."""
         with self._lock:
-            self._waiting = changes, values
-        if time.monotonic() - self._told_at >= _PAUSE:
+            self._pending = changes, values
+        if time.monotonic() - self._sent_at >= _PAUSE:
             self.end()
 
     def end(self) -> None:
-        """Tell what waits."""
+        """Send the pending values."""
         with self._lock:
-            waiting, self._waiting = self._waiting, None
-            self._told_at = time.monotonic() if waiting else self._told_at
-        if waiting:
-            self._tell(*waiting)
+            pending, self._pending = self._pending, None
+            self._sent_at = time.monotonic() if pending else self._sent_at
+        if pending:
+            self._send(*pending)

@@ -1,4 +1,4 @@
-"""Guests whose file systems are at rest while something outside is made of their disks."""
+"""Guests with quiesced file systems, during snapshots of their volumes by an external service."""
 
 from __future__ import annotations
 
@@ -7,45 +7,46 @@ import threading
 
 from nova import exception
 from nova.objects.instance import Instance
-from nova.operations.guest_driver import LONGEST_REST, GuestDriver
+from nova.operations.guest_driver import QUIESCE_TIMEOUT, GuestDriver
 
 LOG = logging.getLogger(__name__)
 
-# Seconds until a guest is told once more that did not hear that its rest is over.
-_AGAIN = 5.0
+# Seconds between two attempts to thaw a guest that does not respond.
+_RETRY = 5.0
 
 
 class QuiescedGuests:
-    """Each for ``longest`` seconds: whoever asked may be gone, or have asked too late. Thread-safe."""
+    """Thaws each guest after ``timeout`` seconds at the latest, in case that the caller is gone. Thread-safe."""
 
-    def __init__(self, driver: GuestDriver, longest: float = LONGEST_REST) -> None:
-        self._driver, self._longest = driver, longest
+    def __init__(self, driver: GuestDriver, timeout: float = QUIESCE_TIMEOUT) -> None:
+        self._driver, self._timeout = driver, timeout
         self._lock = threading.Lock()
         self._ends: dict[str, tuple[Instance, threading.Timer]] = {}
         self._stopped = False
 
     def begin(self, instance: Instance) -> None:
-        """Raises InstanceQuiesceFailed, GuestNotFound."""
-        self._end_after(instance, self._longest)  # before: a driver that hangs may have done it
+        """Quiesce the guest. Raises InstanceQuiesceFailed, GuestNotFound."""
+        self._end_after(instance, self._timeout)  # set before the call, which may hang
         try:
             self._driver.quiesce(instance)
         except exception.InstanceQuiesceFailed:
-            raise  # an agent that did not answer may do it late
+            raise  # an agent that did not answer may still quiesce the guest
         except exception.NovaException:
             self._forget(instance.uuid, self._ends.get(instance.uuid))
             raise
-        self._end_after(instance, self._longest)  # it may have taken longer than that
+        self._end_after(instance, self._timeout)  # the call may have taken longer
         if self._stopped:
             self.end(instance)
-            raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason="nova-compute of its host ends")
+            raise exception.InstanceQuiesceFailed(
+                instance_id=instance.uuid, reason="nova-compute on its host is stopping")
 
     def end(self, instance: Instance) -> None:
-        known = self._ends.get(instance.uuid)
+        entry = self._ends.get(instance.uuid)
         self._driver.unquiesce(instance)
-        self._forget(instance.uuid, known)
+        self._forget(instance.uuid, entry)
 
     def stop(self) -> None:
-        """This process ends: nobody is left who would have them go on."""
+        """Thaw all guests before this process ends."""
         self._stopped = True
         with self._lock:
             left = [instance for instance, _timer in self._ends.values()]
@@ -53,7 +54,8 @@ class QuiescedGuests:
             try:
                 self.end(instance)
             except Exception as error:
-                LOG.error("[instance: %s] Its file systems may stay at rest: %s", instance.uuid, error)
+                LOG.error("[instance: %s] Cannot thaw the guest, its file systems may stay frozen: %s", instance.uuid,
+                          error)
 
     def _end_after(self, instance: Instance, seconds: float) -> None:
         timer = threading.Timer(seconds, self._over, (instance,))
@@ -65,18 +67,18 @@ class QuiescedGuests:
             before[1].cancel()
         timer.start()
 
-    def _forget(self, uuid: str, known: tuple[Instance, threading.Timer] | None) -> None:
-        """Unless it is at rest again since."""
+    def _forget(self, uuid: str, entry: tuple[Instance, threading.Timer] | None) -> None:
+        """Remove the entry of a guest, unless it was quiesced again meanwhile."""
         with self._lock:
-            if known is None or self._ends.get(uuid) is not known:
+            if entry is None or self._ends.get(uuid) is not entry:
                 return
             del self._ends[uuid]
-        known[1].cancel()
+        entry[1].cancel()
 
     def _over(self, instance: Instance) -> None:
-        LOG.warning("[instance: %s] Nobody ended the rest of its file systems in time: they go on", instance.uuid)
+        LOG.warning("[instance: %s] The caller did not thaw the guest in time: thawing it now", instance.uuid)
         try:
             self.end(instance)
-        except Exception as error:  # the hypervisor is away, or its guest does not listen
-            LOG.warning("[instance: %s] Its file systems are told again to go on: %s", instance.uuid, error)
-            self._end_after(instance, min(_AGAIN, self._longest))
+        except Exception as error:  # hypervisor unavailable, or the agent does not respond
+            LOG.warning("[instance: %s] Cannot thaw the guest, retrying: %s", instance.uuid, error)
+            self._end_after(instance, min(_RETRY, self._timeout))

@@ -1,8 +1,7 @@
-"""Guests that ran before their host was booted run again ([DEFAULT]resume_guests_state_on_host_boot).
+"""Resume guests that ran before their host was booted ([DEFAULT]resume_guests_state_on_host_boot).
 
-Whether it was booted is told by the boot id of the kernel, which is written down when all guests are looked after: a
-service that ends before goes on when it is back. Guests are started by operations, so many at a time: what a user has
-done with a server since then comes first.
+A boot is detected by the boot id of the kernel. The id is stored when all guests are resumed, so a restarted service
+continues. Guests are started by operations, a limited number at a time, so requests of users take precedence.
 """
 
 from __future__ import annotations
@@ -22,57 +21,58 @@ from nova.virt.driver import Driver
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks at those that are being started, and after nobody answered.
-_LOOK = 1.0
-_AGAIN = 10.0
+# Seconds between two polls of the guests that are starting, and after a failed request.
+_POLL = 1.0
+_RETRY = 10.0
 
 
 class Resumption:
-    """The guests of one host that are to run again, from the start of its service on."""
+    """The guests of one host that must be resumed after the start of the service."""
 
     def __init__(self, host: str, driver: Driver, guests: Guests) -> None:
         self._host, self._driver, self._guests = host, driver, guests
-        # What has not been begun yet, and what may not have ended.
+        # Guests not requested yet, and guests whose start has not ended yet.
         self._waiting: list[str] = []
         self._begun: list[str] = []
         self._file = os.path.join(CONF.state_path, f"boot_id.{urllib.parse.quote(host, safe='')}")
         self.wanted = False
 
     def begin(self) -> None:
-        """Find out whether the host was booted since its guests were looked after."""
+        """Detect if the host was booted since its guests were last resumed."""
         before, now = self._last_boot(), self._driver.boot_id()
         self.wanted = bool(CONF.resume_guests_state_on_host_boot and before and now and before != now)
 
     def add(self, uuids: Iterable[str]) -> None:
-        """These guests ran, and do not run now."""
+        """Add guests that ran before the boot and do not run now."""
         self._waiting += uuids
 
     def holds(self, uuid: str) -> bool:
-        """Whether the guest will be started: that it does not run is no news."""
+        """Return True if the guest will be started, so that its power state need not be reported."""
         return uuid in self._waiting
 
     def go_on(self) -> float | None:
-        """Have some more started; the seconds until the next call, None: all are looked after."""
+        """Start more guests; return the seconds until the next call, or None when all are done."""
         if self._waiting or self._begun:
             try:
-                self._ask()
+                self._request()
             except exception.NovaException as error:
-                LOG.warning("%d guests wait to be started: %s", len(self._waiting), error)
-                return _AGAIN
+                LOG.warning("Cannot resume guests, %d are waiting, retrying: %s", len(self._waiting), error)
+                return _RETRY
         if self._waiting or self._begun:
-            return _LOOK
+            return _POLL
         self._note_boot()
         self.wanted = False
         return None
 
-    def _ask(self) -> None:
+    def _request(self) -> None:
         if not self._begun:
-            LOG.info("The host was booted: %d guests are started, %d at a time", len(self._waiting),
+            LOG.info("The host was booted: resuming %d guests, %d at a time", len(self._waiting),
                      CONF.compute.resume_guests_at_once)
         running = {guest.uuid for guest in self._driver.guests() if guest.power_state == states.RUNNING}
-        told = self._guests.resume(context.admin(), self._host, [uuid for uuid in self._waiting if uuid not in running],
-                                   self._begun, CONF.compute.resume_guests_at_once)
-        self._waiting, self._begun = told.waiting, told.begun
+        resumed = self._guests.resume(
+            context.admin(), self._host, [uuid for uuid in self._waiting if uuid not in running], self._begun,
+            CONF.compute.resume_guests_at_once)
+        self._waiting, self._begun = resumed.waiting, resumed.begun
 
     # --- the boot id -----------------------------------------------------------------------------------
     def _last_boot(self) -> str:
@@ -83,7 +83,7 @@ class Resumption:
             return ""
 
     def _note_boot(self) -> None:
-        """Complete or not at all: half a boot id would be another boot."""
+        """Store the boot id atomically: a truncated id would look like another boot."""
         boot_id = self._driver.boot_id()
         if boot_id == self._last_boot():
             return
@@ -97,6 +97,6 @@ class Resumption:
                 os.fsync(file.fileno())
             os.replace(draft, self._file)
         except OSError as error:
-            LOG.error("A boot of this host will not be noticed: %s cannot be written: %s", self._file, error)
+            LOG.error("The next boot of this host will not be detected: cannot write %s: %s", self._file, error)
             with contextlib.suppress(OSError):
                 os.unlink(draft)

@@ -1,9 +1,9 @@
-"""Runs the steps of operations on this host: one operation of an instance at a time, each once.
+"""Runner of operation steps on this host: one operation per instance at a time.
 
-An order is run only while it is current. A doubled one, and one that comes while a newer one runs, is recognised by its
-rank; one that is late, or of lower rank than one that was run, that was given before this process started or whose
-lease was not renewed is confirmed with the conductor before its next effect. The end of an order is reported until the
-conductor has it; a refused report means that somebody else decides about the instance now.
+An order runs only while it is current. Duplicates are detected by the rank of the order. An order is confirmed with a
+conductor before its next effect if it is late, has a lower rank than one that ran before, was issued before this
+process started, or its lease was not renewed. The end of an order is reported until a conductor has stored it. A
+refused report means that another process has taken over the instance.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nova import context, exception
 from nova.compute.clock import ConductorClock
 from nova.compute.host import Machine, StepHost, shutdown_timeout
 from nova.compute.job import Job, Superseded
-from nova.compute.newest import NewestOrders, known
+from nova.compute.newest import NewestOrders, order_key
 from nova.conf import CONF
 from nova.objects.action import Failure
 from nova.objects.guest import GuestStatus
@@ -35,27 +35,27 @@ from nova.telemetry import metrics, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
-# A step that begins earlier than this after its order is not told separately: it saves messages.
+# Seconds. If a step starts later than this after its order, its start is reported separately.
 _PROGRESS_AFTER = 0.5
-# Instances whose newest orders are remembered.
-_REMEMBERED = 10_000
-# How long a hypervisor that does not answer is waited for before the step counts as failed.
-_HYPERVISOR_PATIENCE = 30.0
-# Seconds that an order which was superseded has to come to an end before the next one begins without it.
+# Number of instances whose newest orders are stored.
+_STORED_ORDERS = 10_000
+# Seconds for which a step is retried while the hypervisor is unavailable.
+_HYPERVISOR_TIMEOUT = 30.0
+# Seconds that a superseded order has to end before the next one starts regardless.
 _GRACE = 10.0
-# Seconds between two looks at deadlines.
+# Seconds between two checks of deadlines.
 TICK = 0.5
-# A report that is refused so often for its content is replaced by a failure, and then given up.
+# Number of refusals of a report's content, after which a failure is reported instead, and finally nothing.
 _REFUSALS = 3
-# Seconds for which a report is repeated that conductors neither store nor refuse, but fail on: a conductor of the
-# previous release whose database takes no writes, a schema in the middle of an upgrade.
+# Seconds for which a report is repeated while conductors fail on it (InternalError): for example a conductor of the
+# previous release with a read-only database or an unfinished schema upgrade.
 _INTERNAL_ERRORS = 900.0
 
 
 def order_pool() -> FairThreadPool:
-    """The threads of a nova-compute process: no kind of work takes those of another.
+    """Return the thread pool of a nova-compute process. Each kind of work has its own threads.
 
-    "shutdown" is work whose image gives its guest longer to shut down than the host does.
+    "shutdown": work whose image grants its guest a longer shutdown than the host's default.
     """
     threads = CONF.compute.threads
     return FairThreadPool({"build": CONF.max_concurrent_builds or threads, "power": threads, "move": threads,
@@ -64,7 +64,7 @@ def order_pool() -> FairThreadPool:
 
 
 class Runner:
-    """The operations of one compute host."""
+    """The runner of one compute host."""
 
     def __init__(self, machine: Machine, engine: Engine, guests: Guests, pool: FairThreadPool | None = None,
                  clock: ConductorClock | None = None) -> None:
@@ -74,25 +74,25 @@ class Runner:
         self._pool = pool or order_pool()
         self.clock = clock or ConductorClock()
         self._mutex = threading.Lock()
-        # Many hosts in one process remember less each.
-        self._newest = NewestOrders(_REMEMBERED if pool is None else _REMEMBERED // 10)
+        # Each of many hosts in one process stores fewer orders.
+        self._newest = NewestOrders(_STORED_ORDERS if pool is None else _STORED_ORDERS // 10)
         self._lanes: dict[str, Lane] = {}
         self._stopping = threading.Event()
 
     # --- taking orders -------------------------------------------------------------------------
     def submit(self, ctx: context.RequestContext, order: StepOrder) -> None:
-        """Take an order; orders of one instance run one after the other, and a newer one supersedes the older."""
+        """Accept an order. Orders of one instance run one after the other; a newer order supersedes an older one."""
         uuid = order.instance.uuid
         with self._mutex:
             if self._stopping.is_set():
-                return  # it is ours still: we ask for it when we are back
+                return  # the order is requested again after the restart
             lane, newest = self._lanes.get(uuid), self._newest.get(uuid)
             late = newest is not None and newest[0] >= order.rank
-            if late and (lane is not None or newest == known(order) or order.issued_at is None):
-                return  # doubled, or overtaken by a newer attempt or a delete that came in between
+            if late and (lane is not None or newest == order_key(order) or order.issued_at is None):
+                return  # duplicate, or superseded by a newer attempt or a delete
             if not late:
                 self._newest.store(order)
-            # What seems to be late may be new to a database that was restored from a backup: whoever has it knows.
+            # An order that seems late may be new to a database restored from a backup: the conductor confirms it.
             job = Job(ctx, order, 0.0 if late else self.clock.valid_for(order), self._confirm,
                       late_after=newest if late else None)
             if lane is None:
@@ -102,12 +102,12 @@ class Runner:
                 lane.current.supersede()
                 if lane.current.begun:
                     lane.waiting = job
-                else:  # it waits for a thread of its kind, and will find that it is superseded
+                else:  # it waits for a thread and will notice that it is superseded
                     lane.current = job
                     self._start(job)
 
     def _start(self, job: Job) -> None:
-        # Under the lock, so that stop() finds the pool at rest.
+        # Called with the mutex held, so that stop() sees all submitted work.
         order = job.order
         operation = REGISTRY.get(order.action.operation or "", Operation)
         kind = "urgent" if order.undo else operation.kind
@@ -116,30 +116,33 @@ class Runner:
         self._pool.submit(kind, order.instance.project_id, self._work, job)
 
     def interrupt(self, action_uuid: str, what: str) -> None:
-        """Say ``what`` to the running step of an action ("cancel" sets its ``cancelled``), without waiting for it."""
+        """Send the interrupt ``what`` to the running step of an action without waiting. "cancel" sets its
+        ``cancelled``."""
         with self._mutex:
             job = next((lane.current for lane in self._lanes.values()
                         if lane.current.order.action.uuid == action_uuid), None)
         if job is None:
             LOG.info("Action %s does not run here; nothing to interrupt (%s)", action_uuid, what)
             return
-        LOG.info("[instance: %s] %s is told: %s", job.uuid, job.order.action.action, what)
+        LOG.info("[instance: %s] Interrupting %s: %s", job.uuid, job.order.action.action, what)
         job.cancelled.set() if what == "cancel" else self._pool.submit(
-            "urgent", job.order.instance.project_id, self._tell_step, job, what)
+            "urgent", job.order.instance.project_id, self._interrupt_step, job, what)
 
-    def _tell_step(self, job: Job, what: str) -> None:
+    def _interrupt_step(self, job: Job, what: str) -> None:
         try:
-            self._operation(job.order).interrupted(StepHost(self.machine, job, self._told(job)), what)
+            self._operation(job.order).interrupted(StepHost(self.machine, job, self._progress_of(job)), what)
         except exception.NovaException as error:
-            LOG.warning("[instance: %s] %s did not take %s: %s", job.uuid, job.order.action.action, what, error)
+            LOG.warning("[instance: %s] %s cannot handle the interrupt %s: %s", job.uuid, job.order.action.action, what,
+                        error)
 
     def running(self) -> list[str]:
-        """The actions whose steps this host holds (the heartbeat renews their leases)."""
+        """Return the actions whose steps this host runs or queues; the heartbeat renews their leases."""
         with self._mutex:
             return [job.order.action.uuid for lane in self._lanes.values() for job in lane.jobs()]
 
     def renewed(self, uuids: Collection[str], lost: Collection[str], at: float) -> None:
-        """A heartbeat sent ``at`` (monotonic) with these actions renewed their leases, but for the lost ones."""
+        """Renew the leases of these actions after a heartbeat sent ``at`` (monotonic), and end those of the lost ones.
+        """
         with self._mutex:
             jobs = [job for lane in self._lanes.values() for job in lane.jobs()]
         for job in jobs:
@@ -149,21 +152,21 @@ class Runner:
                 job.renew(at)
 
     def busy(self, uuid: str) -> bool:
-        """Whether an operation on this instance is under way here."""
+        """Return True if an operation on this instance is in progress here."""
         with self._mutex:
             return uuid in self._lanes
 
     def stop(self, drain: Drain) -> None:
-        """Finish the orders that were begun; the others are asked for when this host is back."""
+        """Finish the running orders. Others are requested again after the restart."""
         with self._mutex:
             self._stopping.set()
         if not drain.wait(functools.partial(self._pool.shutdown, wait=True, cancel_futures=True)):
-            LOG.warning("Did not come to the end of %d operations: they are resumed when this host is back",
+            LOG.warning("%d operations are not finished: they are resumed after the restart",
                         len(self.running()))
 
     # --- deadlines -----------------------------------------------------------------------------
-    def look_at_deadlines(self) -> None:
-        """Go on without what hangs: its step has failed, or a newer order has waited long enough."""
+    def check_deadlines(self) -> None:
+        """Abandon steps that exceed their deadline, and superseded orders that do not end."""
         now = time.monotonic()
         with self._mutex:
             self._newest.prune(self._lanes)
@@ -172,14 +175,14 @@ class Runner:
             job = lane.current
             step = job.hangs(now)
             if step is not None:
-                self._abandon(lane, job, f"{step} did not end within its time")
+                self._abandon(lane, job, f"{step} did not end before its deadline")
                 error = exception.StepTimeout(step=step, host=self.machine.name)
                 self._pool.submit("urgent", job.order.instance.project_id, self._report_for, job, step, error)
             elif lane.waiting is not None and job.superseded_for(now) > _GRACE:
-                self._abandon(lane, job, "a newer operation waits")
+                self._abandon(lane, job, "a newer operation is waiting")
 
     def _abandon(self, lane: Lane, job: Job, why: str) -> None:
-        LOG.error("[instance: %s] %s hangs on this host and is left alone: %s", job.uuid, job.order.action.action, why)
+        LOG.error("[instance: %s] %s hangs on this host and is abandoned: %s", job.uuid, job.order.action.action, why)
         job.abandon()
         self._next(lane, job)
 
@@ -190,7 +193,7 @@ class Runner:
         self._report(job, report)
 
     def _next(self, lane: Lane, done: Job) -> None:
-        """``done`` does not run any more: the order that waits behind it begins."""
+        """Start the order that waits behind ``done``, which has ended."""
         with self._mutex:
             if lane.current is not done:
                 return
@@ -214,7 +217,8 @@ class Runner:
             LOG.info("[instance: %s] Order %s is not current any more: %s", job.uuid, order.step, error)
             self._after_refusal(job)
         except Exception:
-            LOG.exception("[instance: %s] Order %s was lost; its lease will end", job.uuid, order.step)
+            LOG.exception("[instance: %s] Order %s failed unexpectedly; a conductor continues after its lease",
+                          job.uuid, order.step)
         finally:
             with self._mutex:
                 lane = self._lanes.get(job.uuid)
@@ -234,10 +238,10 @@ class Runner:
     def _run(self, job: Job) -> None:
         order, report = job.order, self._new_report(job)
         if self._stopping.is_set():
-            return  # it has not begun: it is asked for when this host is back
+            return  # not begun: the order is requested again after the restart
         job.fence()
         started = time.monotonic()
-        host = StepHost(self.machine, job, self._told(job))
+        host = StepHost(self.machine, job, self._progress_of(job))
         try:
             operation = self._operation(order)
             batch = operation.batch(operation.step_named(order.step), order.undo)
@@ -257,7 +261,7 @@ class Runner:
                    started: float) -> None:
         for step in batch:
             if step is not batch[0] and time.monotonic() - started > _PROGRESS_AFTER:
-                self._tell(job, step.name, {}, {})
+                self._send_progress(job, step.name, {}, {})
             report.step = step.name
             job.enter(step)
             try:
@@ -272,12 +276,12 @@ class Runner:
                 job.fence()
                 report.failure = self._failure(error, job.order, step)
                 if not job.order.undo:
-                    break  # compensations go on: what they can still clear up, they shall
+                    break  # run the other compensations nevertheless
         job.leave()
 
     def _retry_while_unavailable(self, step: Callable[[], None]) -> None:
-        """Run a step; wait a while for a hypervisor that is being restarted."""
-        until = time.monotonic() + _HYPERVISOR_PATIENCE
+        """Run a step; retry it for a limited time while the hypervisor is unavailable."""
+        until = time.monotonic() + _HYPERVISOR_TIMEOUT
         while True:
             try:
                 step()
@@ -293,9 +297,10 @@ class Runner:
             LOG.exception("[instance: %s] %s failed", order.instance.uuid, step.name)
         return failure_of(error, self.machine.name)
 
-    # --- telling the conductor -------------------------------------------------------------------
+    # --- reports to the conductor -------------------------------------------------------------------
     def _confirm(self, job: Job) -> None:
-        """Ask whether the order is current still, until a conductor can tell. Raises Superseded."""
+        """Confirm with a conductor that the order is current; retries while no conductor is available. Raises
+        Superseded."""
         wait = 0.5
         while True:
             sent = time.monotonic()
@@ -307,48 +312,49 @@ class Runner:
                         self._newest.store(job.order)
                 return
             except exception.StaleReport as error:
-                raise Superseded("it was decided without us") from error
-            except (exception.ServiceUnavailable, exception.InternalError) as error:  # as reports of the end
-                LOG.warning("[instance: %s] Waits for a conductor to confirm %s: %s", job.uuid, job.order.step, error)
+                raise Superseded("another process has taken over") from error
+            except (exception.ServiceUnavailable, exception.InternalError) as error:  # retried like reports of the end
+                LOG.warning("[instance: %s] Waiting for a conductor to confirm %s: %s", job.uuid, job.order.step, error)
             job.check()
             if self._stopping.wait(wait):
                 raise Superseded("this host stops")
             wait = min(wait * 2, 10.0)
 
-    def _told(self, job: Job) -> Callable[[dict[str, Any], dict[str, Any]], None]:
-        def tell(changes: dict[str, Any], values: dict[str, Any]) -> None:
+    def _progress_of(self, job: Job) -> Callable[[dict[str, Any], dict[str, Any]], None]:
+        def send(changes: dict[str, Any], values: dict[str, Any]) -> None:
             job.fence()
-            self._tell(job, job.step_name, changes, values)
+            self._send_progress(job, job.step_name, changes, values)
 
-        return tell
+        return send
 
-    def _tell(self, job: Job, step: str, changes: dict[str, Any], values: dict[str, Any]) -> None:
+    def _send_progress(self, job: Job, step: str, changes: dict[str, Any], values: dict[str, Any]) -> None:
         try:
             self._engine.progress(job.ctx, StepReport(
                 action_uuid=job.order.action.uuid, step=step, attempt=job.order.attempt, undo=job.order.undo,
                 final=False, host=self.machine.name, changes=changes, results=values))
         except exception.ServiceUnavailable:
-            LOG.debug("Progress was not told; the end will be")
+            LOG.debug("Cannot report the progress; the end will be reported")
 
     def _report(self, job: Job, report: StepReport) -> None:
-        """Report the end of the order until a conductor has stored it, or another order or a stop overtakes it.
+        """Report the end of the order until a conductor has stored it, a newer order exists, or the service stops.
 
-        A report that cannot be stored is not the failure of the step: it is repeated until the attempt is refused.
+        A report that cannot be stored is not a failure of the step: it is repeated until the attempt is refused.
         """
         wait, refusals, started = 0.5, 0, time.monotonic()
         while True:
-            report.attempt = job.order.attempt  # a newer one may have been adopted
+            report.attempt = job.order.attempt  # a newer attempt may have been adopted
             try:
                 self._engine.step_done(job.ctx, report)
                 return
             except exception.StaleReport:
                 if report.attempt != job.order.attempt:
                     continue
-                LOG.info("[instance: %s] %s was decided without us", job.uuid, job.order.action.action)
+                LOG.info("[instance: %s] The report of %s is refused: another process has taken over", job.uuid,
+                         job.order.action.action)
                 self._after_refusal(job)
                 return
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] The end of %s could not be reported, and is reported again: %s", job.uuid,
+                LOG.warning("[instance: %s] Cannot report the end of %s, retrying: %s", job.uuid,
                             report.step, error)
                 if isinstance(error, exception.InternalError):
                     refusals += time.monotonic() - started > _INTERNAL_ERRORS
@@ -359,36 +365,37 @@ class Runner:
                     report.changes, report.results = {}, {}
                     report.failure = failure_of(error, self.machine.name)
                 elif refusals > 2 * _REFUSALS:
-                    LOG.error("[instance: %s] The end of %s is not reported any more; its lease will end", job.uuid,
-                              report.step)
+                    LOG.error("[instance: %s] Giving up to report the end of %s; a conductor continues after its "
+                              "lease", job.uuid, report.step)
                     return
             if job.overtaken or self._stopping.wait(wait):
-                return  # the newer order will report, or we ask for it when we are back
+                return  # the newer order reports, or the order is requested after the restart
             wait = min(wait * 2, 10.0)
 
     def _after_refusal(self, job: Job) -> None:
-        """An order came too late: do what the rows say about its guest, unless a newer order has the say."""
+        """Handle the guest of a refused order as the database says, unless a newer order runs."""
         if job.overtaken or self._stopping.is_set():
             return
         uuid, name = job.uuid, self.machine.name
         try:
-            found = self._guests.whereabouts(job.ctx, name, [uuid])
-            where = found[0] if found else None
-            if where is not None and where.gone:
+            whereabouts = self._guests.whereabouts(job.ctx, name, [uuid])
+            where = whereabouts[0] if whereabouts else None
+            if where is not None and where.must_leave:
                 self.machine.driver.destroy(job.order.instance, keep_disks=where.keep_disks)
                 self.machine.network.unplug(job.order.instance)
                 self._guests.evicted(job.ctx, name, [uuid], {uuid: where.since} if where.since else {})
-            elif where is not None and name in where.places:
+            elif where is not None and name in where.possible_hosts:
                 self._guests.power_states(job.ctx, name, [GuestStatus(
                     uuid=uuid, power_state=self.machine.driver.power_state(uuid), late=True)])
         except exception.GuestNotFound:
-            LOG.info("[instance: %s] has no guest", uuid)
+            LOG.info("[instance: %s] The instance has no guest on this host", uuid)
         except exception.NovaException as error:
-            LOG.warning("[instance: %s] Its guest stays as it is until the next comparison: %s", uuid, error)
+            LOG.warning("[instance: %s] Cannot check the guest, retrying at the next periodic comparison: %s", uuid,
+                        error)
 
 
 class Lane:
-    """The orders of one instance: the one that runs, and the newest one, which waits for its end."""
+    """The orders of one instance: the running one, and the newest one, which waits."""
 
     def __init__(self, job: Job) -> None:
         self.current = job

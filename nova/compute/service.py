@@ -1,4 +1,4 @@
-"""nova-compute: runs the steps of this host, reports its inventory, and keeps guests as the rows say."""
+"""nova-compute: runs the steps of this host, reports its inventory, and reconciles its guests with the database."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 BINARY = "nova-compute"
-# 2: it knows security groups (refresh_groups). 3: rebuild, rescue, snapshots, shelving, passwords and dumps.
-# 4: it brings guests to rest, has one volume take the place of another, and guests write to other files of volumes.
-# 5: guests have shares, and see that a volume became larger.
+# Versions of the service: 2 supports security groups (refresh_groups). 3: rebuild, rescue, snapshots, shelving,
+# passwords and crash dumps. 4: quiesce, volume swap, and switching guests to other volume files. 5: shares, and
+# extension of attached volumes.
 SERVICE_VERSION = 5
 
-# Messages that one of many hosts in a process handles at the same time: idle threads are not free.
+# Number of threads for messages per host, if a process serves many hosts. Idle threads cost memory.
 _SHARED_THREADS = 2
 
 
 def load_machine(host: str) -> Machine:
-    """This host as configured: hypervisor driver, network driver, images."""
+    """Return this host with the configured hypervisor driver, network driver, volumes and images."""
     return machine_of(plugins.load("nova.virt.drivers", CONF.compute_driver)(host))
 
 
 def machine_of(driver: Driver) -> Machine:
-    """The host of this driver, with the network driver, volumes and images of the configuration."""
+    """Return the host of this driver with the configured network driver, volumes and images."""
     return Machine(name=driver.host, driver=driver, network=plugins.load("nova.network.drivers", CONF.network.driver)(),
                    images=image.store, cache=ImageCache(used=driver.used_images),
                    volumes=plugins.load("nova.volume.drivers", CONF.volume.driver)(QemuTools()),
@@ -67,19 +67,20 @@ def machine_of(driver: Driver) -> Machine:
 
 
 def _offers(protocol: str) -> bool:
-    """Whether guests of this host have consoles of the protocol."""
+    """Return True if guests of this host have consoles of the protocol."""
     options = {VNC: CONF.vnc, SPICE: CONF.spice, SERIAL: CONF.serial_console}.get(protocol)
     return options is not None and bool(options.enabled)
 
 
 def hosts_of_driver() -> Sequence[Driver]:
-    """The drivers of all hosts that the configured one plays; none: it serves the one it runs on."""
-    played: Sequence[Driver] = plugins.load("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
-    return played
+    """Return the drivers of all virtual hosts of the configured driver; empty if it serves the real host."""
+    drivers: Sequence[Driver] = plugins.load("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
+    return drivers
 
 
 class ComputeService:
-    """The compute of one host: start(), stop() drains. Guests run on. ``pool``: threads shared with other hosts."""
+    """The compute service of one host. stop() drains it; guests keep running. ``pool``: threads shared with other
+    hosts."""
 
     def __init__(self, transport: messaging.RPCTransport, host: str | None = None,
                  machine: Machine | None = None, pool: FairThreadPool | None = None) -> None:
@@ -107,10 +108,10 @@ class ComputeService:
             self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self.reconciler.compare))
         if CONF.image_cache.manager_interval >= 0 and self.machine.driver.needs_images:
             self.periodic.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), self._clean_images))
-        self.periodic += [Periodic("deadlines", TICK, self.runner.look_at_deadlines),
+        self.periodic += [Periodic("deadlines", TICK, self.runner.check_deadlines),
                           *gauges.watch([(self.runner, self.machine.driver)])]
         if self.machine.driver.needs_images:
-            gauges.watch_cache(self.machine.cache.room)
+            gauges.watch_cache(self.machine.cache.space)
         if CONF.volume_usage_poll_interval:
             usage = VolumeUsage(self.machine, self._guests)
             self.periodic.append(Periodic("volume usage", CONF.volume_usage_poll_interval, usage.report))
@@ -118,14 +119,14 @@ class ComputeService:
         self._taking = False
 
     def start(self) -> None:
-        """Returns when orders are taken and the host can be scheduled to."""
+        """Start the service; return when orders are accepted and the host can be scheduled to."""
         self.begin()
         for thread in self.periodic:
             thread.start()
         LOG.info("nova-compute is ready on %s", self.host)
 
     def begin(self) -> None:
-        """As start(), but somebody else does what is to be done again and again."""
+        """Start the service without its periodic tasks, which the caller runs."""
         ctx = context.admin()
         self.machine.driver.on_unreachable = self._hypervisor_lost
         self.machine.driver.start(self.reconciler.guest_changed)
@@ -133,7 +134,7 @@ class ComputeService:
         bus.retry_until_available(self._register, "a conductor")
         bus.retry_until_available(lambda: self.reconciler.start(ctx), "a conductor")
         self.reconciler.compare_later()
-        # Before the queue is read: what is resumed has newer attempts than what waits there.
+        # Resume before the queue is read: resumed orders have newer attempts than queued ones.
         for order in bus.retry_until_available(lambda: self._engine.resume(ctx, self.host), "a conductor"):
             self.runner.submit(context_of(order.action), order)
         self._server = bus.serve(self._transport, COMPUTE, self.host, [(compute.Compute, self)],
@@ -143,9 +144,9 @@ class ComputeService:
         self.reconciler.resume_guests()
 
     def stop(self) -> None:
-        """Take no new orders and finish those begun, within graceful_shutdown_timeout.
+        """Stop accepting orders and finish the running ones within graceful_shutdown_timeout.
 
-        The others, and those not finished in time, are done when the host is back (or elsewhere if it is not).
+        Other orders continue after the restart, or on another host if this one does not return.
         """
         drain = Drain()
         self.stop_taking()
@@ -161,13 +162,13 @@ class ComputeService:
         self.machine.driver.stop()
 
     def stop_taking(self) -> None:
-        """Take no new orders. Does nothing the second time."""
+        """Stop accepting orders. A repeated call does nothing."""
         if self._taking:
             self._taking = False
             assert self._server is not None
             bus.stop_taking(self._server)
 
-    # --- what a host is asked (nova.rpcapi.compute.Compute) --------------------------------------
+    # --- requests to this host (nova.rpcapi.compute.Compute) --------------------------------------
     def run(self, ctx: context.RequestContext, order: StepOrder) -> None:
         self.runner.submit(ctx, order)
 
@@ -181,7 +182,7 @@ class ComputeService:
         protocol = PROTOCOLS.get(console_type)
         address = self.machine.driver.console_address(uuid, protocol) \
             if protocol is not None and _offers(protocol) else None
-        # A port for TLS alone is for those who find it by themselves.
+        # Consoles with a TLS port only are for SPICE clients that connect directly.
         if address is None or not (address.port or console_type == SPICE_DIRECT):
             raise exception.ConsoleTypeUnavailable(console_type=console_type)
         return address
@@ -223,24 +224,26 @@ class ComputeService:
 
     # --- periodic ----------------------------------------------------------------------------------
     def report_nodes(self) -> None:
-        """Inventories and traits as they are now, if they changed."""
+        """Report inventories and traits if they changed."""
         self._nodes.report()
 
     def _register(self) -> None:
-        """Raises HostIdentityMismatch: the database knows this name as another machine's, or this machine otherwise,
-        or is not the one that we belong to; or our key is another host's.
+        """Register the service.
+
+        Raises HostIdentityMismatch: the database has this host name for another machine, or this machine under another
+        name, or belongs to another deployment, or [rpc]key_file belongs to another host.
         """
-        known_as = bus.keys_of(self._transport).host
-        if known_as not in ("", self.host):
-            raise exception.HostIdentityMismatch(host=self.host, reason=f"[rpc]key_file is of host {known_as}")
-        # Of the hosts that one machine plays there may be more today than there were.
+        key_host = bus.keys_of(self._transport).host
+        if key_host not in ("", self.host):
+            raise exception.HostIdentityMismatch(host=self.host, reason=f"[rpc]key_file is the key of host {key_host}")
+        # The number of virtual hosts of a machine may increase later.
         virtual, belongs_to = self.machine.driver.virtual, identity.deployment()
         service = self._heartbeat.register(
             context.admin(), self.host, BINARY, COMPUTE, SERVICE_VERSION,
             identity.of_virtual_host(self.host) if virtual else identity.of_this_machine(),
             {**self.machine.volumes.connector(self.host), **self.machine.shares.connector(self.host)}, belongs_to,
             returning=bool(belongs_to and not virtual))
-        if service.deployment is not None:  # a conductor of the last release does not know it
+        if service.deployment is not None:  # None from a conductor of the previous release
             identity.join(service.deployment)
         self.runner.clock.learn(service.last_seen_up)
 
@@ -252,26 +255,26 @@ class ComputeService:
             self.runner.renewed(running, lost, sent)
         except exception.HostBinaryNotFound:
             self.returned()
-        self.heard()
+        self.heartbeat_sent()
 
     def returned(self) -> None:
-        """An operator deleted the service while it runs: it is back."""
+        """Register again after an operator deleted the service record while it runs."""
         self._register()
-        self._nodes.report(anew=True)
+        self._nodes.report(full=True)
 
-    def heard(self) -> None:
-        """A conductor took our heartbeat."""
+    def heartbeat_sent(self) -> None:
+        """Note a successful heartbeat; compare guests if the previous one is too old."""
         now = time.monotonic()
         silent, self._last_beat = now - self._last_beat, now
         if silent > CONF.service_down_time / 2:
-            LOG.warning("No conductor heard us for %.0f s", silent)
-            self.reconciler.heard_again()
+            LOG.warning("No heartbeat of this host reached a conductor for %.0f s: comparing guests", silent)
+            self.reconciler.heartbeat_resumed()
 
     def _hypervisor_lost(self, error: exception.NovaException) -> None:
         try:
             self._guests.hypervisor_lost(context.admin(), self.host, CONF.my_ip, failure_of(error, self.host))
         except exception.NovaException as away:
-            LOG.warning("No conductor heard that the hypervisor is away: %s", away)
+            LOG.warning("Cannot report to a conductor that the hypervisor is unavailable: %s", away)
 
     def _clean_images(self) -> None:
         self.machine.cache.clean(set(self.machine.driver.used_images()))

@@ -1,4 +1,5 @@
-"""Guests that no row knows: a wrong, restored or empty database looks just like this, so they are kept by default."""
+"""Guests that are unknown to the database. They are kept by default, since a wrong, restored or empty database looks
+the same."""
 
 from __future__ import annotations
 
@@ -15,30 +16,31 @@ LOG = logging.getLogger(__name__)
 
 
 class UnknownGuests:
-    """What is done with them, as [compute]unknown_guests says."""
+    """Handling of unknown guests as configured in [compute]unknown_guests."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        # uuid -> since when it has been unknown
+        # uuid -> time since when the guest is unknown
         self._since: dict[str, float] = {}
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
     def seen(self, uuids: Sequence[str]) -> None:
-        """A comparison found these, and no others."""
+        """Store the unknown guests of the last comparison and apply the configured action to those that are unknown for
+        long enough."""
         now = time.monotonic()
         self._since = {uuid: self._since.get(uuid, now) for uuid in uuids}
-        self._told &= self._since.keys()
+        self._logged &= self._since.keys()
         metrics.UNKNOWN_GUESTS.set(len(uuids))
-        for uuid in self._since.keys() - self._told:
-            LOG.warning("[instance: %s] Guest on host %s is unknown to the database; [compute]unknown_guests says: %s",
-                        uuid, self._machine.name, CONF.compute.unknown_guests)
-            self._told.add(uuid)
+        for uuid in self._since.keys() - self._logged:
+            LOG.warning("[instance: %s] Guest on host %s is unknown to the database; configured action "
+                        "([compute]unknown_guests): %s", uuid, self._machine.name, CONF.compute.unknown_guests)
+            self._logged.add(uuid)
         if CONF.compute.unknown_guests == "keep":
             return
         old = [uuid for uuid, since in self._since.items() if now - since >= CONF.compute.unknown_guests_age]
         if len(old) > CONF.compute.unknown_guests_max:
             LOG.error("%d guests on host %s are unknown to the database, more than [compute]unknown_guests_max: "
-                      "nothing is done to any of them", len(old), self._machine.name)
+                      "no action is taken", len(old), self._machine.name)
             return
         for uuid in old:
             self._apply(uuid)
@@ -52,4 +54,4 @@ class UnknownGuests:
                 self._machine.network.unplug_guest(uuid)
                 self._machine.shares.disconnect_guest(uuid)
         except exception.NovaException as error:
-            LOG.warning("[instance: %s] Unknown guest: %s failed: %s", uuid, CONF.compute.unknown_guests, error)
+            LOG.warning("[instance: %s] Unknown guest: action %s failed: %s", uuid, CONF.compute.unknown_guests, error)

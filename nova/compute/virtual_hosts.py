@@ -1,4 +1,4 @@
-"""Many virtual hosts in one nova-compute: each a service of its own, with shared threads and a shared heartbeat."""
+"""Virtual hosts: several compute services in one nova-compute process, with shared threads and heartbeat."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# Hosts that start side by side, and that stop: this is nearly all waiting.
+# Numbers of hosts that start, and that stop, at the same time. Most of that time is waiting.
 _STARTING = 16
 _STOPPING = 100
 
 
 def compute_of(transport: messaging.RPCTransport) -> ComputeService | VirtualHosts:
-    """What nova-compute runs: the service of this host, or of all hosts that its driver plays."""
+    """Return the service to run: of this host, or of all virtual hosts of the driver."""
     drivers = hosts_of_driver()
     if not drivers:
         return ComputeService(transport)
@@ -35,7 +35,7 @@ def compute_of(transport: messaging.RPCTransport) -> ComputeService | VirtualHos
 
 
 class VirtualHosts:
-    """The computes of many hosts: start(), stop() drains."""
+    """The compute services of many virtual hosts. stop() drains them."""
 
     def __init__(self, transport: messaging.RPCTransport, services: list[ComputeService]) -> None:
         self.services = services
@@ -43,20 +43,20 @@ class VirtualHosts:
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
             Periodic("inventory", CONF.update_resources_interval, self._report_nodes),
-            Periodic("deadlines", TICK, self._look_at_deadlines),
+            Periodic("deadlines", TICK, self._check_deadlines),
         ]
         if CONF.sync_power_state_interval >= 0:
             self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self._compare))
         self.periodic += gauges.watch([(service.runner, service.machine.driver) for service in services])
 
     def start(self) -> None:
-        """Returns when every host takes orders and can be scheduled to."""
+        """Start all hosts; return when each of them accepts orders and can be scheduled to."""
         beats, *others = self.periodic
         started: list[ComputeService] = []
         with concurrent.futures.ThreadPoolExecutor(_STARTING) as pool:
             for service in pool.map(_begin, self.services):
                 started.append(service)
-                # The first hosts must not count as silent while the last ones start.
+                # Send heartbeats for the first hosts while the last ones are still starting.
                 if len(started) % 50 == 0:
                     self._beat_for(started)
         beats.start()
@@ -65,9 +65,9 @@ class VirtualHosts:
         LOG.info("nova-compute is ready with %d hosts", len(self.services))
 
     def stop(self) -> None:
-        """Take no new orders and finish the steps under way."""
+        """Stop accepting orders and finish the running steps."""
         with concurrent.futures.ThreadPoolExecutor(_STOPPING) as pool:
-            # All of them first: they share the threads that end with the first one.
+            # Stop accepting orders on all hosts first, because they share the threads that end with the first host.
             list(pool.map(ComputeService.stop_taking, self.services))
             list(pool.map(ComputeService.stop, self.services))
         for thread in self.periodic:
@@ -77,21 +77,21 @@ class VirtualHosts:
         self._beat_for(self.services)
 
     def _beat_for(self, services: list[ComputeService]) -> None:
-        """One message for all."""
+        """Send one heartbeat message for all hosts."""
         running = {service.host: service.runner.running() for service in services}
         unknown = set(bus.retry_once(lambda: self._heartbeat.beat_all(context.admin(), BINARY, running)))
         for service in services:
             if service.host in unknown:
                 service.returned()
-            service.heard()
+            service.heartbeat_sent()
 
     def _report_nodes(self) -> None:
         for service in self.services:
             service.report_nodes()
 
-    def _look_at_deadlines(self) -> None:
+    def _check_deadlines(self) -> None:
         for service in self.services:
-            service.runner.look_at_deadlines()
+            service.runner.check_deadlines()
 
     def _compare(self) -> None:
         for service in self.services:

@@ -1,4 +1,4 @@
-"""Tells how much this host's guests have read from volumes and written to them."""
+"""Reports of the bytes that guests read from and wrote to volumes."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from nova.rpcapi.guests import Guests
 
 LOG = logging.getLogger(__name__)
 
-# Servers that are asked for at a time.
+# Number of servers per request.
 _PAGE = 200
 
 
 class VolumeUsage:
-    """The reports of one host."""
+    """The volume usage reports of one host."""
 
     def __init__(self, machine: Machine, guests: Guests) -> None:
         self._machine, self._guests = machine, guests
 
     def report(self) -> None:
-        """Of every volume of a guest that runs here now."""
+        """Report the counters of all volumes of running guests."""
         ctx, host, marker = context.admin(), self._machine.name, None
         while True:
             page = self._guests.on_host(ctx, host, _PAGE, marker)
-            counters = [each for instance in page if instance.host == host for each in self._of(instance)]
+            counters = [usage for instance in page if instance.host == host for usage in self._of(instance)]
             if counters:
                 self._guests.volumes_used(ctx, host, counters)
             if len(page) < _PAGE:
@@ -42,7 +42,7 @@ class VolumeUsage:
         try:
             counted = self._machine.driver.diagnostics(instance).flat
         except exception.NovaException as error:
-            LOG.info("[instance: %s] What it reads and writes is not known: %s", instance.uuid, error)
+            LOG.info("[instance: %s] Cannot read the volume counters: %s", instance.uuid, error)
             return
         for device in instance.volumes:
             name = (device.device_name or "").removeprefix("/dev/")

@@ -35,7 +35,8 @@ from nova.objects.scheduling import GroupSpec, RequestSpec
 from nova.objects.share import Share
 from nova.objects.volume import IN_USE, Volume, VolumeContent, VolumeEncryption
 from nova.operations import REGISTRY
-from nova.operations.base import Inherited, Journal, Operation, check, context_of, journal
+from nova.operations.base import Inherited, Journal, Operation, context_of, journal
+from nova.operations.rules import check
 
 LOG = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ _TAKEN_OVER = Failure(message="Another operation took the server over.")
 
 @dataclasses.dataclass
 class ConductorDesk:
-    """A :class:`nova.operations.contexts.Desk`: the request before its transaction."""
+    """A :class:`nova.operations.contexts.PrecheckContext`: the request before its transaction."""
 
     ctx: context.RequestContext
     instance: Instance
@@ -124,7 +125,7 @@ class ConductorAcceptance(ConductorControl):
     def flavor(self, flavor_id: str) -> Flavor:
         return flavors.get(self.connection, flavor_id, self.instance.project_id)
 
-    def sealed_for_user(self, password: str) -> str:
+    def encrypted_for_user(self, password: str) -> str:
         return vault.sealed(self.instance.key, password)
 
     def key(self, name: str) -> Key:
@@ -199,7 +200,7 @@ def start(engine: Engine, ctx: context.RequestContext, uuid: str, name: str, req
     """Promise the operation ``name`` (a row), then run its steps in the background.
 
     Raises UnknownOperation, InvalidInput (a request that is not the operation's), InstanceNotFound, and what
-    :func:`nova.operations.base.check` and the operation's own acceptance raise.
+    :func:`nova.operations.rules.check` and the operation's own acceptance raise.
     """
     operation = REGISTRY.get(name)
     if operation is None:

@@ -16,7 +16,7 @@ from nova import exception
 from nova.db import models, server_migrations
 from nova.db.sql import clock, rows
 from nova.objects import drain as drains
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects import states
 from nova.objects.action import Action
 from nova.objects.drain import Drain, DrainedServer
@@ -184,7 +184,8 @@ def survey(connection: sa.Connection, drain: Drain) -> Survey:
         sa.select(ACTIONS).where(ACTIONS.c.instance_uuid.in_(uuids), ACTIONS.c.request_id.in_(requests))))}
     resized = [uuid for uuid, server in found.items() if server.vm_state == states.RESIZED]
     unconfirmed = {migration.instance_uuid: migration for migration in (
-        server_migrations.open_of(connection, resized) if resized else []) if migration.status == moves.FINISHED}
+        server_migrations.open_of(connection, resized) if resized else [])
+        if migration.status == migration_states.FINISHED}
     return Survey(lines, found, actions, unconfirmed, coming)
 
 
@@ -201,7 +202,7 @@ def moved_out(connection: sa.Connection, drain: Drain) -> list[tuple[str, str]]:
         sa.select(INSTANCES.c.uuid, INSTANCES.c.host).select_from(MIGRATIONS.join(
             INSTANCES, INSTANCES.c.uuid == MIGRATIONS.c.instance_uuid)).where(
             MIGRATIONS.c.open == sa.true(), MIGRATIONS.c.source_compute == drain.host,
-            MIGRATIONS.c.status == moves.FINISHED, INSTANCES.c.host != drain.host,
+            MIGRATIONS.c.status == migration_states.FINISHED, INSTANCES.c.host != drain.host,
             INSTANCES.c.vm_state == states.RESIZED, INSTANCES.c.deleted == sa.false(), _without_line(drain))
         .order_by(INSTANCES.c.uuid))]
 

@@ -21,7 +21,7 @@ from nova import exception
 from nova.db import models
 from nova.db.sql import clock, rows
 from nova.objects import plain_ip
-from nova.objects.network import SLAAC, KnownAddress, Network, slaac_address
+from nova.objects.network import SLAAC, Network, NetworkAddress, slaac_address
 
 NETWORKS = models.networks
 IPS = models.fixed_ips
@@ -243,7 +243,7 @@ def _random_v6(network: Network) -> str:
 
 
 # --- as administrators see them ------------------------------------------------------------------
-def show(connection: sa.Connection, address: str) -> KnownAddress:
+def show(connection: sa.Connection, address: str) -> NetworkAddress:
     """An address of a network, whether anybody ever had it or not. Raises FixedIpNotFoundForAddress."""
     network = _network_of(connection, address)
     row = connection.execute(
@@ -252,8 +252,8 @@ def show(connection: sa.Connection, address: str) -> KnownAddress:
         .where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)).first()
     cidr = network.cidr_v6 if ":" in address else network.cidr
     if row is None:
-        return KnownAddress(address=address, cidr=cidr or "", reserved=not _given_out(network, address))
-    return KnownAddress(address=address, cidr=cidr or "", reserved=row.reserved, instance_uuid=row.instance_uuid,
+        return NetworkAddress(address=address, cidr=cidr or "", reserved=not _given_out(network, address))
+    return NetworkAddress(address=address, cidr=cidr or "", reserved=row.reserved, instance_uuid=row.instance_uuid,
                         hostname=row.hostname, host=row.host)
 
 

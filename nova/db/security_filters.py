@@ -12,7 +12,7 @@ from typing import NamedTuple
 import sqlalchemy as sa
 
 from nova.db import models, security_groups, servers, services, versions
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects.network import FilterRule, GroupFilter, RuleSet
 
 GROUPS = models.security_groups
@@ -100,7 +100,7 @@ def _places(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, 
                       MIGRATIONS.c.dest_compute).distinct()
             .join(MIGRATIONS, MIGRATIONS.c.instance_uuid == MEMBERS.c.instance_uuid)
             .where(MEMBERS.c.group_id.in_(group_ids), MIGRATIONS.c.open == sa.true())):
-        source = None if move.migration_type == moves.EVACUATION else move.source_compute
+        source = None if move.migration_type == migration_states.EVACUATION else move.source_compute
         found.setdefault(move.group_id, set()).update(host for host in (source, move.dest_compute) if host)
     return found
 

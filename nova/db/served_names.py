@@ -37,7 +37,7 @@ def changed(connection: sa.Connection, domains: Collection[str]) -> dict[str, li
         told[host] = [
             ServedDomain(domain=domain, version=known.get(versions.dns(domain), 0), names=names[domain])
             if domain in found and _is_for(found[domain], zone) else
-            ServedDomain(domain=domain, version=known.get(versions.dns(domain), 0), gone=True)
+            ServedDomain(domain=domain, version=known.get(versions.dns(domain), 0), removed=True)
             for domain in sorted(domains)]
     return told
 
@@ -52,7 +52,7 @@ def newer(connection: sa.Connection, host: str, known: Mapping[str, int]) -> lis
         return []
     zone = aggregates.zone_of(connection, host) if any(row.scope == PRIVATE for row in found) else ""
     ours = {row.domain: row.version or 0 for row in found if _is_for(row, zone)}
-    gone = [ServedDomain(domain=domain, version=version, gone=True) for domain, version in sorted(known.items())
+    gone = [ServedDomain(domain=domain, version=version, removed=True) for domain, version in sorted(known.items())
             if domain not in ours]
     # One from before there were versions is told once, too.
     stale = [domain for domain, version in ours.items() if version > known.get(domain, -1)][:MOST]

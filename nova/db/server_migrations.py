@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.db import liveness, models
 from nova.db.sql import clock, rows, scans, searches
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects import states
 from nova.objects.migration import Migration, MigrationQuery
 
@@ -79,7 +79,7 @@ def live(connection: sa.Connection, instance_uuid: str, migration_id: int) -> Mi
     """A live migration of the instance, by its number. Raises MigrationNotFoundForInstance."""
     row = connection.execute(sa.select(TABLE).where(
         TABLE.c.id == migration_id, TABLE.c.instance_uuid == instance_uuid,
-        TABLE.c.migration_type == moves.LIVE_MIGRATION)).first()
+        TABLE.c.migration_type == migration_states.LIVE_MIGRATION)).first()
     if row is None:
         raise exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_id=instance_uuid)
     return rows.to_object(Migration, row)
@@ -88,8 +88,8 @@ def live(connection: sa.Connection, instance_uuid: str, migration_id: int) -> Mi
 def in_progress(connection: sa.Connection, instance_uuid: str) -> list[Migration]:
     """The live migrations of the instance that are in progress, newest first."""
     return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(
-        TABLE.c.instance_uuid == instance_uuid, TABLE.c.status.in_(moves.IN_PROGRESS),
-        TABLE.c.migration_type == moves.LIVE_MIGRATION).order_by(TABLE.c.id.desc())))
+        TABLE.c.instance_uuid == instance_uuid, TABLE.c.status.in_(migration_states.IN_PROGRESS),
+        TABLE.c.migration_type == migration_states.LIVE_MIGRATION).order_by(TABLE.c.id.desc())))
 
 
 def interrupted(connection: sa.Connection, limit: int = 1000) -> list[Migration]:
@@ -101,7 +101,7 @@ def interrupted(connection: sa.Connection, limit: int = 1000) -> list[Migration]
 def under_way(connection: sa.Connection, host: str) -> bool:
     """Whether any server is moving from or to the host, or waits there for the word that ends it."""
     return connection.scalar(sa.select(TABLE.c.id).where(
-        TABLE.c.open == sa.true(), TABLE.c.status.not_in(moves.ENDED),
+        TABLE.c.open == sa.true(), TABLE.c.status.not_in(migration_states.ENDED),
         sa.or_(TABLE.c.source_compute == host, TABLE.c.dest_compute == host)).limit(1)) is not None
 
 
@@ -117,12 +117,12 @@ def complete_evacuations(connection: sa.Connection, host: str, instance_uuids: S
     left = sa.exists().where(EVICTIONS.c.host == host, EVICTIONS.c.instance_uuid == TABLE.c.instance_uuid)
     connection.execute(sa.update(TABLE).where(
         _evacuations(host), TABLE.c.instance_uuid.in_(instance_uuids), ~left).values(
-        status=moves.COMPLETED, updated_at=clock.now()))
+        status=migration_states.COMPLETED, updated_at=clock.now()))
 
 
 def _evacuations(host: str) -> sa.ColumnElement[bool]:
-    return sa.and_(TABLE.c.open == sa.false(), TABLE.c.source_compute == host, TABLE.c.status == moves.DONE,
-                   TABLE.c.migration_type == moves.EVACUATION)
+    return sa.and_(TABLE.c.open == sa.false(), TABLE.c.source_compute == host, TABLE.c.status == migration_states.DONE,
+                   TABLE.c.migration_type == migration_states.EVACUATION)
 
 
 def newest(connection: sa.Connection, instance_uuid: str, statuses: Collection[str]) -> Migration | None:
@@ -155,7 +155,7 @@ def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int
     ready = sa.exists().where(SERVERS.c.uuid == TABLE.c.instance_uuid, SERVERS.c.vm_state == states.RESIZED,
                               SERVERS.c.action_uuid.is_(None), SERVERS.c.deleted == sa.false())
     return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(
-        TABLE.c.open == sa.true(), TABLE.c.status == moves.FINISHED, TABLE.c.updated_at < before,
+        TABLE.c.open == sa.true(), TABLE.c.status == migration_states.FINISHED, TABLE.c.updated_at < before,
         TABLE.c.id > after, ready, there).order_by(TABLE.c.id).limit(limit)))
 
 

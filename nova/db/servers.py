@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.db import models
 from nova.db.sql import clock, rows
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects import states
 from nova.objects.guest import ExpectedGuest
 from nova.objects.instance import Instance
@@ -140,7 +140,7 @@ def placed_on(host: str) -> sa.ColumnElement[bool]:
 
     What is evacuated may not be on its source any more, as soon as it has another host.
     """
-    source = sa.and_(MIGRATIONS.c.source_compute == host, MIGRATIONS.c.migration_type != moves.EVACUATION)
+    source = sa.and_(MIGRATIONS.c.source_compute == host, MIGRATIONS.c.migration_type != migration_states.EVACUATION)
     moving = sa.select(MIGRATIONS.c.instance_uuid).where(
         MIGRATIONS.c.open == sa.true(), sa.or_(source, MIGRATIONS.c.dest_compute == host))
     return sa.and_(sa.or_(TABLE.c.host == host, TABLE.c.uuid.in_(moving)), TABLE.c.deleted == sa.false())
@@ -174,7 +174,7 @@ def places(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, set[str
             MIGRATIONS.c.instance_uuid, MIGRATIONS.c.migration_type, MIGRATIONS.c.source_compute,
             MIGRATIONS.c.dest_compute).where(
             MIGRATIONS.c.instance_uuid.in_(list(found)), MIGRATIONS.c.open == sa.true())):
-        source = "" if row.migration_type == moves.EVACUATION else row.source_compute
+        source = "" if row.migration_type == migration_states.EVACUATION else row.source_compute
         found[row.instance_uuid] |= {host for host in (source, row.dest_compute) if host}
     return found
 

@@ -18,7 +18,7 @@ from nova.conf import CONF
 from nova.db import liveness, models, quotas
 from nova.db.sql import clock, rows
 from nova.db.sql.types import Utc
-from nova.objects import volume as states
+from nova.objects import volume as volume_states
 from nova.objects.image import Image
 from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
 
@@ -105,7 +105,7 @@ def delete(connection: sa.Connection, uuid: str, project_id: str | None = None) 
     volume = lock(connection, uuid, project_id)
     if volume.instance_uuid is not None:
         raise exception.InvalidVolume(reason=f"volume {uuid} is attached to instances: {volume.instance_uuid}")
-    if volume.status not in (states.AVAILABLE, states.ERROR):
+    if volume.status not in (volume_states.AVAILABLE, volume_states.ERROR):
         raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be available or error, but is "
                                              f"{volume.status}")
     return _doom(connection, volume)
@@ -116,7 +116,7 @@ def _doom(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
     if removal is None:
         connection.execute(sa.delete(TABLE).where(TABLE.c.uuid == volume.uuid))
     else:
-        _update(connection, volume.uuid, status=states.DELETING, **_FREE)
+        _update(connection, volume.uuid, status=volume_states.DELETING, **_FREE)
     return removal
 
 
@@ -176,7 +176,7 @@ def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
     if gone.rowcount:
         connection.execute(sa.delete(TABLE).where(
             TABLE.c.uuid == removal.volume_uuid, TABLE.c.generation == removal.generation,
-            TABLE.c.status == states.DELETING))
+            TABLE.c.status == volume_states.DELETING))
 
 
 def reimage(connection: sa.Connection, uuid: str, attachment_id: str, image: Image) -> VolumeContent:
@@ -185,12 +185,12 @@ def reimage(connection: sa.Connection, uuid: str, attachment_id: str, image: Ima
     Returns which they are. Raises InvalidVolume when somebody else is at it.
     """
     volume = lock(connection, uuid)
-    if volume.attachment_id != attachment_id or volume.status != states.IN_USE:
+    if volume.attachment_id != attachment_id or volume.status != volume_states.IN_USE:
         raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be in-use, but is {volume.status}")
     # Never the number of data that are still to be removed somewhere.
     leaving = connection.execute(sa.select(sa.func.max(REMOVALS.c.generation)).where(
         REMOVALS.c.volume_uuid == uuid)).scalar() or 0
-    _update(connection, uuid, status=states.ATTACHING, image=image, written_at=None,
+    _update(connection, uuid, status=volume_states.ATTACHING, image=image, written_at=None,
             generation=max(volume.generation, leaving) + 1)
     return VolumeContent(generation=volume.generation, image=volume.image, written_at=volume.written_at)
 
@@ -206,14 +206,14 @@ def end_reimage(connection: sa.Connection, uuid: str, attachment_id: str, before
     if done:
         complete(connection, uuid, attachment_id)
     else:
-        _update(connection, uuid, status=states.IN_USE, generation=before.generation, image=before.image,
+        _update(connection, uuid, status=volume_states.IN_USE, generation=before.generation, image=before.image,
                 written_at=before.written_at)
     return _give_up_place(connection, msgspec.structs.replace(volume, generation=unwanted))
 
 
 # --- to whom it belongs ----------------------------------------------------------------------------
 def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instance_uuid: str, attachment_id: str,
-            device_name: str | None, status: str = states.ATTACHING) -> Volume:
+            device_name: str | None, status: str = volume_states.ATTACHING) -> Volume:
     """Give an available volume to a server. Raises VolumeNotFound, InvalidVolume (of two that want it one wins)."""
     volume = lock(connection, uuid, project_id)
     if volume.attachment_id == attachment_id:
@@ -221,7 +221,7 @@ def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instan
     if volume.instance_uuid is not None:
         raise exception.InvalidVolume(
             reason=f"volume {uuid} is already attached to instances: {volume.instance_uuid}")
-    if volume.status != states.AVAILABLE:
+    if volume.status != volume_states.AVAILABLE:
         raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be available, but is {volume.status}")
     changes = {"status": status, "instance_uuid": instance_uuid, "attachment_id": attachment_id,
                "device_name": device_name}
@@ -257,20 +257,21 @@ def complete(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
     given to a server on the shelf has none before that comes to a host.)"""
     now = sa.literal(clock.now(), Utc)
     placed = sa.or_(TABLE.c.host.is_not(None), sa.and_(TABLE.c.shared, TABLE.c.generation > 0))
-    _of_attachment(connection, uuid, attachment_id, (states.RESERVED, states.ATTACHING, states.IN_USE),
-                   status=states.IN_USE, attached_at=sa.func.coalesce(TABLE.c.attached_at, now),
+    _of_attachment(connection, uuid, attachment_id,
+                   (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE),
+                   status=volume_states.IN_USE, attached_at=sa.func.coalesce(TABLE.c.attached_at, now),
                    written_at=sa.case((placed, sa.func.coalesce(TABLE.c.written_at, now)), else_=TABLE.c.written_at))
 
 
 def begin_detaching(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
     """Raises InvalidVolume when it is not in use (somebody else is attaching or detaching it)."""
-    if not _of_attachment(connection, uuid, attachment_id, (states.IN_USE,), status=states.DETACHING):
+    if not _of_attachment(connection, uuid, attachment_id, (volume_states.IN_USE,), status=volume_states.DETACHING):
         raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be in-use to detach it")
 
 
 def roll_detaching(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
     """The guest keeps the volume."""
-    _of_attachment(connection, uuid, attachment_id, (states.DETACHING,), status=states.IN_USE)
+    _of_attachment(connection, uuid, attachment_id, (volume_states.DETACHING,), status=volume_states.IN_USE)
 
 
 def release(connection: sa.Connection, uuid: str, attachment_id: str, delete: bool = False) -> VolumeRemoval | None:
@@ -287,7 +288,7 @@ def release(connection: sa.Connection, uuid: str, attachment_id: str, delete: bo
     if delete:
         return _doom(connection, volume)
     removal = unbind(connection, volume)
-    _update(connection, uuid, status=states.AVAILABLE, **_FREE)
+    _update(connection, uuid, status=volume_states.AVAILABLE, **_FREE)
     return removal
 
 

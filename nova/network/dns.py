@@ -37,7 +37,7 @@ class DnsRecords:
     def versions(self) -> dict[str, int]:
         """Return the versions of the served domains, by domain."""
         with self._lock:
-            return {name: domain.version for name, domain in self._all().items() if not domain.gone}
+            return {name: domain.version for name, domain in self._all().items() if not domain.removed}
 
     def poll(self, query: Callable[[dict[str, int]], Iterable[ServedDomain]], apply: Callable[[], None]) -> None:
         """Call ``query`` with the present versions and apply its updates, until it returns no more updates.
@@ -53,7 +53,7 @@ class DnsRecords:
     def _drop_deleted(self) -> None:
         with self._lock:
             domains = self._all()
-            for name in [name for name, domain in domains.items() if domain.gone]:
+            for name in [name for name, domain in domains.items() if domain.removed]:
                 del domains[name]
 
     def update(self, domains: Iterable[ServedDomain], apply: Callable[[], None]) -> bool:
@@ -66,14 +66,14 @@ class DnsRecords:
             present = self._all()
             newer = [domain for domain in domains
                      if (old := present.get(domain.domain)) is None or domain.version > old.version
-                     or (domain.gone and not old.gone and domain.version == old.version)]
+                     or (domain.removed and not old.removed and domain.version == old.version)]
             for domain in newer:
                 present[domain.domain] = domain
             if newer and os.path.exists(self._path):
                 self.write_hosts_file()
                 apply()
             for domain in newer:
-                if domain.gone:
+                if domain.removed:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(self._state_file(domain.domain))
                 else:

@@ -1,1 +1,1 @@
-"""What travels: plain msgspec structs shared by all services."""
+"""The data structures that services exchange: msgspec structs shared by all services."""

@@ -1,4 +1,4 @@
-"""The journal: actions, their events, and the messages that run their steps."""
+"""The journal of operations: actions and their events."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nova.objects.base import Object
 
 
 class Event(Object, kw_only=True):
-    """A step of an action as os-instance-actions shows it."""
+    """A step of an action as shown by os-instance-actions."""
 
     event: str
     start_time: datetime.datetime
@@ -21,15 +21,14 @@ class Event(Object, kw_only=True):
 
 
 class Action(Object, kw_only=True):
-    """One accepted operation on one instance, and how far it is.
+    """An accepted operation on one instance, and its progress.
 
-    ``step`` is the name of the current step (None: done); ``attempt`` numbers the dispatches of
-    the action (fencing: reports of an older attempt are refused); ``owner`` is the service that
-    runs the step and ``lease_until`` when it counts as lost; ``outcome`` is None while it runs,
-    then ``success``, ``error`` or ``superseded`` (a delete came in between).
-    ``undoing`` is set while compensations run backwards. ``queued``: it waits until the operations of the instance
-    that came before have ended; ``waits_for``: the external events that wake it, between commas. ``id`` grows from one
-    action of an instance to the next; it is 0 until the first one is read from the journal.
+    ``step``: name of the current step (None: done). ``attempt``: number of dispatches; reports of an older attempt are
+    refused (fencing). ``owner``: the service that runs the step. ``lease_until``: time at which the owner counts as
+    lost. ``outcome``: None while the operation runs, then ``success``, ``error`` or ``superseded`` (another operation
+    took over). ``undoing``: compensations run backwards. ``queued``: the action waits for the previous operations of
+    the instance. ``waits_for``: the external events that wake the action, separated by commas. ``id`` increases with
+    each action; 0 until the action is read from the journal.
     """
 
     id: int = 0
@@ -57,17 +56,17 @@ class Action(Object, kw_only=True):
 
 
 class Accepted(Object, kw_only=True):
-    """An operation that was promised, and what its acceptance has to say (the operation's ``answer_type``)."""
+    """An accepted operation and the answer of its acceptance (of the operation's ``answer_type``)."""
 
     action: Action
     answer: dict[str, Any] = {}
 
 
 class Failure(Object, kw_only=True):
-    """Why a step failed: what a user may read, the class of the error, and where it happened.
+    """The cause of a failed step: message for the user, error class and host.
 
-    ``retry``: another host may succeed. ``inside`` (the message with what users shall not know, if there is more to
-    say) and ``details`` (a traceback) are for administrators.
+    ``retry``: another host may succeed. ``inside`` (the message with details hidden from users, if it differs) and
+    ``details`` (a traceback) are for administrators.
     """
 
     code: int = 500

@@ -1,4 +1,4 @@
-"""The base of everything that travels: msgspec structs, UTC times, ids."""
+"""Base class of data structures that services exchange, and helpers for times and ids."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ from typing import Any
 
 import msgspec
 
-# Held by whoever has msgspec look at a type for the first time: it (0.22) publishes what it has found so far before it
-# is complete, and a second thread that comes meanwhile reads a null pointer, of which the process dies.
+# Held while msgspec builds the type information of a type. msgspec 0.22 publishes it before it is complete, and a
+# second thread that reads it then crashes the process with a null pointer.
 COMPILING = threading.RLock()
 _COMPILED: weakref.WeakSet[Any] = weakref.WeakSet()
 
-# Any number of so many fits into 64 bits.
+# Every number with that many digits fits into 64 bits.
 _DIGITS = 18
 
 
 class Object(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A value that services exchange.
+    """Base of the structs that services exchange.
 
-    Unknown fields are ignored and every field added after the first release has a default, so
-    that neighbours of one release older or newer understand each other. Subclasses repeat
-    ``kw_only=True``: msgspec does not inherit it.
+    Unknown fields are ignored, and every field added after the first release has a default, so that services one
+    release older or newer understand each other. Subclasses must repeat ``kw_only=True``: msgspec does not inherit it.
     """
 
 
 def compile_once(kind: Any) -> None:
-    """Have msgspec look at a type (a struct, a typed dictionary, a list of such) before threads use it together.
+    """Make msgspec build the type information of a type before several threads use it.
 
-    Raises TypeError, NameError when it cannot.
+    Raises TypeError, NameError for an unsupported type.
     """
     if kind not in _COMPILED:
         with COMPILING:
@@ -41,7 +40,7 @@ def compile_once(kind: Any) -> None:
 
 
 def utcnow() -> datetime.datetime:
-    """Now, aware, in UTC."""
+    """Return the current time, timezone-aware, in UTC."""
     return datetime.datetime.now(datetime.UTC)
 
 
@@ -49,7 +48,7 @@ _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 def is_canonical(uuid_: str) -> bool:
-    """Whether it is written as new_uuid() writes them: part of a path, it leads nowhere else."""
+    """Return True if the text has the format of new_uuid(). Such a text is safe as a component of a path."""
     return _UUID.fullmatch(uuid_) is not None
 
 
@@ -58,5 +57,5 @@ def new_uuid() -> str:
 
 
 def whole(text: str) -> int | None:
-    """The number that a text is; None if it is none, or longer than any that is meant."""
+    """Return the number in the text, or None if it is not a number or has too many digits."""
     return int(text) if text.isdecimal() and len(text) <= _DIGITS else None

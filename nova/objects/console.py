@@ -1,4 +1,4 @@
-"""Consoles: how a guest's screen or serial port is reached, and the tokens that lead there."""
+"""Consoles: addresses of a guest's screen or serial port, and access tokens."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOVNC = "novnc"
 SPICE_HTML5 = "spice-html5"
 SPICE_DIRECT = "spice-direct"
 
-# What each type of console speaks with the guest's host.
+# Protocol between the proxy and the guest's host by type of console.
 PROTOCOLS = {NOVNC: VNC, SPICE_HTML5: SPICE, SPICE_DIRECT: SPICE, SERIAL: SERIAL}
 
 
@@ -26,8 +26,7 @@ _Port = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class ConsoleAddress(Object, kw_only=True):
-    """Where the console of a running guest listens (``port`` 0: with TLS only). ``tls_port``: the same with TLS, if it
-    has that (SPICE)."""
+    """Address of the console of a running guest. ``port`` 0: TLS only. ``tls_port``: port for TLS (SPICE)."""
 
     host: Annotated[str, Meta(max_length=255, pattern=r"^[!-~]+$")]
     port: _Port
@@ -35,17 +34,18 @@ class ConsoleAddress(Object, kw_only=True):
 
 
 class Console(Object, kw_only=True):
-    """What a token leads to, for whom and how long.
+    """The console that a token gives access to.
 
-    ``instance_host`` is the nova-compute that the server was on, ``since`` the newest action of the server then: the
-    token ends when the server is elsewhere, or was stopped, moved or rebuilt by a later one. ``seconds`` are left.
+    ``instance_host``: the server's nova-compute when the token was created; ``since``: id of the newest action of the
+    server then. The token ends when the server has another host, or a later action stopped, moved or rebuilt it.
+    ``seconds``: remaining lifetime.
     """
 
     instance_uuid: str
     instance_host: str
     console_type: str
     address: ConsoleAddress
-    # The URL for users, without the token.
+    # URL for users, without the token.
     access_url_base: str
     user_id: str = ""
     project_id: str = ""
@@ -55,7 +55,7 @@ class Console(Object, kw_only=True):
 
 
 class ConsoleSession(Object, kw_only=True):
-    """A connection through a proxy: by what ``ident`` the proxy knows it, and what its token said."""
+    """A connection through a proxy. ``ident``: id of the connection in the proxy; other fields: from its token."""
 
     ident: str
     instance_uuid: str
@@ -63,5 +63,5 @@ class ConsoleSession(Object, kw_only=True):
 
 
 def digest(token: str) -> str:
-    """By what a token is known: nothing but a user's URL has the token itself."""
+    """Return the key under which a token is stored. Only the user's URL contains the token itself."""
     return hashlib.sha256(token.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Where a guest finds its devices: what its metadata say of them."""
+"""Bus addresses of a guest's devices, as shown in its metadata."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import msgspec
 
 from nova.objects.base import Object
 
-# Characters: hosts tell these, and the row of the server keeps them.
+# Maximum number of characters. Hosts report these texts, and the server's row stores them.
 _Word = Annotated[str, msgspec.Meta(max_length=64)]
 
 
 class DeviceAddress(Object, kw_only=True):
-    """``device``: the MAC address of an interface (small letters), or what instance.disk_names() calls a disk.
+    """``device``: MAC address of an interface (lower case), or name of a disk as in instance.disk_names().
 
-    ``bus``: pci, usb, scsi, ide or none; ``address`` as that bus has it: "0000:00:03.0" (pci), "0:0:1:0" (scsi and
-    ide: controller, bus, target, unit), "0:1" (usb: bus, port).
+    ``bus``: pci, usb, scsi, ide or none. ``address`` in the format of that bus: "0000:00:03.0" (pci), "0:0:1:0" (scsi
+    and ide: controller, bus, target, unit), "0:1" (usb: bus, port).
     """
 
     device: _Word

@@ -1,4 +1,4 @@
-"""Hosts that are emptied: what was asked for, and what becomes of each server."""
+"""Drains: hosts that are being emptied, and the progress of each server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nova.objects.base import Object
 DRAIN = "drain"
 EVACUATE = "evacuate"
 
-# state of a drain: nothing is begun any more while it is stopping
+# State of a drain. While it is stopping, no further move starts.
 RUNNING = "running"
 STOPPING = "stopping"
 ENDED = "ended"
@@ -20,7 +20,7 @@ WAITING = "waiting"
 MOVING = "moving"
 MOVED = "moved"
 LEFT = "left"
-GONE = "gone"
+DELETED = "gone"
 
 # how a server leaves
 LIVE = "live"
@@ -29,11 +29,11 @@ OFFLOAD = "offload"
 
 
 class Drain(Object, kw_only=True):
-    """A host that is emptied: ``kind`` drain (it is up) or evacuate (it is down). Every host has one at most.
+    """A host that is being emptied. ``kind``: drain (the host is up) or evacuate (it is down). At most one per host.
 
-    ``parallel``: so many servers move at the same time. ``cold``: running guests that cannot be migrated live are shut
-    down and moved. ``target``: the host where they go ("": the scheduler chooses). ``patience``: seconds that a server
-    is waited for which something else is done with.
+    ``parallel``: maximum number of simultaneous moves. ``cold``: shut down and move running guests that cannot be
+    migrated live. ``target``: destination ("": chosen by the scheduler). ``patience``: seconds to wait for another
+    operation of a server.
     """
 
     uuid: str
@@ -49,10 +49,10 @@ class Drain(Object, kw_only=True):
 
 
 class DrainedServer(Object, kw_only=True):
-    """A server of the host. ``how``: live, cold, offload (off the shelf) or evacuate ("": nothing was tried).
+    """A server of the host. ``how``: live, cold, offload (of a shelved server) or evacuate ("": not tried yet).
 
-    ``since``: when it was first looked at; ``started_at``, ``ended_at``: of its move. ``request_id``: that of the
-    move's action. ``reason``: why it is where it is.
+    ``since``: time of the first check; ``started_at``, ``ended_at``: of the move. ``request_id``: of the move's action.
+    ``reason``: cause of the state.
     """
 
     instance_uuid: str

@@ -58,8 +58,8 @@ def compiled(pattern: str) -> Expression:
     if pattern.count(r"\p") + pattern.count(r"\P") <= _MOST_CLASSES:
         with contextlib.suppress(re2.error):
             searches.append(_compiled(pattern, _MEMORY))
-    return Expression(lambda text: any(each.search(text) for each in searches),
-                      lambda text: any(each.match(text) for each in searches), literal=len(searches) == 1)
+    return Expression(lambda text: any(search.search(text) for search in searches),
+                      lambda text: any(search.match(text) for search in searches), literal=len(searches) == 1)
 
 
 def _compiled(pattern: str, memory: int) -> Any:

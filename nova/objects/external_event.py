@@ -1,4 +1,4 @@
-"""What other services tell of a server."""
+"""Events about servers that other services send (os-server-external-events)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IN_PROGRESS = "in-progress"
 
 
 class ExternalEvent(Object, kw_only=True):
-    """``tag`` says of what: the id of a port, of a volume, and so on."""
+    """An event. ``tag``: id of the affected object, for example of a port or a volume."""
 
     name: str
     instance_uuid: str

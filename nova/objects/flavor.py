@@ -29,13 +29,13 @@ class Flavor(Object, kw_only=True):
     updated_at: datetime.datetime | None = None
 
     def disk_gb(self, volume_backed: bool = False) -> int:
-        """What a server of this flavor claims of DISK_GB."""
+        """Return the amount of DISK_GB that a server of this flavor claims."""
         root = 0 if volume_backed else self.root_gb
         return root + self.ephemeral_gb + math.ceil(self.swap / 1024)
 
 
 class FlavorQuery(Object, kw_only=True):
-    """What a list of flavors is asked for. ``is_public`` None means all (administrators)."""
+    """Query for a list of flavors. ``is_public`` None: all flavors (administrators only)."""
 
     project_id: str | None = None
     is_public: bool | None = True
@@ -49,6 +49,6 @@ class FlavorQuery(Object, kw_only=True):
 
 
 def disk_too_small(disk: int, image: int) -> exception.FlavorDiskTooSmall:
-    """What users are told of a flavor whose root disk is smaller than an image, both in bytes."""
+    """Return the error for a flavor whose root disk is smaller than an image, both in bytes."""
     return exception.FlavorDiskTooSmall(
         f"Flavor's disk is too small for requested image. Flavor disk is {disk} bytes, image is {image} bytes.")

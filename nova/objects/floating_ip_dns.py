@@ -1,21 +1,25 @@
-"""Names of floating addresses."""
+"""DNS names of floating IP addresses."""
 
 from __future__ import annotations
+
+import msgspec
 
 from nova.objects.base import Object
 
 
 class ServedDomain(Object, kw_only=True):
-    """What hosts answer for a domain: name (below it) -> address. ``gone``: it is not, or no more, for this host."""
+    """DNS records that hosts serve for a domain: name (relative) -> address. ``removed``: this host does not serve the
+    domain."""
 
     domain: str
     version: int
     names: dict[str, str] = {}
-    gone: bool = False
+    removed: bool = msgspec.field(default=False, name="gone")
 
 
 class Domain(Object, kw_only=True):
-    """``scope`` public: the names are ``project_id``'s, or everybody's (None); private: an administrator's."""
+    """A domain. ``scope`` public: names belong to ``project_id`` (None: any project); private: managed by
+    administrators."""
 
     domain: str
     scope: str
@@ -24,7 +28,7 @@ class Domain(Object, kw_only=True):
 
 
 class Entry(Object, kw_only=True):
-    """``project_id``: whose it is; None: an administrator's."""
+    """A DNS record. ``project_id``: its owner; None: an administrator."""
 
     domain: str
     name: str

@@ -1,32 +1,34 @@
-"""A guest as its host and as the rows see it."""
+"""Guests as reported by their host and as expected from the database."""
 
 from __future__ import annotations
 
 import datetime
 from typing import Any
 
+import msgspec
+
 from nova.objects.base import Object
 
-# The encrypted password of a guest: chunks of system_metadata, of so many characters each.
+# Keys in system_metadata of the chunks of a guest's encrypted password, and characters per chunk.
 PASSWORD_KEYS = tuple(f"password_{number}" for number in range(4))
 _CHUNK = 255
 PASSWORD_MAX = _CHUNK * len(PASSWORD_KEYS)
 
 
 def password_items(value: str) -> dict[str, str]:
-    """A password as items of system_metadata, at most PASSWORD_MAX characters."""
+    """Return the system_metadata items for a password of at most PASSWORD_MAX characters."""
     return {key: value[number * _CHUNK:(number + 1) * _CHUNK] for number, key in enumerate(PASSWORD_KEYS)}
 
 
 def password_of(system_metadata: dict[str, str]) -> str:
-    """The password that these items are; "" if none."""
+    """Return the password stored in these items, or ""."""
     return "".join(system_metadata.get(key, "") for key in PASSWORD_KEYS)
 
 
 class GuestStatus(Object, kw_only=True):
-    """One guest as the hypervisor of a host sees it (power sync, audit).
+    """A guest as reported by its host (power sync, audit).
 
-    ``late``: an order that nobody waited for any more may have made it so.
+    ``late``: an order that had already timed out at the conductor may have caused this state.
     """
 
     uuid: str
@@ -35,9 +37,9 @@ class GuestStatus(Object, kw_only=True):
 
 
 class ExpectedGuest(Object, kw_only=True):
-    """What the rows say of a guest; ``settled``: it was started once, and no operation is under way.
+    """The state of a guest expected from the database. ``settled``: it was started once and no operation is under way.
 
-    ``moving``: a migration of it is open, so that it may be somewhere else, or set aside.
+    ``moving``: a migration is open, so the guest may be on another host, or its disks may be set aside.
     """
 
     uuid: str
@@ -47,16 +49,16 @@ class ExpectedGuest(Object, kw_only=True):
 
 
 class Resumed(Object, kw_only=True):
-    """Guests that ran before their host was booted: those that wait for their turn, and those that are started now."""
+    """Guests that ran before their host was booted: those still ``waiting``, and those ``begun``, which start now."""
 
     waiting: list[str] = []
     begun: list[str] = []
 
 
 class Eviction(Object, kw_only=True):
-    """The guest of an instance that a host was given up with: the host removes it (``keep_disks``: not its disks).
+    """The removal of an instance's guest from a host that was given up (``keep_disks``: but not of its disks).
 
-    ``since``: when that was said; a later word replaces it.
+    ``since``: time of the decision; a later decision replaces it.
     """
 
     uuid: str
@@ -65,29 +67,29 @@ class Eviction(Object, kw_only=True):
 
 
 class Whereabouts(Object, kw_only=True):
-    """Where the rows say that a guest may be: the hosts of its server, and of its open migrations.
+    """The possible hosts of a guest: those of its server and of its open migrations.
 
-    ``gone``: it may not stay on the host that asked (its server is deleted, or it was evicted from there).
+    ``must_leave``: the guest may not stay on the requesting host (server deleted, or guest evicted from the host).
     """
 
     uuid: str
-    places: list[str] = []
-    gone: bool = False
+    possible_hosts: list[str] = msgspec.field(default_factory=list, name="places")
+    must_leave: bool = msgspec.field(default=False, name="gone")
     keep_disks: bool = False
-    # That of its eviction, if there is one.
+    # Time of the eviction, if there is one.
     since: datetime.datetime | None = None
 
 
 class DiskImage(Object, kw_only=True):
-    """A file of a host that is an image of a guest's disk. ``format``: as the image service names it."""
+    """A file on a host with the image of a guest's disk. ``format``: name of the format in the image service."""
 
     path: str
     format: str
 
 
 class Diagnostics(Object, kw_only=True):
-    """What a hypervisor tells of a guest: ``values`` as standardised (2.48; unknown ones are null), ``flat`` by names
-    of its own, as older clients know them."""
+    """Diagnostics of a guest. ``values``: standardised (API 2.48; unknown values are null); ``flat``: driver-specific
+    names for older clients."""
 
     values: dict[str, Any] = {}
     flat: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What Nova knows of an image."""
+"""Images, and checks that an image fits a flavor."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from nova.objects.base import Object
 from nova.objects.flavor import Flavor, disk_too_small
 
 _GIB = 1024**3
-# How the names of an image's properties begin in system_metadata.
+# Prefix of image properties in system_metadata.
 METADATA = "image_"
 
-# The property that takes the place of [DEFAULT]shutdown_timeout. A step on a host may take an hour, which leaves room.
+# Image property that overrides [DEFAULT]shutdown_timeout, and its maximum in seconds, below the deadline of a host step
+# (one hour).
 _SHUTDOWN, _MOST_SECONDS = "os_shutdown_timeout", 3300
 
-# What a file in another format may have beyond its disk: headers, and a table entry for each piece (qcow2).
+# Overhead of a file format: bytes of headers, and bytes of data per byte of table entries (qcow2).
 _HEADERS, _PIECE = 16 << 20, 512
 
 
 def least_disk(disk_format: str | None, size: int) -> int:
-    """The bytes of a disk that there must be in a file of this size, where all of it is in use."""
+    """Return the minimum size in bytes of the disk in a file of this size that is completely in use."""
     if disk_format in ("raw", "iso", None, "ami", "aki", "ari"):
         return size
     return max(0, size - _HEADERS) * _PIECE // (_PIECE + 1)
 
 
 class Image(Object, kw_only=True):
-    """``min_disk`` in GiB, ``min_ram`` in MiB, ``size`` in bytes (None while unknown).
+    """An image. ``min_disk`` in GiB, ``min_ram`` in MiB, ``size`` in bytes (None: unknown).
 
-    ``members``: other projects that may use it, where it is ``shared``.
-    ``properties`` are the image's own extra properties as strings (hw_*, os_*, kernel_id, ...). ``certificate`` (PEM):
-    what its data must be signed with for the server that has it; "": nobody asks.
+    ``members``: other projects that may use a ``shared`` image. ``properties``: additional properties as strings (hw_*,
+    os_*, kernel_id, ...). ``certificate`` (PEM): certificate that must have signed the data; "": no signature needed.
     """
 
     id: str
@@ -53,7 +53,7 @@ class Image(Object, kw_only=True):
 
 
 def metadata_of(image: Image | None) -> dict[str, str]:
-    """What a server's system_metadata say of the image that it was made from."""
+    """Return the system_metadata items for the properties of the image of a server."""
     return {f"{METADATA}{name}": value for name, value in image.properties.items()} if image else {}
 
 
@@ -71,7 +71,8 @@ def shutdown_timeout_of(image: Image | None) -> int | None:
 
 
 def check_image_fits(flavor: Flavor, image: Image | None, volume_backed: bool) -> None:
-    """Raises FlavorMemoryTooSmall, FlavorDiskTooSmall, InvalidInput (a property that is not usable)."""
+    """Check that the image fits the flavor. Raises FlavorMemoryTooSmall, FlavorDiskTooSmall, InvalidInput (an invalid
+    property)."""
     if image is None:
         return
     shutdown_timeout_of(image)

@@ -1,4 +1,4 @@
-"""Images that the hosts of an aggregate fetch before a server wants them."""
+"""Images that the hosts of an aggregate cache in advance."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import datetime
 
 from nova.objects.base import Object
 
-# state: the last three are ends
+# State of the caching. The last three states are final.
 WAITING = "waiting"
 CACHING = "caching"
 CACHED = "cached"
@@ -16,7 +16,7 @@ ENDS = frozenset({CACHED, FAILED, UNSUPPORTED})
 
 
 class PrecachedImage(Object, kw_only=True):
-    """An image of an aggregate's request on one of its hosts. ``message``: why it is not there."""
+    """An image that one host of an aggregate caches in advance. ``message``: cause of a failure."""
 
     aggregate_id: int
     host: str
@@ -29,7 +29,7 @@ class PrecachedImage(Object, kw_only=True):
 
 
 class CacheResult(Object, kw_only=True):
-    """What a host says of an image that it was to fetch; ``state`` is an end."""
+    """Result of caching an image, as reported by a host; ``state`` is final."""
 
     image_id: str
     state: str = FAILED

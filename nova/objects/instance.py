@@ -1,4 +1,4 @@
-"""An instance: everything that is always read together sits together, on one row."""
+"""Instances, with all data that is always read together with them in one database row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from nova.objects.network import VIF, NetworkRequest
 from nova.objects.share import ACTIVE, INACTIVE, ShareMapping
 from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeEncryption
 
-# The items of system_metadata with the names that the owner of a server had when it was created.
+# Keys in system_metadata: names of the server's owner at its creation.
 OWNER_USER_NAME, OWNER_PROJECT_NAME = "owner_user_name", "owner_project_name"
 
 
@@ -33,15 +33,14 @@ class Fault(Object, kw_only=True):
 
 
 class BlockDevice(Object, kw_only=True):
-    """A disk of a server. ``source``: image, blank (ephemeral, swap), volume or snapshot; ``destination``: local or
+    """A disk of a server. ``source``: image, blank (ephemeral, swap), volume or snapshot. ``destination``: local or
     volume.
 
-    A volume has a ``device_name`` that lasts, and once the back end gave it to the server an ``attachment_id`` and
-    ``connection_info`` (what the back end says of it). ``connection`` is filled on a host, before its hypervisor
-    driver gets to see the device; it is never stored. ``replaces``: the uuid of the device whose place it is to take;
-    until then the guest does not have it. ``serial``: what the guest knows the disk by, where that is not the id of
-    the volume: one that took the place of another is the same disk for the guest. ``encryption``: the volume is
-    encrypted.
+    A volume has a permanent ``device_name`` and, after it was attached, an ``attachment_id`` and ``connection_info``
+    (from the volume service). ``connection`` is filled on the host for the hypervisor driver and never stored.
+    ``replaces``: uuid of the device that this one is going to replace; the guest does not have it until then.
+    ``serial``: serial number of the disk in the guest, if it is not the volume id (a swapped volume keeps the serial
+    number of the volume that it replaced). ``encryption``: set if the volume is encrypted.
     """
 
     source: str
@@ -59,7 +58,7 @@ class BlockDevice(Object, kw_only=True):
     tag: str | None = None
     uuid: str | None = None
     volume_type: str | None = None
-    # Other servers may have the volume, too.
+    # Other servers may attach the volume, too (multi-attach).
     multiattach: bool = False
     attachment_id: str | None = None
     connection_info: ConnectionInfo = {}
@@ -70,21 +69,20 @@ class BlockDevice(Object, kw_only=True):
 
     @property
     def is_volume(self) -> bool:
-        """Also one that is yet to be made."""
+        """Return True if the disk is a volume, even if the volume does not exist yet."""
         return self.destination == "volume"
 
     def swapped(self, by: BlockDevice, keeps_id: bool) -> BlockDevice:
-        """This device once the volume of ``by`` has taken the place of its own, whose id that has from then on
-        (``keeps_id``). It is the same disk for the guest.
-        """
-        known_by = self.serial or self.volume_id
+        """Return this device after its volume is replaced by the volume of ``by``. With ``keeps_id`` the new volume
+        takes the id of the old one. The guest sees the same disk."""
+        serial = self.serial or self.volume_id
         volume_id = self.volume_id if keeps_id else by.volume_id
         origin = {} if keeps_id else {"source": "volume", "image_id": None, "snapshot_id": None}
         return msgspec.structs.replace(
             self, volume_id=volume_id, size_gb=by.size_gb or self.size_gb, attachment_id=by.attachment_id,
             connection_info={**by.connection_info, "volume_id": volume_id}, connection=by.connection,
             multiattach=by.multiattach, encryption=by.encryption,
-            serial=known_by if known_by != volume_id else None, **origin)
+            serial=serial if serial != volume_id else None, **origin)
 
     @property
     def is_ephemeral(self) -> bool:
@@ -92,13 +90,13 @@ class BlockDevice(Object, kw_only=True):
 
 
 def root_volume(devices: Iterable[BlockDevice]) -> BlockDevice | None:
-    """The volume that a server with these boots from."""
+    """Return the volume from which a server with these devices boots."""
     return next((device for device in devices if device.boot_index == 0 and device.is_volume), None)
 
 
 def disk_names(devices: Iterable[BlockDevice]) -> list[str]:
-    """What tells each disk of a server from the others on every host: the serial number or the id of its volume, else
-    root, swap or ephemeral0, ephemeral1 and so on ("": a volume that is yet to be made)."""
+    """Return a unique name for each disk: serial number or id of a volume, root, swap, ephemeral0, ephemeral1 and so
+    on. "" for a volume that does not exist yet."""
     names: list[str] = []
     for device in devices:
         if device.is_volume:
@@ -111,18 +109,18 @@ def disk_names(devices: Iterable[BlockDevice]) -> list[str]:
 
 
 def with_ways(devices: Iterable[BlockDevice], ways: Iterable[BlockDevice]) -> list[BlockDevice]:
-    """These devices, reached as those of ``ways`` that are the same ones are."""
-    known = {way.uuid: way for way in ways}
-    return [msgspec.structs.replace(device, attachment_id=known[device.uuid].attachment_id,
-                                    connection_info=known[device.uuid].connection_info)
-            if device.uuid in known else device for device in devices]
+    """Return the devices with the connections of the devices in ``ways`` with the same uuid."""
+    connected = {way.uuid: way for way in ways}
+    return [msgspec.structs.replace(device, attachment_id=connected[device.uuid].attachment_id,
+                                    connection_info=connected[device.uuid].connection_info)
+            if device.uuid in connected else device for device in devices]
 
 
-def with_kept_keys(devices: Iterable[BlockDevice], known: Iterable[BlockDevice]) -> list[BlockDevice]:
-    """These devices with the keys that are kept of them, as ``known`` has them: what a journal says of a key may be
-    from before it was encrypted anew."""
-    kept = {(each.uuid, each.encryption.key_id): each.encryption for each in known if each.encryption}
-    return [msgspec.structs.replace(device, encryption=kept.get(
+def with_current_keys(devices: Iterable[BlockDevice], current: Iterable[BlockDevice]) -> list[BlockDevice]:
+    """Return the devices with the encrypted keys of the same devices in ``current``: the journal may have outdated
+    copies."""
+    keys = {(device.uuid, device.encryption.key_id): device.encryption for device in current if device.encryption}
+    return [msgspec.structs.replace(device, encryption=keys.get(
         (device.uuid, device.encryption.key_id), device.encryption)) if device.encryption else device
         for device in devices]
 
@@ -138,7 +136,7 @@ def without_secrets(instance: Instance) -> Instance:
 
 
 class Key(Object, kw_only=True):
-    """The public key given to the guest (a copy: the key pair may be deleted later)."""
+    """A public key for the guest. It is a copy, because the key pair may be deleted later."""
 
     name: str
     type: str = "ssh"
@@ -194,18 +192,18 @@ class Instance(Object, kw_only=True):
     root_device_name: str = "/dev/vda"
     locked_by: str | None = None
     locked_reason: str | None = None
-    # In an order to a host that needs it; conductors keep it encrypted (nova.conductor.vault).
+    # Set only in orders for hosts that need it. Conductors store it encrypted (nova.conductor.vault).
     admin_pass: str | None = None
     encrypted_pass: str | None = None
-    # Of the body of the request that it was made by, if that had a name (Idempotency-Key).
+    # Digest of the body of the create request, if the request had an Idempotency-Key.
     request_digest: str | None = None
     trusted_certs: list[str] | None = None
     scheduler_hints: dict[str, Any] = {}
     server_group: str | None = None
-    # What it has of its host's NUMA cells and PCI devices; None: nothing for itself.
+    # Dedicated resources of the host; None: none.
     numa_topology: GuestTopology | None = None
     pci_devices: list[GuestDevice] | None = None
-    # As its host has told; None: it has not.
+    # Reported by the host; None: not reported yet.
     device_addresses: DeviceAddresses | None = None
     fault: Fault | None = None
     # The action that holds the instance (its operation is in task_state), if any.
@@ -214,7 +212,7 @@ class Instance(Object, kw_only=True):
     updated_at: datetime.datetime | None = None
     launched_at: datetime.datetime | None = None
     terminated_at: datetime.datetime | None = None
-    # Its user deleted it and may have it back; such a server counts nothing against its project.
+    # Time of the soft delete. Such a server can be restored and does not count against quota.
     soft_deleted_at: datetime.datetime | None = None
     deleted: bool = False
 
@@ -229,13 +227,13 @@ class Instance(Object, kw_only=True):
 
     @property
     def host_id(self) -> str:
-        """An id of the host that differs per project; "" without a host."""
+        """Return an id of the host that differs per project, or "" without a host."""
         if not self.host:
             return ""
         return hashlib.sha224((self.project_id + self.host).encode()).hexdigest()
 
     def name_by(self, template: str) -> str:
-        """The name of the domain on the hypervisor; ``template`` is [DEFAULT]instance_name_template."""
+        """Return the domain name on the hypervisor. ``template``: [DEFAULT]instance_name_template."""
         return template % {"uuid": self.uuid, "id": self.id} if "%(" in template else template % self.id
 
     @property
@@ -244,44 +242,44 @@ class Instance(Object, kw_only=True):
 
     @property
     def volumes(self) -> list[BlockDevice]:
-        """The volumes that the server has, or is to have, without those that are to take the place of others."""
+        """Return the volumes of the server, without those that are going to replace others."""
         return [disk for disk in self.block_devices if disk.is_volume and disk.volume_id and not disk.replaces]
 
     def volume(self, volume_id: str) -> BlockDevice | None:
-        """That one of them, if the server has it."""
+        """Return the volume with this id, or None."""
         return next((disk for disk in self.volumes if disk.volume_id == volume_id), None)
 
     def volume_now(self, device: BlockDevice) -> BlockDevice | None:
-        """The same device as the server has it now; None: it has it no longer."""
+        """Return the current state of the device, or None if it is detached."""
         return next((disk for disk in self.volumes if disk.uuid == device.uuid), None)
 
     def attached(self, volume_id: str) -> BlockDevice:
-        """That one of them. Raises VolumeNotAttached."""
+        """Return the volume with this id. Raises VolumeNotAttached."""
         return self._attached(self.volume(volume_id), volume_id)
 
     def attached_now(self, device: BlockDevice) -> BlockDevice:
-        """The same device as the server has it now. Raises VolumeNotAttached."""
+        """Return the current state of the device. Raises VolumeNotAttached."""
         return self._attached(self.volume_now(device), device.volume_id)
 
-    def _attached(self, found: BlockDevice | None, volume_id: str | None) -> BlockDevice:
-        if found is None:
+    def _attached(self, device: BlockDevice | None, volume_id: str | None) -> BlockDevice:
+        if device is None:
             raise exception.VolumeNotAttached(instance_uuid=self.uuid, volume_id=volume_id)
-        return found
+        return device
 
     def share(self, share_id: str) -> ShareMapping | None:
-        """How the server has the share, if it does."""
+        """Return the server's mapping of the share, or None."""
         return next((mapping for mapping in self.shares or () if mapping.share_id == share_id), None)
 
     @property
     def usable_shares(self) -> list[ShareMapping]:
-        """Those that its guest is to have when it runs."""
+        """Return the shares that the guest mounts when it runs."""
         return [mapping for mapping in self.shares or () if mapping.status == INACTIVE]
 
     @property
     def runs(self) -> bool:
-        """Whether its guest has a process, as far as is known."""
+        """Return True if the guest has a process according to the last report."""
         return self.power_state in (states.RUNNING, states.POWER_PAUSED)
 
     def status_of(self, mapping: ShareMapping) -> str:
-        """What users are shown: a share is active while the guest runs with it."""
+        """Return the status that the API shows: a share is active while the guest runs."""
         return ACTIVE if mapping.status == INACTIVE and self.runs else mapping.status

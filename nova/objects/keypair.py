@@ -1,4 +1,4 @@
-"""A key pair's public half, owned by a user."""
+"""Public keys owned by users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is measured of a host."""
+"""Metrics of a host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from nova.objects.base import Object
 
-# Of these a value is a part of a hundred.
+# Suffix of metrics in percent.
 PERCENT = ".percent"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _SOURCE = 255
@@ -15,9 +15,9 @@ _LARGEST = 1 << 63
 
 
 class Metric(Object, kw_only=True):
-    """A value by its name (cpu.user.time, cpu.idle.percent): times in ns, frequencies in MHz, percents from 0 to 100.
+    """A metric, for example cpu.user.time or cpu.idle.percent. Times in ns, frequencies in MHz, percents from 0 to 100.
 
-    ``source``: who measured it; ``timestamp``: when, by the clock of the host.
+    ``source``: name of the monitor; ``timestamp``: by the clock of the host.
     """
 
     name: str
@@ -27,9 +27,9 @@ class Metric(Object, kw_only=True):
 
 
 def possible(metric: Metric) -> bool:
-    """Whether schedulers and consumers of notifications can take it as it is."""
+    """Return True if the metric is valid for schedulers and consumers of notifications."""
     return (_NAME.fullmatch(metric.name) is not None and len(metric.source) <= _SOURCE
             and -_LARGEST <= metric.value < _LARGEST
             and (not metric.name.endswith(PERCENT) or 0 <= metric.value <= 100)
-            # (No zone takes it out of the years that there are.)
+            # in UTC the year must stay in the range of datetime
             and metric.timestamp.tzinfo is not None and 1970 <= metric.timestamp.year < 9999)

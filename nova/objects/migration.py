@@ -1,4 +1,4 @@
-"""Migrations: a server on its way from one host to another, or waiting for the word that ends it."""
+"""Migrations: records of a server's move to another host."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ CANCELLED = "cancelled"
 FAILED = "failed"
 ERROR = "error"
 
-# What servers/{id}/migrations shows as in progress.
+# Statuses that servers/{id}/migrations shows as in progress.
 IN_PROGRESS = frozenset({QUEUED, PREPARING, RUNNING, POST_MIGRATING})
-# Nothing more is done on their hosts.
+# Final statuses: nothing more happens on the hosts.
 ENDED = frozenset({CONFIRMED, REVERTED, ERROR, FAILED, COMPLETED, CANCELLED, DONE})
 
-# What the running step of a live migration can be told.
+# Interrupts for the running step of a live migration.
 CANCEL = "cancel"
 FORCE_COMPLETE = "force-complete"
 
@@ -46,9 +46,8 @@ FORCE_COMPLETE = "force-complete"
 class Migration(Object, kw_only=True):
     """A row of os-migrations.
 
-    While it is ``open`` both its hosts are places of the guest. The first claim of a server is its own (on the
-    source), the second one is the migration's (on the destination) until the migration is confirmed. Sizes of
-    memory and disks in bytes.
+    While it is ``open``, both hosts are possible hosts of the guest. The server's own claim is on the source, and the
+    migration's claim is on the destination until the migration is confirmed. Sizes of memory and disks in bytes.
     """
 
     id: int = 0
@@ -64,9 +63,9 @@ class Migration(Object, kw_only=True):
     dest_host: str = ""
     old_flavor: Flavor | None = None
     new_flavor: Flavor | None = None
-    # Whether both hosts see the same disks: then neither removes them alone.
+    # Both hosts access the same disks (shared storage): neither may remove them alone.
     shared: bool = False
-    # CANCEL or FORCE_COMPLETE, if somebody asked for it while it ran.
+    # CANCEL or FORCE_COMPLETE if requested while the migration ran.
     wanted: str = ""
     action_uuid: str | None = None
     user_id: str = ""
@@ -81,17 +80,17 @@ class Migration(Object, kw_only=True):
     updated_at: datetime.datetime | None = None
 
     def beyond(self, flavor: Flavor) -> tuple[int, int]:
-        """(cores, MiB of memory) that its server is charged for beyond ``flavor``: for the greater of both, while it
-        is open."""
+        """Return (cores, MiB of memory) charged in excess of ``flavor`` while the migration is open: the larger flavor
+        counts."""
         others = [other for other in (self.old_flavor, self.new_flavor) if other is not None and self.open]
         return (max([other.vcpus - flavor.vcpus for other in others] + [0]),
                 max([other.memory_mb - flavor.memory_mb for other in others] + [0]))
 
 
 class MigrationQuery(Object, kw_only=True):
-    """Which migrations to list: by who asked for them, by server, by host (source or destination), and so on.
+    """Filter for a list of migrations.
 
-    ``changes_since`` and ``changes_before`` are about the last change; ``marker`` is the uuid of a migration.
+    ``changes_since`` and ``changes_before``: time of the last change; ``marker``: uuid of a migration.
     """
 
     project_id: str | None = None

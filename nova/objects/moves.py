@@ -1,4 +1,4 @@
-"""What two hypervisors tell one another, through the journal, when a guest goes from one host to the other."""
+"""Data that the hypervisors of source and destination exchange through the journal during a move."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from nova.objects.network import VIF
 
 
 class DiskFile(Object, kw_only=True):
-    """A file of a guest. ``size``: its bytes as the guest's disk, ``length``: as a file.
+    """A disk file of a guest. ``size``: bytes of the virtual disk; ``length``: bytes of the file.
 
-    ``base`` is the name of the cached image that it stands on ("": on none).
+    ``base``: name of the cached base image ("": none).
     """
 
     name: str
@@ -21,11 +21,11 @@ class DiskFile(Object, kw_only=True):
 
 
 class DiskSource(Object, kw_only=True):
-    """Where the disks of a guest that was shut down for a cold move are to be had.
+    """The disks of a guest that is shut down for a cold migration, served by the source.
 
-    ``token`` is written beside the disks: a host that reads it there sees the same files and needs no copy over the
-    network. Otherwise all ``files`` (and ``bases``, the images they stand on) are served at ``address`` and ``port`` to
-    whoever has ``key``. ``definition`` is the guest as its hypervisor had it: names and addresses of its devices last.
+    ``token`` is stored beside the disks: a host that can read it there shares the storage and needs no copy. Otherwise
+    all ``files`` and their base images ``bases`` are served at ``address`` and ``port`` to clients with ``key``.
+    ``definition``: the domain XML, which preserves names and addresses of devices.
     """
 
     host: str
@@ -38,17 +38,17 @@ class DiskSource(Object, kw_only=True):
     definition: str = ""
 
     def __repr__(self) -> str:
-        """Without the key: this may get into a log."""
+        """Return the text for logs, without the secret key."""
         return f"DiskSource(host={self.host!r}, address={self.address!r}, port={self.port}, files={len(self.files)})"
 
     __str__ = __repr__
 
 
 class MigrationSource(Object, kw_only=True):
-    """A running guest as its host describes it to the one that is to take it over.
+    """A running guest as described by the source of a live migration.
 
-    ``disks`` are those that change while it runs, ``served`` has all its other files. ``cpu`` is the guest's CPU as the
-    hypervisor has it, ``token`` as in :class:`DiskSource`.
+    ``disks``: files that change while the guest runs; ``served``: all other files. ``cpu``: CPU definition of the
+    guest. ``token``: see :class:`DiskSource`.
     """
 
     host: str
@@ -59,18 +59,18 @@ class MigrationSource(Object, kw_only=True):
     machine: str = ""
     hypervisor_version: int = 0
     memory_mb: int = 0
-    # Of the guest; "": that of the destination.
+    # CPU architecture of the guest; "": that of the destination.
     architecture: str = ""
     power_state: int = 0
 
 
 class MigrationTarget(Object, kw_only=True):
-    """What the destination of a live migration made ready.
+    """The preparation of the destination of a live migration.
 
-    ``shared``: both hosts see the same disks, so that memory is all that goes over the network; else the disks named
-    in ``copied`` go, too (``incremental``: without the images they stand on, which the destination has). ``address``
-    is where its hypervisor is, and takes memory and disks (``uri`` is for sources of the last release). ``definition``
-    tells how the guest looks there, ``network_info`` how its interfaces are bound there.
+    ``shared``: both hosts access the same disks, so that only memory is copied. Else the disks in ``copied`` are
+    copied, too (``incremental``: without base images, which the destination has already). ``address``: address of the
+    destination's hypervisor (``uri``: for sources of the previous release). ``definition``: the domain XML for the
+    destination. ``network_info``: the interfaces as bound to the destination.
     """
 
     host: str
@@ -84,7 +84,7 @@ class MigrationTarget(Object, kw_only=True):
 
 
 class MigrationProgress(Object, kw_only=True):
-    """How far a live migration is, in bytes; ``post_copy``: the guest runs on the destination already."""
+    """Progress of a live migration in bytes. ``post_copy``: the guest already runs on the destination."""
 
     memory_total: int = 0
     memory_processed: int = 0
@@ -96,7 +96,7 @@ class MigrationProgress(Object, kw_only=True):
 
     @property
     def percent(self) -> int:
-        """0 to 100; memory that changes again and again does not make it fall below 0."""
+        """Return the progress from 0 to 100. Memory that is dirtied repeatedly does not make it negative."""
         total = self.memory_total + self.disk_total
         left = self.memory_remaining + self.disk_remaining
         return max(0, min(100, 100 * (total - left) // total)) if total else 0

@@ -9,28 +9,28 @@ from typing import Any
 from nova.objects import plain_ip
 from nova.objects.base import Object
 
-# How a guest learns an address of version 6.
+# How a guest gets its IPv6 address.
 SLAAC = "slaac"
 DHCPV6 = "dhcpv6-stateful"
 _LINK_LOCAL = plain_ip.v6_network("fe80::/64")
 
 
 def slaac_address(subnet: ipaddress.IPv6Network, mac: str) -> str:
-    """The address that a guest with this MAC address gives itself in a /64 (RFC 4291: modified EUI-64)."""
+    """Return the address that a guest with this MAC address configures in a /64 (RFC 4291: modified EUI-64)."""
     raw = bytes.fromhex(mac.replace(":", ""))
     return str(subnet[int.from_bytes(bytes([raw[0] ^ 2, *raw[1:3], 0xff, 0xfe, *raw[3:]]), "big")])
 
 
 def link_local(mac: str) -> str:
-    """The link-local address that belongs to a MAC address."""
+    """Return the link-local address for a MAC address."""
     return slaac_address(_LINK_LOCAL, mac)
 
 
 class Network(Object, kw_only=True):
-    """A network with an IPv4 subnet and perhaps an IPv6 one. ``bridge`` is the device name on every host (linuxnet).
+    """A network with an IPv4 subnet and optionally an IPv6 subnet. ``bridge``: device name on every host (linuxnet).
 
-    At most one of ``vlan`` and ``vni`` says how the network gets from host to host: as a VLAN of
-    ``bridge_interface``, or in VXLAN between the hosts' tunnel addresses.
+    At most one of ``vlan`` and ``vni`` is set. ``vlan``: traffic between hosts uses a VLAN on ``bridge_interface``.
+    ``vni``: traffic uses VXLAN between the hosts' tunnel addresses.
     """
 
     id: int = 0
@@ -55,7 +55,7 @@ class Network(Object, kw_only=True):
 
 
 class NetworkRequest(Object, kw_only=True):
-    """One item of a create request's ``networks``."""
+    """An item of ``networks`` in a create request."""
 
     network_id: str | None = None
     port_id: str | None = None
@@ -64,18 +64,18 @@ class NetworkRequest(Object, kw_only=True):
 
 
 class HostRoute(Object, kw_only=True):
-    """A route that guests of a subnet have beside the default one: ``destination`` (CIDR) by ``gateway``."""
+    """A route for guests of a subnet besides the default route: ``destination`` (CIDR) via ``gateway``."""
 
     destination: str
     gateway: str
 
 
 class FixedIp(Object, kw_only=True):
-    """An address of an interface, and the subnet that it is of.
+    """An address of an interface and its subnet.
 
-    ``subnet_id`` is the back end's name of the subnet. ``routes``: of the subnet, beside the default one.
-    ``mode`` is how the guest learns it: "dhcp" (version 4), "slaac", "dhcpv6-stateful" or "dhcpv6-stateless"
-    (version 6), None: it must be told in another way.
+    ``subnet_id``: id of the subnet in the back end. ``routes``: of the subnet, besides the default route. ``mode``: how
+    the guest gets the address: "dhcp" (IPv4), "slaac", "dhcpv6-stateful" or "dhcpv6-stateless" (IPv6); None: only from
+    metadata or config drive.
     """
 
     address: str
@@ -89,10 +89,10 @@ class FixedIp(Object, kw_only=True):
     routes: list[HostRoute] = []
 
 
-class KnownAddress(Object, kw_only=True):
-    """An address of a network as administrators see it (os-fixed-ips), with the server that has it.
+class NetworkAddress(Object, kw_only=True):
+    """An address of a network as shown to administrators (os-fixed-ips), with its server.
 
-    ``reserved``: no server gets it (any more).
+    ``reserved``: the address is not assigned to servers.
     """
 
     address: str
@@ -104,14 +104,13 @@ class KnownAddress(Object, kw_only=True):
 
 
 class VIF(Object, kw_only=True):
-    """One interface of a server, with all that its host needs to plug it.
+    """An interface of a server, with all data that the host needs to plug it.
 
-    ``vif_type`` names how (as Neutron's binding:vif_type), ``details`` are the back end's own words about it
-    (binding:vif_details), ``profile`` is what the owner of the port says of it (binding:profile).
-    ``active``: it is plugged, as far as anybody has told. ``awaits_plug``: the back end sends the event
-    network-vif-plugged when it is, and the guest does not begin to run before. ``keep``: the port was there before the
-    server, and outlives it. ``outside``: an outside service keeps it, with its addresses. ``floating``: the floating
-    address that its address of version 4 is reached by (linuxnet).
+    ``vif_type``, ``details`` and ``profile``: binding:vif_type, binding:vif_details and binding:profile of Neutron.
+    ``active``: the interface is plugged according to the last report. ``awaits_plug``: the back end sends the event
+    network-vif-plugged, and the guest does not run before. ``keep``: the port existed before the server and is kept
+    when the server is deleted. ``outside``: an external service manages the interface and its addresses. ``floating``:
+    the floating IP address of the IPv4 address (linuxnet).
     """
 
     id: str
@@ -138,21 +137,21 @@ class VIF(Object, kw_only=True):
     floating: str | None = None
 
     def addresses(self, version: int | None = None) -> list[str]:
-        """Its addresses of a version (None: all), in order."""
+        """Return the addresses of an IP version (None: all), in order."""
         return [fixed.address for fixed in self.fixed_ips if version in (None, fixed.version)]
 
     def first(self, version: int) -> FixedIp | None:
-        """Its first address of a version, None without one."""
+        """Return the first address of an IP version, or None."""
         return next((fixed for fixed in self.fixed_ips if fixed.version == version), None)
 
     @property
     def dns(self) -> list[str]:
-        """The name servers of all its subnets, each once."""
+        """Return the distinct name servers of all subnets."""
         return list(dict.fromkeys(server for fixed in self.fixed_ips for server in fixed.dns))
 
 
 class FloatingIp(Object, kw_only=True):
-    """An address of a pool by which one interface of a server is reached from outside; ``project_id`` None: free."""
+    """A floating IP address of a pool, assigned to an interface of a server. ``project_id`` None: free."""
 
     id: int = 0
     uuid: str
@@ -165,7 +164,8 @@ class FloatingIp(Object, kw_only=True):
 
 
 class SecurityGroupRule(Object, kw_only=True):
-    """``protocol`` tcp, udp, icmp or None (any); one of ``cidr`` and ``group_id`` is set, or neither (any)."""
+    """A rule. ``protocol``: tcp, udp, icmp or None (any). At most one of ``cidr`` and ``group_id`` is set; neither: any
+    source."""
 
     id: int = 0
     parent_group_id: int
@@ -177,7 +177,7 @@ class SecurityGroupRule(Object, kw_only=True):
 
 
 class DefaultRule(Object, kw_only=True):
-    """One of the rules that the default group of a project begins with (os-security-group-default-rules)."""
+    """A rule of new default security groups (os-security-group-default-rules)."""
 
     id: int = 0
     protocol: str | None = None
@@ -195,9 +195,9 @@ class SecurityGroup(Object, kw_only=True):
 
 
 class FilterRule(Object, kw_only=True):
-    """One ingress rule, ready for a host's packet filter. From whom: ``sources`` are networks (none: anybody).
+    """An ingress rule for a host's packet filter. ``sources``: source networks (empty: any).
 
-    ``group``: from the members of this security group instead.
+    ``group``: the members of this security group are the sources instead.
     """
 
     protocol: str | None = None
@@ -208,10 +208,11 @@ class FilterRule(Object, kw_only=True):
 
 
 class GroupFilter(Object, kw_only=True):
-    """A security group as the packet filters of a host need it: what its servers let in, and their own addresses.
+    """A security group for the packet filters of a host: its rules and the addresses of its members.
 
-    Either part has a version, of two the greater one is newer; None: it is not told. ``macs`` are the MAC addresses of
-    the interfaces that have the ``members`` (addresses), in their order: another network may have the same addresses.
+    Rules and members have separate versions; the greater version is newer. A version of None means not included.
+    ``macs``: MAC addresses of the interfaces with the addresses ``members``, in the same order, because several
+    networks may use the same addresses.
     """
 
     id: int
@@ -221,24 +222,24 @@ class GroupFilter(Object, kw_only=True):
     members: list[str] = []
     macs: list[str] = []
 
-    def joined(self, told: GroupFilter) -> GroupFilter:
-        """The newer parts of both."""
-        return GroupFilter(id=self.id, **_newer(self, told, "rules"), **_newer(self, told, "members", "macs"))
+    def joined(self, other: GroupFilter) -> GroupFilter:
+        """Return a filter with the newer rules and the newer members of both."""
+        return GroupFilter(id=self.id, **_newer(self, other, "rules"), **_newer(self, other, "members", "macs"))
 
     def named(self) -> set[int]:
-        """The groups whose members its rules let in."""
+        """Return the ids of groups that the rules refer to."""
         return {rule.group for rule in self.rules if rule.group is not None}
 
 
-def _newer(known: GroupFilter, told: GroupFilter, part: str, *more: str) -> dict[str, Any]:
-    version = f"{part}_version"
-    mine, theirs = getattr(known, version), getattr(told, version)
-    newer = told if theirs is not None and (mine is None or theirs >= mine) else known
-    return {name: getattr(newer, name) for name in (version, part, *more)}
+def _newer(first: GroupFilter, second: GroupFilter, field: str, *more: str) -> dict[str, Any]:
+    version = f"{field}_version"
+    old, new = getattr(first, version), getattr(second, version)
+    newer = second if new is not None and (old is None or new >= old) else first
+    return {name: getattr(newer, name) for name in (version, field, *more)}
 
 
 class Peers(Object, kw_only=True):
-    """The hosts that have a network in tunnels: host -> where its tunnels end. The greater ``version`` is newer."""
+    """The hosts of a network with tunnels: host -> tunnel address. The greater ``version`` is newer."""
 
     network_id: str
     version: int = 0
@@ -246,11 +247,11 @@ class Peers(Object, kw_only=True):
 
 
 class RuleSet(Object, kw_only=True):
-    """What one server lets in. Of two sets for the same server the one with the greater ``version`` is newer.
+    """The packet filter rules of a server. The set with the greater ``version`` is newer.
 
-    ``rules`` hosts of the last release are told, which do not know groups; others the ``groups`` that the server is in.
-    ``filters`` are those groups, and the ones that their rules name; a message has each of them once.
-    ``floating``: the floating addresses that it is reached by, by the ids of its interfaces.
+    ``rules``: for hosts of the previous release, which do not support groups. ``groups``: ids of the server's groups.
+    ``filters``: those groups and the groups that their rules refer to; a message contains each group once.
+    ``floating``: floating IP addresses by interface id.
     """
 
     version: int = 0

@@ -16,7 +16,7 @@ DISK_GB = "DISK_GB"
 
 
 class Inventory(Object, kw_only=True):
-    """A resource class of a provider. Room for a claim: (total - reserved) * ratio - used."""
+    """The inventory of a resource class. Room for a claim: (total - reserved) * ratio - used."""
 
     total: int
     reserved: int = 0
@@ -32,7 +32,7 @@ class Inventory(Object, kw_only=True):
 
 
 class Provider(Object, kw_only=True):
-    """One node of a host's tree of resource providers."""
+    """A resource provider in the provider tree of a host."""
 
     uuid: str
     name: str
@@ -42,10 +42,10 @@ class Provider(Object, kw_only=True):
 
 
 class ComputeNode(Object, kw_only=True):
-    """A hypervisor node as its driver reports it and as the API shows it.
+    """A hypervisor node as reported by its driver and shown by the API.
 
-    The root provider has the node's uuid. ``disk_available_least`` and sizes in GiB, memory in MiB.
-    ``provider`` is the root; ``children`` its sub-providers (GPUs, ...).
+    ``provider`` is the root provider and has the node's uuid; ``children``: its sub-providers (GPUs, ...).
+    ``disk_available_least`` and other disk sizes in GiB, memory in MiB.
     """
 
     id: int = 0
@@ -62,13 +62,13 @@ class ComputeNode(Object, kw_only=True):
     uptime: str | None = None
     provider: Provider
     children: list[Provider] = []
-    # None: the driver does not tell (then nothing can be pinned here).
+    # None: the driver reports no topology, so nothing can be pinned on the node.
     numa_topology: HostTopology | None = None
-    # Those that guests may get.
+    # The devices that may be assigned to guests.
     pci_devices: list[PciDevice] | None = None
     # None: nothing is measured.
     metrics: list[Metric] | None = None
-    # Kept by the conductor, not reported:
+    # Maintained by the conductor, not reported:
     service_id: int = 0
     num_instances: int = 0
     num_io_ops: int = 0

@@ -1,4 +1,4 @@
-"""A message about something that happened, on its way to whoever listens on the bus."""
+"""Notifications: messages about events for consumers on the message bus."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from nova.objects.base import Object
 
 
 class Notification(Object, kw_only=True):
-    """One message. ``subject``: what it tells of; the messages of one subject are sent in the order they were written.
+    """A message. ``subject``: the object of the event; messages of one subject are sent in the order of their creation.
 
-    ``message_id`` stays the same however often it is sent. ``versioned`` decides about its topics. ``context`` names
-    who asked, and by which request.
+    ``message_id`` stays the same when the message is sent again. ``versioned`` selects the topics. ``context``: user
+    and request of the event.
     """
 
     id: int = 0

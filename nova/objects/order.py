@@ -1,4 +1,4 @@
-"""Orders to run a step on a host, and the reports that come back."""
+"""Orders to run a step on a host, and the host's reports."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from nova.objects.volume import VolumeKey
 
 
 class StepOrder(Object, kw_only=True):
-    """"Run this step now": all that the host needs, so that it asks nobody.
+    """An order to run a step, with all data that the host needs, so that the host sends no further requests.
 
-    It is current for ``lease`` seconds from ``issued_at`` (the database's clock); one that is older, or was given to
-    the process before this one, is confirmed before it begins.
+    The order is valid for ``lease`` seconds from ``issued_at`` (database clock). A host confirms an older order, or one
+    that was sent to a previous process, before it runs the step.
     """
 
     action: Action
@@ -26,23 +26,24 @@ class StepOrder(Object, kw_only=True):
     attempt: int
     undo: bool = False
     instance: Instance
-    # Filled for steps that plug interfaces: the filter rules of the instance.
+    # Filter rules of the instance; set for steps that plug interfaces.
     rules: RuleSet = msgspec.field(default_factory=RuleSet)
-    # Filled for steps that connect volumes: what the encrypted ones of the instance are decrypted with.
+    # Keys of the instance's encrypted volumes; set for steps that connect volumes.
     volume_keys: list[VolumeKey] = []
     issued_at: datetime.datetime | None = None
     lease: float = 0.0
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Of two orders for one instance the newer has the greater rank, in whatever order they arrive."""
+        """Return the sort key of the order: the newer of two orders for an instance has the greater rank, whatever
+        their order of arrival."""
         return self.action.id, self.attempt
 
 
 class StepReport(Object, kw_only=True):
-    """A step's end (or, with ``final`` false, the beginning of the next one on the same host).
+    """A report of the end of a step or, if not ``final``, of the beginning of the next step on the same host.
 
-    ``changes`` are instance columns, ``results`` go into the action's payload for later steps.
+    ``changes``: instance columns; ``results``: data fields for later steps.
     """
 
     action_uuid: str

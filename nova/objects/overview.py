@@ -1,4 +1,4 @@
-"""The deployment at one look: what nova-api's status page shows."""
+"""Overview of the deployment for the status page of nova-api."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from nova.objects.base import Object
 
 
 class Capacity(Object, kw_only=True):
-    """Of a resource class (memory in MiB, disk in GiB): what may be claimed in all, and what is claimed."""
+    """Capacity of a resource class (memory in MiB, disk in GiB): claimable total and claimed amount."""
 
     total: int
     used: int
 
 
 class BinaryOverview(Object, kw_only=True):
-    """How many services of a kind there are; ``disabled`` ones are up or down as well."""
+    """Number of services per binary. ``disabled`` services also count as up or down."""
 
     binary: str
     up: int
@@ -24,7 +24,7 @@ class BinaryOverview(Object, kw_only=True):
 
 
 class NodeOverview(Object, kw_only=True):
-    """A compute node, its service and its load. ``failed_builds``: in a row, up to now."""
+    """A compute node, its service and its load. ``failed_builds``: consecutive failures."""
 
     host: str
     name: str
@@ -40,11 +40,11 @@ class NodeOverview(Object, kw_only=True):
 
 
 class OperationOverview(Object, kw_only=True):
-    """An operation that has not ended, and whom it waits for.
+    """An operation that has not ended.
 
-    ``state``: "waiting" (for a thread or an event), "host", "conductor" (who has it), "undoing" (its compensations
-    run), "overdue" (its lease has ended, a conductor will take it over) or "queued" (behind the operation
-    ``behind`` of the same server). ``events``: the external events that wake it.
+    ``state``: "waiting" (for a thread or an event), "host" or "conductor" (running there), "undoing" (compensations
+    run), "overdue" (the lease has ended, a conductor will take over) or "queued" (behind the operation ``behind`` of
+    the same server). ``events``: the external events that wake the operation.
     """
 
     request_id: str
@@ -62,7 +62,7 @@ class OperationOverview(Object, kw_only=True):
 
 
 class FailureOverview(Object, kw_only=True):
-    """An operation that failed, and what its user was told."""
+    """An operation that failed, with the message for its user."""
 
     request_id: str
     server_uuid: str
@@ -74,9 +74,9 @@ class FailureOverview(Object, kw_only=True):
 
 
 class Overview(Object, kw_only=True):
-    """``nodes``: those in trouble first, then those with the most under way; ``node_count`` is of all.
+    """The status page. ``nodes``: failed ones first, then by number of operations; ``node_count`` counts all nodes.
 
-    ``operations``: the oldest first; ``unfinished`` counts all. ``failures``: the latest first.
+    ``operations``: oldest first; ``unfinished`` counts all of them. ``failures``: latest first.
     """
 
     at: datetime.datetime

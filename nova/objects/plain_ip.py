@@ -1,8 +1,8 @@
-"""IP addresses and networks in the text of users, operators and other services: without a zone.
+"""Parsing of IP addresses and networks from users, operators and other services. Scope ids (zones) are refused.
 
-Python takes "fe80::1%zone" with any zone, also one of several lines, and writes it again as it came. Where that goes on
-into the commands of packet filters or the files of a DHCP server it would be whatever a user likes. So such text is
-read here alone (tests/unit/test_house.py).
+The ipaddress module accepts "fe80::1%zone" with any zone, even with line breaks, and prints it unchanged. In commands
+of packet filters or files of a DHCP server such text would allow injection. Therefore this module alone parses
+addresses (checked by tests/unit/test_house.py).
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ _ZONE = re.compile("%[^/]*")
 
 
 def address(text: str) -> Address:
-    """Raises ValueError."""
+    """Parse an address. Raises ValueError."""
     return ipaddress.ip_address(_plain(text))
 
 
 def network(text: str, strict: bool = True) -> Network:
-    """``strict``: without a host's part. Raises ValueError."""
+    """Parse a network. ``strict``: host bits must be zero. Raises ValueError."""
     return ipaddress.ip_network(_plain(text), strict)
 
 
 def interface(text: str) -> Interface:
-    """An address with the network that it is in. Raises ValueError."""
+    """Parse an address with its network prefix. Raises ValueError."""
     return ipaddress.ip_interface(_plain(text))
 
 
 def v6_address(text: str) -> ipaddress.IPv6Address:
-    """Raises ValueError."""
+    """Parse an IPv6 address. Raises ValueError."""
     return ipaddress.IPv6Address(_plain(text))
 
 
 def v6_network(text: str) -> ipaddress.IPv6Network:
-    """Raises ValueError."""
+    """Parse an IPv6 network. Raises ValueError."""
     return ipaddress.IPv6Network(_plain(text))
 
 
 def without_zone(text: str) -> str:
-    """What is left of text that may have been taken in an earlier release."""
+    """Remove zones from text that an earlier release accepted."""
     return _ZONE.sub("", text)
 
 

@@ -6,7 +6,7 @@ from nova.objects.base import Object
 
 
 class Quotas(Object, kw_only=True):
-    """The limits of a project (or of one user in it) by resource, and what is in use of them."""
+    """The limits of a project (or of a user in it) by resource, and their current usage."""
 
     limits: dict[str, int]
     in_use: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""What is asked of the scheduler, what it answers, and how it learns of the fleet."""
+"""Scheduler requests and results, and the state of the fleet that schedulers receive."""
 
 from __future__ import annotations
 
@@ -25,9 +25,8 @@ SOFT_ANTI_AFFINITY = "soft-anti-affinity"
 class GroupSpec(Object, kw_only=True):
     """The server group of a request.
 
-    ``hosts``: host -> number of other members, as the scheduler was told. ``stale``: a claim found that members were
-    placed since, so that a soft policy may be served better by another host; ``selections``: how often a scheduler was
-    asked again for that reason.
+    ``hosts``: host -> number of other members at the time of the request. ``stale``: a claim detected newer members, so
+    another host may serve a soft policy better. ``selections``: number of repeated scheduler requests for that reason.
     """
 
     uuid: str
@@ -39,7 +38,7 @@ class GroupSpec(Object, kw_only=True):
 
 
 class RequestGroup(Object, kw_only=True):
-    """What one provider of a host's tree has to give, all of it."""
+    """Resources that must come from one provider of a host's tree."""
 
     resources: dict[str, int] = {}
     required: list[str] = []
@@ -47,15 +46,14 @@ class RequestGroup(Object, kw_only=True):
 
 
 class RequestSpec(Object, kw_only=True):
-    """Find hosts for ``instance_uuids`` (one flavor, one image, in this order).
+    """A request for hosts for ``instance_uuids`` (same flavor and image, in this order).
 
-    ``force_host``/``force_node`` skip all filters; ``requested_host``/``requested_node`` only
-    narrow the fleet. ``ignore_hosts`` and ``ignore_nodes`` are never chosen. ``hint_hosts`` maps the server uuids
-    named by same_host/different_host hints to their hosts (others than of the project are absent).
-    ``in_place``: the server is on ``requested_host`` and stays there with what it has claimed; all that is asked is
-    whether its new image may be there.
-    ``alternates`` is how many further hosts to name per instance. ``resources`` come from anywhere in a host's tree of
-    providers, those of each of ``groups`` from one provider (``group_policy`` isolate: of another one each).
+    ``force_host`` and ``force_node`` skip all filters; ``requested_host`` and ``requested_node`` only restrict the
+    candidates. ``ignore_hosts`` and ``ignore_nodes`` are never chosen. ``hint_hosts``: hosts of the servers named in
+    same_host and different_host hints (servers of other projects are absent). ``in_place``: the server stays on
+    ``requested_host`` with its claim; only check that the host supports its new image. ``alternates``: number of
+    further hosts per instance. ``resources`` may come from any providers of a host's tree; the resources of each of
+    ``groups`` from one provider (``group_policy`` isolate: a distinct provider per group).
     """
 
     instance_uuids: list[str]
@@ -74,7 +72,7 @@ class RequestSpec(Object, kw_only=True):
     hints: dict[str, Any] = {}
     hint_hosts: dict[str, str] = {}
     group: GroupSpec | None = None
-    # Property of the image -> host -> its servers whose images have the same value; where that is to be weighed.
+    # Image property -> host -> number of its servers whose images have the same value; for properties that are weighed.
     image_hosts: dict[str, dict[str, int]] = {}
     force_host: str | None = None
     force_node: str | None = None
@@ -84,32 +82,33 @@ class RequestSpec(Object, kw_only=True):
     ignore_nodes: list[str] = []
     alternates: int = 2
     in_place: bool = False
-    # The service version that nova-compute of the host must have; 0: any.
+    # Minimum service version of the host's nova-compute; 0: any.
     release: int = 0
 
     def rule_out(self, chosen: Selection) -> None:
-        """This node is not to be chosen again; nor its host, if a scheduler of an older release did so all the same."""
+        """Exclude the node from further selections, and its host, too, if a scheduler of an older release ignored the
+        exclusion."""
         if chosen.node in self.ignore_nodes:
             self.ignore_hosts = [*self.ignore_hosts, chosen.host]
         self.ignore_nodes = [*self.ignore_nodes, chosen.node]
 
     @property
     def forced(self) -> bool:
-        """Whether the host was named in a way that skips the filters."""
+        """Return True if the request names a host that skips the filters."""
         return bool(self.force_host or self.force_node)
 
     @property
     def dedicated_request(self) -> DedicatedRequest:
-        """What it asks of a host's cells and devices."""
+        """Return the requested dedicated resources."""
         return DedicatedRequest(self.numa_topology, self.pci_requests)
 
 
 class Selection(Object, kw_only=True):
-    """A host that fits: its node ``node_uuid``, which is the root of a tree of providers.
+    """A selected host with its node ``node_uuid``, which is the root of a provider tree.
 
-    ``allocations``: provider uuid -> what to claim of it, by resource class; {}: all of it from the root.
-    ``tree``: the claim finds out by itself which provider of the tree gives what.
-    ``aggregates``: the digest of the metadata by which the host was chosen; "": they did not matter.
+    ``allocations``: provider uuid -> amounts to claim by resource class; {}: everything from the root. ``tree``: the
+    claim itself decides which provider of the tree gives what. ``aggregates``: digest of the aggregate metadata used
+    for the selection; "": not used.
     """
 
     node_uuid: str
@@ -122,13 +121,13 @@ class Selection(Object, kw_only=True):
 
 
 def metadata_digest(aggregates: Sequence[dict[str, str]]) -> str:
-    """Of the metadata of a host's aggregates, in whatever order they come."""
-    one_by_one = sorted(msgspec.json.encode(metadata, order="deterministic") for metadata in aggregates)
-    return hashlib.blake2b(b"\n".join(one_by_one), digest_size=8).hexdigest()
+    """Return a digest of the metadata of a host's aggregates, independent of their order."""
+    encoded = sorted(msgspec.json.encode(metadata, order="deterministic") for metadata in aggregates)
+    return hashlib.blake2b(b"\n".join(encoded), digest_size=8).hexdigest()
 
 
 class Verdict(Object, kw_only=True):
-    """Why one node was or was not eligible: the first filter that refused it (None: it passed)."""
+    """The result for one node: the first filter that rejected it (None: it passed)."""
 
     host: str
     node: str
@@ -138,10 +137,9 @@ class Verdict(Object, kw_only=True):
 
 
 class HostState(Object, kw_only=True):
-    """One row of the fleet: a compute node with all that filters and weighers look at.
+    """The state of a compute node for filters and weighers.
 
-    ``aggregates`` are the metadata of the aggregates the host is in; ``generation`` orders two
-    states of the same node.
+    ``aggregates``: metadata of the host's aggregates. ``generation``: the greater of two states is newer.
     """
 
     node_uuid: str
@@ -164,16 +162,16 @@ class HostState(Object, kw_only=True):
     supported_instances: list[tuple[str, str, str]] = []
     metrics: dict[str, float] = {}
     generation: int = 0
-    # Orders ``up`` and ``disabled``.
+    # Version of ``up`` and ``disabled``.
     service_generation: int = 0
-    # None: the node has neither cells nor devices for single guests.
+    # None: the node has no dedicated resources.
     dedicated_resources: NodeDedicatedResources | None = msgspec.field(default=None, name="parts")
-    # The providers below the node.
+    # The providers below the root provider.
     children: list[Provider] = []
 
 
 class NodeUsage(Object, kw_only=True):
-    """The usage of a node after a claim or a release: absolute numbers, ordered by ``generation``."""
+    """The usage of a node after a claim or release: absolute numbers. The greater ``generation`` is newer."""
 
     node_uuid: str
     used: dict[str, int] = {}
@@ -181,14 +179,15 @@ class NodeUsage(Object, kw_only=True):
     num_io_ops: int = 0
     failed_builds: int = 0
     generation: int = 0
-    # None: nobody ever had cells or devices of it for himself.
+    # None: no dedicated resource of the node was ever claimed.
     dedicated_resources: NodeDedicatedResources | None = msgspec.field(default=None, name="parts")
-    # Provider uuid -> what is used of it, of the providers below the node that somebody claims of.
+    # Provider uuid -> usage of providers below the root, if they have claims.
     children: dict[str, dict[str, int]] = {}
 
 
 class ServiceFlags(Object, kw_only=True):
-    """What schedulers are told of the compute of a host; ``generation`` orders it (0: a conductor that does not)."""
+    """State of a host's compute service for schedulers. ``generation``: the greater is newer (0: not supported by the
+    conductor)."""
 
     up: bool
     disabled: bool
@@ -196,10 +195,10 @@ class ServiceFlags(Object, kw_only=True):
 
 
 class FleetDelta(Object, kw_only=True):
-    """What one conductor process changed. ``seq`` counts its deltas: a gap means one was lost.
+    """The changes made by one conductor process. ``seq`` numbers its deltas; a gap means that a delta was lost.
 
-    ``states`` are new or wholly changed nodes; ``services`` maps host -> (up, disabled);
-    ``removed`` are node uuids; ``reload`` asks for a full refresh (aggregates changed).
+    ``states``: new or changed nodes. ``services``: host -> (up, disabled). ``removed``: node uuids. ``reload``: read
+    the complete fleet again (aggregates changed).
     """
 
     source: str
@@ -207,14 +206,14 @@ class FleetDelta(Object, kw_only=True):
     usage: list[NodeUsage] = []
     states: list[HostState] = []
     services: dict[str, tuple[bool, bool]] = {}
-    # The order of what is said of ``services``, among all conductors.
+    # Versions of the entries of ``services``, comparable among all conductors.
     service_generations: dict[str, int] = {}
     removed: list[str] = []
     reload: bool = False
 
 
 class FleetPage(Object, kw_only=True):
-    """A page of the fleet in node_uuid order; ``marker`` continues it, None ends it."""
+    """A page of the fleet in order of node_uuid. ``marker``: start of the next page; None: last page."""
 
     states: list[HostState]
     marker: str | None = None

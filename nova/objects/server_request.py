@@ -1,4 +1,4 @@
-"""What the API asks of servers: to make them, and to list them."""
+"""Requests of the API to create and list servers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from nova.objects.network import NetworkRequest
 
 
 class ServerQuery(Object, kw_only=True):
-    """A page of servers. ``filters`` values: a string, a list of strings (any of), a bool or None.
+    """A query for a page of servers. Values of ``filters``: a string, a list of strings (any of), a bool or None.
 
-    Exact filters and regular expressions as the API names them; times are
-    ISO 8601 strings in UTC. ``project_id`` None lists every project.
+    Names of filters and regular expressions are those of the API; times are ISO 8601 strings in UTC. ``project_id``
+    None lists all projects.
     """
 
     project_id: str | None = None
@@ -23,18 +23,18 @@ class ServerQuery(Object, kw_only=True):
     deleted: bool | None = False
     changes_since: datetime.datetime | None = None
     changes_before: datetime.datetime | None = None
-    # (column, asc or desc) pairs; [] is newest first
+    # (column, asc or desc) pairs; [] is newest first.
     sort: list[tuple[str, str]] = []
     limit: int | None = None
     marker: str | None = None
-    # Rows without the wide JSON columns that a plain list does not show.
+    # Omit the wide JSON columns that a plain list does not show.
     brief: bool = False
 
 
 class ServerPage(Object, kw_only=True):
-    """A page of servers. ``marker``: the list goes on behind the server with this uuid, even if the page is short.
+    """A page of servers. ``marker``: the list continues after the server with this uuid, even if the page is short.
 
-    Conductors of the previous release cut pages that are empty, at servers that do not match. None: a short page is the
+    Conductors of the previous release cut empty pages at servers that do not match. None: a short page is the
     last one.
     """
 
@@ -43,13 +43,12 @@ class ServerPage(Object, kw_only=True):
 
 
 class ServerCreate(Object, kw_only=True):
-    """An accepted-looking create request, parsed; the conductor checks what needs the database.
+    """A parsed create request. The conductor checks what needs the database.
 
-    ``networks`` None means: as the project has it (auto); [] means none.
-    ``forced``: zone:host:node, skips the filters; ``host`` and ``hypervisor_hostname`` (2.74) do not.
-    ``image`` is what the server boots from, also as a volume; None: a volume decides. ``device_images``: by their ids,
-    those that its other volumes are made from. ``kernel_id``, ``ramdisk_id``: what ``image`` names, if anything.
-    The caller was shown all of them.
+    ``networks``: None for the project's default (auto); [] for none. ``forced_host``, ``forced_node``: from
+    zone:host:node, skip the filters; ``requested_host`` and ``requested_node`` (API 2.74) do not. ``image``: boot
+    image, also of a boot volume; None: a volume decides. ``device_images``: by id, images of other volumes.
+    ``kernel_id``, ``ramdisk_id``: named by ``image``. All images are visible to the caller.
     """
 
     name: str
@@ -80,22 +79,23 @@ class ServerCreate(Object, kw_only=True):
     scheduler_hints: dict[str, Any] = {}
     trusted_certs: list[str] | None = None
     admin_pass: str | None = None
-    # The uuid of the first server; the others' follow from it. A request that is delivered twice makes them once.
+    # Uuid of the first server; the uuids of the others are derived from it, so that a repeated delivery creates no
+    # second server.
     first_uuid: str = ""
-    # Of the body, when the client named the request (Idempotency-Key) and first_uuid follows from that name.
+    # Digest of the body if the request has an Idempotency-Key, from which first_uuid is derived.
     request_digest: str | None = None
-    # May a flavor of zero disk be used with an image? (policy servers:create:zero_disk_flavor)
+    # True if the caller may use a flavor with zero disk with an image (policy servers:create:zero_disk_flavor).
     zero_disk_allowed: bool = False
-    # May it have volumes that other servers have, too? (2.60)
+    # True if multi-attach volumes are allowed (API 2.60).
     shares_volumes: bool = False
     min_count: int = 1
     max_count: int = 1
 
 
 class ServerCreated(Object, kw_only=True):
-    """Who was promised: the uuids in launch order and their common reservation.
+    """The created servers: uuids in launch order and their common reservation.
 
-    ``repeated``: it was answered before; then ``admin_pass`` is told, while it is known.
+    ``repeated``: the same request was answered before; then ``admin_pass`` is included while it is stored.
     """
 
     uuids: list[str]

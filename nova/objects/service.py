@@ -1,4 +1,4 @@
-"""The processes of Nova, and what their workers do at present."""
+"""Service processes of Nova and the load of their workers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import msgspec
 from nova import exception
 from nova.objects.base import Object
 
-# Bytes of how a machine reaches volumes.
+# Maximum size in bytes of a host's volume connector.
 _CONNECTOR = 16 * 1024
 
 
 class Service(Object, kw_only=True):
-    """A running Nova process as os-services shows it; ``up`` is decided by the conductor's clock."""
+    """A service as shown by os-services. ``up`` is decided by the conductor's clock."""
 
     id: int = 0
     uuid: str
@@ -29,40 +29,40 @@ class Service(Object, kw_only=True):
     up: bool = False
     last_seen_up: datetime.datetime | None = None
     version: int = 0
-    # Of the machine of a nova-compute; None: it has never told.
+    # Identity of the machine of a nova-compute; None: not reported yet.
     identity: str | None = None
-    # Which one the database is of; told to a service that registers, else None.
+    # Id of the deployment of the database; set in the reply to a registration only.
     deployment: str | None = None
-    # Grows with every change of what schedulers are told of it.
+    # Increases with every change of what schedulers receive about the service.
     generation: int = 0
     availability_zone: str | None = None
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
-    # Of each worker process, as the last heartbeat told it; None: it does not tell.
+    # Load of each worker process from the last heartbeat; None: not reported.
     load: list[WorkerStats] | None = None
 
 
 class WorkerStats(Object, kw_only=True):
-    """What one worker process of a service did since its last heartbeat, and does now."""
+    """Load of a worker process since its last heartbeat."""
 
     worker: int = 0
     pid: int = 0
     at: datetime.datetime | None = None
-    # Requests, messages and steps ended.
+    # Completed requests, messages and steps.
     per_second: float = 0.0
-    # Under way, and waiting for a thread.
+    # In progress, and waiting for a thread.
     busy: int = 0
     waiting: int = 0
-    # Of one CPU.
+    # Percent of one CPU.
     cpu_percent: float = 0.0
     rss_mb: int = 0
 
 
-# Of all worker processes of a service: every list of services reads them.
+# Load of all worker processes of a service. The limit bounds the cost of listing services.
 Load = Annotated[list[WorkerStats], msgspec.Meta(max_length=1000)]
 
 
-def check_connector(told: Mapping[str, Any] | None) -> None:
-    """Raises InvalidInput for more than lists of services can bear, which read it, too."""
-    if told is not None and len(msgspec.json.encode(told)) > _CONNECTOR:
+def check_connector(connector: Mapping[str, Any] | None) -> None:
+    """Check the size of a host's volume connector, which service lists also read. Raises InvalidInput."""
+    if connector is not None and len(msgspec.json.encode(connector)) > _CONNECTOR:
         raise exception.InvalidInput(reason=f"the connector of a host has more than {_CONNECTOR} bytes")

@@ -1,4 +1,4 @@
-"""Shares: file systems that servers reach by the name of a tag, and how servers have them."""
+"""Shares: file systems that servers mount by a tag, and their mappings to servers."""
 
 from __future__ import annotations
 
@@ -6,27 +6,28 @@ import datetime
 
 from nova.objects.base import Object
 
-# What a mapping is stored as. Whether one that is INACTIVE is in use, the power state of its server says: it is ACTIVE.
+# Stored statuses of a mapping. An INACTIVE mapping is shown as ACTIVE while the server's guest runs.
 ATTACHING = "attaching"
 INACTIVE = "inactive"
 ACTIVE = "active"
 DETACHING = "detaching"
 ERROR = "error"
 
-# Protocols of shares. DIRECTORY: one of the embedded back end, which hosts reach as a directory.
+# Protocols of shares. DIRECTORY: a host directory of the embedded back end.
 NFS = "NFS"
 DIRECTORY = "DIRECTORY"
 
-# What a host has to be able to do for a server with shares.
+# Trait of hosts that support servers with shares.
 VIRTIO_FS = "COMPUTE_STORAGE_VIRTIO_FS"
-# Characters of the tag of a file system (virtio).
+# Maximum number of characters of a tag (virtio).
 LONGEST_TAG = 36
-# The item of a host's connector that says from which address it mounts.
+# Key in a host's connector: the address from which the host mounts shares.
 ADDRESS = "share_address"
 
 
 class Share(Object, kw_only=True):
-    """A share. ``host``: of the embedded back end, the only one that has its directory (None: none yet, or all)."""
+    """A share. ``host``: for the embedded back end, the only host with its directory (None: not created yet, or all
+    hosts)."""
 
     id: int = 0
     uuid: str
@@ -39,7 +40,7 @@ class Share(Object, kw_only=True):
 
 
 class ShareMapping(Object, kw_only=True):
-    """A share of a server. ``path`` is filled on a host, before its hypervisor driver gets to see the mapping."""
+    """A share of a server. ``path`` is filled on the host for the hypervisor driver."""
 
     uuid: str
     share_id: str
@@ -51,7 +52,7 @@ class ShareMapping(Object, kw_only=True):
 
 
 class ShareAccess(Object, kw_only=True):
-    """A host may reach the share, for this server. ``leaving``: that is being taken away."""
+    """The access of a host to a share on behalf of a server. ``leaving``: the access is being revoked."""
 
     id: int = 0
     share_id: str

@@ -1,4 +1,4 @@
-"""Instance states and how the API shows them."""
+"""Instance states and the API status derived from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POWER_STATES = {NOSTATE: "nostate", RUNNING: "running", POWER_PAUSED: "paused", 
                 CRASHED: "crashed", POWER_SUSPENDED: "suspended"}
 
 # power_state -> vm_state
-_AS_THE_GUEST = {RUNNING: ACTIVE, SHUTDOWN: STOPPED, POWER_PAUSED: PAUSED, POWER_SUSPENDED: SUSPENDED}
+_VM_STATES = {RUNNING: ACTIVE, SHUTDOWN: STOPPED, POWER_PAUSED: PAUSED, POWER_SUSPENDED: SUSPENDED}
 
 # task_state
 SCHEDULING = "scheduling"
@@ -104,13 +104,14 @@ STATUS: dict[str, dict[str, str]] = {
 PROGRESS_STATUSES = frozenset({"ACTIVE", "BUILD", "REBUILD", "RESIZE", "VERIFY_RESIZE", "MIGRATING"})
 
 
-def as_the_guest(vm_state: str | None, power_state: int) -> str | None:
-    """The vm_state of a server that has such a guest, where nothing better is known; None: it stays (ERROR, ...)."""
-    return _AS_THE_GUEST.get(power_state) if vm_state in _AS_THE_GUEST.values() else None
+def vm_state_of(vm_state: str | None, power_state: int) -> str | None:
+    """Return the vm_state for the power state of a guest, or None if the vm_state does not follow the power state
+    (ERROR, ...)."""
+    return _VM_STATES.get(power_state) if vm_state in _VM_STATES.values() else None
 
 
 def status(vm_state: str | None, task_state: str | None) -> str:
-    """The API status of a server in these states (``UNKNOWN`` for a vm_state that does not exist)."""
+    """Return the API status for these states (``UNKNOWN`` for an unknown vm_state)."""
     by_task = STATUS.get(vm_state or "")
     if by_task is None:
         return "UNKNOWN"
@@ -118,9 +119,9 @@ def status(vm_state: str | None, task_state: str | None) -> str:
 
 
 def states_of(status_name: str) -> tuple[list[str], list[str]]:
-    """The vm_states and task_states that show as ``status_name``; ([], []) if there are none.
+    """Return the vm_states and task_states with API status ``status_name``; ([], []) if there are none.
 
-    task_states is empty when one of the vm_states shows so by default.
+    task_states is empty if one of the vm_states has this status by default.
     """
     vm_states: list[str] = []
     task_states: list[str] = []

@@ -1,6 +1,6 @@
-"""A host's tree of resource providers, and from which of them a request gets what it asks for.
+"""Allocation of requested resources from the tree of resource providers of a host.
 
-Pure functions, for schedulers and for the claim, which has the node's row.
+Pure functions for schedulers and for claims, which hold the lock on the node's row.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 from nova.objects.node import Inventory, Provider
 from nova.objects.scheduling import RequestGroup
 
-# Ways that are tried until one fits: with many groups and providers there are astronomically many.
+# Limit of combinations to try: with many groups and providers their number is astronomical.
 _MOST_TRIES = 5000
 
 # Provider uuid -> resource class -> amount.
@@ -22,10 +22,10 @@ Allocation = dict[str, dict[str, int]]
 
 @dataclasses.dataclass(frozen=True)
 class Amounts:
-    """What is asked of a tree: ``resources`` of any providers (a class comes from one), each of ``groups`` of one.
+    """Amounts requested from a provider tree. Each class of ``resources`` comes from one provider, each group from one.
 
-    ``required`` traits are those of the root or of who gives ``resources``, none of which has a ``forbidden`` one.
-    ``isolate``: another provider for each group.
+    ``required`` traits must be on the root or on providers of ``resources``, and ``forbidden`` traits on none of them.
+    ``isolate``: a distinct provider for each group.
     """
 
     resources: Mapping[str, int]
@@ -36,29 +36,33 @@ class Amounts:
 
 
 def allocate(tree: Sequence[Provider], wanted: Amounts) -> Allocation | None:
-    """Who gives what, from the root (the first of ``tree``) wherever it can; None: they cannot give it all."""
-    parts = [_Part({name: amount}) for name, amount in wanted.resources.items() if amount]
-    parts += [_Part(group.resources, frozenset(group.required), frozenset(group.forbidden), number)
+    """Return the allocation, preferably from the root (the first of ``tree``), or None if the tree cannot provide it.
+    """
+    portions = [_Portion({name: amount}) for name, amount in wanted.resources.items() if amount]
+    portions += [_Portion(group.resources, frozenset(group.required), frozenset(group.forbidden), number)
               for number, group in enumerate(wanted.groups)]
-    choices = [[one for one in tree if part.fits(one, {})] for part in parts]
-    # Whoever has the least choice chooses first; sorting is stable, so the rest is in the order of the request.
-    order = sorted(range(len(parts)), key=lambda index: len(choices[index]))
+    choices = [[provider for provider in tree if portion.fits(provider, {})] for portion in portions]
+    # The portion with the fewest providers is allocated first. Sorting is stable, so equal portions keep the request's
+    # order.
+    order = sorted(range(len(portions)), key=lambda index: len(choices[index]))
     tries = iter(range(_MOST_TRIES))
-    for allocation in _ways([(parts[index], choices[index]) for index in order], wanted.isolate, {}, {}, tries):
+    choosing = [(portions[index], choices[index]) for index in order]
+    for allocation in _combinations(choosing, wanted.isolate, {}, {}, tries):
         if _has_traits(tree, wanted, allocation):
             return {uuid: amounts for uuid, amounts in allocation.total.items() if amounts}
     return None
 
 
 def with_usage(providers: Sequence[Provider], used: Mapping[str, Mapping[str, int]]) -> list[Provider]:
-    """The same providers, of which so much is used (uuid -> resource class -> amount; others stay as they are)."""
-    return [_with(one, used.get(one.uuid, {})) for one in providers]
+    """Return the providers with this usage (uuid -> resource class -> amount). Providers without an entry do not
+    change."""
+    return [_with(provider, used.get(provider.uuid, {})) for provider in providers]
 
 
 def taken_from(providers: Sequence[Provider], allocation: Allocation) -> list[Provider]:
-    """The same providers with ``allocation`` on top of what is used."""
-    return [_with(one, {name: one.inventories[name].used + amount
-                        for name, amount in allocation.get(one.uuid, {}).items()}) for one in providers]
+    """Return the providers with ``allocation`` added to their usage."""
+    return [_with(provider, {name: provider.inventories[name].used + amount
+                             for name, amount in allocation.get(provider.uuid, {}).items()}) for provider in providers]
 
 
 def _with(provider: Provider, used: Mapping[str, int]) -> Provider:
@@ -70,8 +74,8 @@ def _with(provider: Provider, used: Mapping[str, int]) -> Provider:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
-    """What comes from one provider; ``group`` None: of the un-numbered ones."""
+class _Portion:
+    """Resources that must come from one provider. ``group`` None: un-numbered resources."""
 
     resources: Mapping[str, int]
     required: frozenset[str] = frozenset()
@@ -79,7 +83,7 @@ class _Part:
     group: int | None = None
 
     def fits(self, provider: Provider, taken: Mapping[str, int]) -> bool:
-        """Beside what the same request has ``taken`` of it."""
+        """Return True if the provider has room, in addition to what the same request has ``taken`` from it."""
         traits = set(provider.traits)
         return self.required <= traits and not self.forbidden & traits and all(
             name in provider.inventories and _has_room(provider.inventories[name], amount + taken.get(name, 0))
@@ -92,31 +96,33 @@ def _has_room(inventory: Inventory, amount: int) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Way:
+class _Combination:
     total: Allocation
-    # The providers of un-numbered resources.
+    # Uuids of the providers of un-numbered resources.
     common: frozenset[str]
 
 
-def _ways(parts: Sequence[tuple[_Part, list[Provider]]], isolate: bool, total: Allocation, givers: dict[int, str],
-          tries: Iterator[int]) -> Iterator[_Way]:
-    """Every way to give out ``parts``; ``givers``: who gives each part so far, by group (below 0: no group)."""
-    if not parts:
-        yield _Way(total, frozenset(uuid for group, uuid in givers.items() if group < 0))
+def _combinations(portions: Sequence[tuple[_Portion, list[Provider]]], isolate: bool, total: Allocation,
+                  sources: dict[int, str], tries: Iterator[int]) -> Iterator[_Combination]:
+    """Yield all allocations of ``portions``. ``sources``: provider by group so far (below 0: un-numbered)."""
+    if not portions:
+        yield _Combination(total, frozenset(uuid for group, uuid in sources.items() if group < 0))
         return
-    part, providers = parts[0]
-    group = part.group if part.group is not None else -1 - len(givers)
-    for one in providers:
+    portion, providers = portions[0]
+    group = portion.group if portion.group is not None else -1 - len(sources)
+    for provider in providers:
         if next(tries, None) is None:
             return
-        taken = total.get(one.uuid, {})
-        mine = isolate and group >= 0 and one.uuid in [uuid for other, uuid in givers.items() if other >= 0]
-        if mine or not part.fits(one, taken):
+        taken = total.get(provider.uuid, {})
+        used = isolate and group >= 0 and provider.uuid in [uuid for other, uuid in sources.items() if other >= 0]
+        if used or not portion.fits(provider, taken):
             continue
-        more = {name: taken.get(name, 0) + amount for name, amount in part.resources.items() if amount}
-        yield from _ways(parts[1:], isolate, {**total, one.uuid: {**taken, **more}}, {**givers, group: one.uuid}, tries)
+        more = {name: taken.get(name, 0) + amount for name, amount in portion.resources.items() if amount}
+        yield from _combinations(portions[1:], isolate, {**total, provider.uuid: {**taken, **more}},
+                                 {**sources, group: provider.uuid}, tries)
 
 
-def _has_traits(tree: Sequence[Provider], wanted: Amounts, way: _Way) -> bool:
-    common = {trait for one in tree if one is tree[0] or one.uuid in way.common for trait in one.traits}
+def _has_traits(tree: Sequence[Provider], wanted: Amounts, combination: _Combination) -> bool:
+    common = {trait for provider in tree if provider is tree[0] or provider.uuid in combination.common
+              for trait in provider.traits}
     return wanted.required <= common and not wanted.forbidden & common

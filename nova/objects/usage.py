@@ -1,4 +1,4 @@
-"""What servers have used."""
+"""Usage of servers for os-simple-tenant-usage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nova.objects.base import Object
 
 
 class ServerUsage(Object, kw_only=True):
-    """A server that ran at some time of a period: what it has, since when, and until when."""
+    """A server that existed during a period, with its size and running time."""
 
     uuid: str
     project_id: str
@@ -22,14 +22,14 @@ class ServerUsage(Object, kw_only=True):
     terminated_at: datetime.datetime | None = None
 
     def hours(self, begin: datetime.datetime, end: datetime.datetime) -> float:
-        """For how long it ran within a period."""
+        """Return the hours that the server ran within a period."""
         last = min(self.terminated_at or end, end)
         return max((last - max(self.launched_at, begin)).total_seconds(), 0.0) / 3600
 
 
 def audit_period(unit: str, before: datetime.datetime) -> tuple[datetime.datetime, datetime.datetime]:
-    """The last whole period before a time: ``unit`` is hour, day, month or year, which begin at ``@offset`` (minutes,
-    hours, days or months). Raises ValueError, OverflowError before the first one."""
+    """Return the last complete period before a time. ``unit``: hour, day, month or year with an optional ``@offset`` of
+    its begin (in minutes, hours, days or months). Raises ValueError, OverflowError."""
     unit, _at, offset = unit.partition("@")
     number = int(offset or 0)
     if unit in ("hour", "day"):

@@ -1,4 +1,4 @@
-"""Volumes: disks that outlive servers, their attachments, and what a hypervisor needs to use one."""
+"""Volumes, their attachments, and their connections to a hypervisor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import msgspec
 from nova.objects.base import Object
 from nova.objects.image import Image
 
-# What a back end says of a connection, flat, with driver_volume_type; only its own host half understands the rest.
+# Connection data of a volume back end, flat, with driver_volume_type. Only the host part of the same back end
+# interprets it.
 ConnectionInfo = dict[str, Any]
 
-# The states of a volume. From reserved to detaching it belongs to one server.
+# Statuses of a volume. From reserved to detaching it belongs to a server.
 AVAILABLE = "available"
 RESERVED = "reserved"
 ATTACHING = "attaching"
@@ -24,25 +25,25 @@ ERROR = "error"
 
 
 class VolumeEncryption(Object, kw_only=True):
-    """That a volume is encrypted (LUKS 1, by the hypervisor), and by which secret of the key manager (``key_id``).
+    """Encryption of a volume (LUKS 1, by the hypervisor) with the secret ``key_id`` of the key manager.
 
-    ``sealed``: its passphrase as only conductors can read it. It stays with them: "" wherever else.
+    ``sealed``: the passphrase, encrypted by conductors and only stored there; "" elsewhere.
     """
 
     key_id: str
     sealed: str = ""
 
 
-def journal_without_secrets(told: Any) -> Any:
-    """Plain values (what a journal has) without the passphrases that are sealed in them."""
-    if isinstance(told, dict):
-        return {name: journal_without_secrets(value) for name, value in told.items() if name != "sealed"}
-    return [journal_without_secrets(value) for value in told] if isinstance(told, list) else told
+def journal_without_secrets(value: Any) -> Any:
+    """Return plain journal values without the encrypted passphrases in them."""
+    if isinstance(value, dict):
+        return {name: journal_without_secrets(item) for name, item in value.items() if name != "sealed"}
+    return [journal_without_secrets(item) for item in value] if isinstance(value, list) else value
 
 
 class VolumeKey(Object, kw_only=True):
-    """The passphrase of the volumes that are encrypted by a secret of the key manager. It is in orders and in the
-    memory of hosts, and is never shown."""
+    """The passphrase of volumes encrypted with a secret of the key manager. Only in orders and in the memory of hosts;
+    never logged."""
 
     key_id: str
     passphrase: str
@@ -55,16 +56,14 @@ class VolumeKey(Object, kw_only=True):
 
 
 class VolumeConnection(Object, kw_only=True):
-    """How the hypervisor of one host reaches a volume there: what ``HostVolumes.connect`` returns.
+    """The connection of a host's hypervisor to a volume, as returned by ``HostVolumes.connect``.
 
-    ``protocol`` says what ``path`` is: "file" (an absolute path), "block" (the path of a device of the host) or the
-    name of a protocol that the hypervisor speaks itself ("rbd", "iscsi": then ``path`` is the image's or the target's
-    name and ``hosts`` are its servers as (name, port)). ``format`` is told, so that nothing is probed: raw or qcow2.
-    ``below`` has the files that a "file" with snapshots stands on, nearest first, each with its format; no others are
-    read.
-    ``auth_user`` and ``secret_uuid`` name credentials that the hypervisor keeps; ``limits`` has libvirt's names
-    (total_iops_sec, ...). ``shareable``: several guests may have it at once. ``serial`` is what the guest sees.
-    ``key``: the hypervisor decrypts it with this (its format is raw then).
+    ``protocol``: type of ``path``: "file" (an absolute path), "block" (a device of the host) or a protocol of the
+    hypervisor ("rbd", "iscsi": ``path`` is the name of the image or target and ``hosts`` its servers as (name, port)).
+    ``format``: raw or qcow2; the hypervisor does not probe it. ``below``: backing files of a "file" with snapshots,
+    nearest first, with their formats; no other files are read. ``auth_user`` and ``secret_uuid``: credentials stored in
+    the hypervisor. ``limits``: by libvirt's names (total_iops_sec, ...). ``shareable``: several guests may use it at
+    once. ``serial``: serial number in the guest. ``key``: the hypervisor decrypts the volume with it (format raw).
     """
 
     volume_id: str
@@ -86,10 +85,10 @@ class VolumeConnection(Object, kw_only=True):
 class Volume(Object, kw_only=True):
     """A volume of the embedded back end.
 
-    ``host`` keeps its data (None: it has none yet, or the pool is ``shared`` by all hosts), under a name that
-    ``generation`` is part of: a number that grows whenever a place is chosen for a volume that no guest had yet.
-    ``image`` is what it was or will be made from. ``instance_uuid`` and ``attachment_id`` say to whom it belongs,
-    ``attached_at`` since when a guest has it, ``written_at`` when one had it first.
+    ``host``: host with the data (None: no data yet, or the pool is ``shared`` by all hosts). ``generation``: part of
+    the name of the data; increases when another host is chosen for a volume that no guest has used yet. ``image``:
+    source of the data. ``instance_uuid``, ``attachment_id``: the owner. ``attached_at``: time of the current
+    attachment, ``written_at``: time of the first one.
     """
 
     id: int = 0
@@ -103,13 +102,13 @@ class Volume(Object, kw_only=True):
     volume_type: str | None = None
     availability_zone: str | None = None
     metadata: dict[str, str] = {}
-    # Several servers may have it (of a service outside alone).
+    # Several servers may attach it (external service only).
     multiattach: bool = False
-    # So are its data, and those of what is made from it (of a service outside alone).
+    # Its data, and those of volumes made from it, are encrypted (external service only).
     encrypted: bool = False
-    # The volume of the snapshot that it is to be made from.
+    # Volume of the snapshot from which this volume is to be created.
     origin: str | None = None
-    # The snapshot that it was made from (of a service outside alone).
+    # The snapshot from which it was created (external service only).
     snapshot_id: str | None = None
     encryption: VolumeEncryption | None = None
     bootable: bool = False
@@ -126,7 +125,7 @@ class Volume(Object, kw_only=True):
     written_at: datetime.datetime | None = None
 
     def connection_info(self) -> ConnectionInfo:
-        """What the host half of the embedded back end is told."""
+        """Return the connection data for the host part of the embedded back end."""
         fresh = self.written_at is None
         return msgspec.to_builtins(LocalConnection(  # type: ignore[no-any-return]
             volume_id=self.uuid, generation=self.generation, format=self.format, size_gb=self.size_gb, fresh=fresh,
@@ -134,7 +133,7 @@ class Volume(Object, kw_only=True):
 
 
 class VolumeContent(Object, kw_only=True):
-    """Which data an embedded volume has, while others are made to take their place; fields as those of Volume."""
+    """The data of an embedded volume that are being replaced; fields as in Volume."""
 
     generation: int
     image: Image | None = None
@@ -142,7 +141,7 @@ class VolumeContent(Object, kw_only=True):
 
 
 class Attachment(Object, kw_only=True):
-    """A volume in a server, as users see it. ``bdm_uuid`` is the id of the server's block device."""
+    """An attached volume as shown to users. ``bdm_uuid``: id of the server's block device."""
 
     volume_id: str
     instance_uuid: str
@@ -154,7 +153,7 @@ class Attachment(Object, kw_only=True):
 
 
 class VolumeCounters(Object, kw_only=True):
-    """What a guest has done with a volume since it was started: requests, and bytes."""
+    """Requests and bytes that a guest has read from and written to a volume since its start."""
 
     instance_uuid: str
     volume_id: str
@@ -165,7 +164,7 @@ class VolumeCounters(Object, kw_only=True):
 
 
 class VolumeRemoval(Object, kw_only=True):
-    """The data of this ``generation`` of a volume is to go from ``host`` ("": from the shared pool)."""
+    """The removal of the data of a ``generation`` of a volume from ``host`` ("": from the shared pool)."""
 
     volume_uuid: str
     generation: int
@@ -173,10 +172,10 @@ class VolumeRemoval(Object, kw_only=True):
 
 
 class LocalConnection(Object, kw_only=True, tag_field="driver_volume_type", tag="local"):
-    """The connection_info of the embedded back end: which data of the pool, and what they are.
+    """The connection_info of the embedded back end.
 
-    ``fresh``: no guest had the volume yet, so that its data are made if they are not there, from ``image`` if it
-    has one. Data that a guest had and that are missing are an error.
+    ``fresh``: no guest has used the volume yet, so missing data are created, from ``image`` if set. Otherwise missing
+    data are an error.
     """
 
     volume_id: str
@@ -188,6 +187,6 @@ class LocalConnection(Object, kw_only=True, tag_field="driver_volume_type", tag=
 
 
 class AttachmentChanges(Object, kw_only=True):
-    """What a user may change of an attachment; None leaves it as it is."""
+    """Changes of an attachment by a user; None: unchanged."""
 
     delete_on_termination: bool | None = None

@@ -1,7 +1,7 @@
-"""Images without data that describe a server's volumes: what they say in their properties, and what is read from that.
+"""Images without data that describe the volumes of a server: writing and parsing of their properties.
 
-The properties are those that clouds know since long (``block_device_mapping`` as JSON, ``bdm_v2``,
-``root_device_name``), so that other tools understand such images, and such images of other clouds are understood here.
+The properties ``block_device_mapping`` (JSON), ``bdm_v2`` and ``root_device_name`` are those of other OpenStack clouds
+and tools, so that images can be exchanged.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _Tag = Annotated[str, Meta(min_length=1, max_length=60, pattern="^[^,/]*$")]
 
 
 class DeviceOfImage(Object, kw_only=True):
-    """A device, in the words of a request for a server (block_device_mapping_v2), and within the same bounds: whoever
-    may change the image's properties wrote it."""
+    """A device in the format of a create request (block_device_mapping_v2), with the same limits, because users can
+    write the properties of images."""
 
     source_type: Literal["volume", "image", "snapshot", "blank"]
     destination_type: Literal["local", "volume"] | None = None
@@ -57,7 +57,7 @@ def describes_volumes(image: Image) -> bool:
 
 
 def properties_of(instance: Instance, snapshots: Mapping[str, VolumeSnapshot]) -> dict[str, str]:
-    """What an image of the server says. ``snapshots``: by the ids of its volumes."""
+    """Return the properties of an image of the server. ``snapshots``: by volume id."""
     root = next((device.device_name for device in instance.block_devices if device.boot_index == 0), None)
     devices = [_described(device, snapshots) for device in instance.block_devices
                if not device.is_volume or device.volume_id in snapshots]
@@ -66,7 +66,7 @@ def properties_of(instance: Instance, snapshots: Mapping[str, VolumeSnapshot]) -
 
 
 def _described(device: BlockDevice, snapshots: Mapping[str, VolumeSnapshot]) -> DeviceOfImage:
-    found = DeviceOfImage(
+    described = DeviceOfImage(
         source_type=device.source, destination_type=device.destination,  # type: ignore[arg-type]
         boot_index=-1 if device.boot_index is None else device.boot_index, device_name=device.device_name,
         volume_size=device.size_gb, volume_type=device.volume_type, guest_format=device.guest_format,
@@ -74,20 +74,21 @@ def _described(device: BlockDevice, snapshots: Mapping[str, VolumeSnapshot]) -> 
         delete_on_termination=device.delete_on_termination)
     if device.is_volume:
         snapshot = snapshots[device.volume_id or ""]
-        found.source_type, found.snapshot_id, found.volume_size = "snapshot", snapshot.uuid, snapshot.size_gb
-    return found
+        described.source_type, described.snapshot_id = "snapshot", snapshot.uuid
+        described.volume_size = snapshot.size_gb
+    return described
 
 
 def devices_of(image: Image) -> list[DeviceOfImage]:
-    """What the image describes. Raises ImageUnacceptable."""
+    """Return the devices that the image describes. Raises ImageUnacceptable."""
     try:
-        found = msgspec.convert(msgspec.json.decode(image.properties[MAPPING]), _Devices, strict=False)
+        devices = msgspec.convert(msgspec.json.decode(image.properties[MAPPING]), _Devices, strict=False)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise exception.ImageUnacceptable(
-            image_id=image.id, reason=f"its property {MAPPING} describes no volumes: {error}") from error
-    return [device for device in found if not device.no_device]
+            image_id=image.id, reason=f"its property {MAPPING} does not describe volumes: {error}") from error
+    return [device for device in devices if not device.no_device]
 
 
 def without_description(properties: Mapping[str, str]) -> dict[str, str]:
-    """What is true of the server, too, that is made from such an image."""
+    """Return the properties without the description of volumes; the server made from the image has them, too."""
     return {name: value for name, value in properties.items() if name not in PROPERTIES}

@@ -1,4 +1,4 @@
-"""Snapshots of volumes, as the back end that keeps them tells of them."""
+"""Snapshots of volumes as reported by the volume service."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nova.objects.base import Object
 
 
 class VolumeSnapshot(Object, kw_only=True):
-    """``status`` is the back end's own word: creating, available, deleting, error and others."""
+    """A snapshot. ``status``: status of the volume service: creating, available, deleting, error and others."""
 
     uuid: str
     volume_id: str
@@ -20,7 +20,7 @@ class VolumeSnapshot(Object, kw_only=True):
 
 
 class SnapshotRequest(Object, kw_only=True):
-    """``force``: also of a volume that a server has."""
+    """Request for a snapshot. ``force``: also of an attached volume."""
 
     volume_id: str
     force: bool = False

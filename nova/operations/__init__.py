@@ -1,4 +1,4 @@
-"""One module per operation: its whole story, step by step. See :mod:`nova.operations.base`."""
+"""Operations on servers, one module per operation. Read :mod:`nova.operations.base` first."""
 
 from nova.operations.assisted_snapshots import VolumeSnapshotCreate, VolumeSnapshotDelete
 from nova.operations.base import Operation

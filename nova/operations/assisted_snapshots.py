@@ -1,8 +1,8 @@
-"""Snapshots of volumes that are files, which the volume service cannot make or delete while a guest writes to them.
+"""Assisted snapshots: of volumes that are files and can only be snapshotted by the hypervisor of the running guest.
 
-The service makes the new file, or removes the one that is not needed any more; between that the guest's hypervisor has
-the guest write to the new one, or puts two together. Which files the guest has is known to its host alone, so that one
-is asked by the compensation, too. However it ends, the service is told: it waits for that.
+The volume service creates the overlay file, or deletes the file that is no longer needed. In between, the hypervisor
+switches the guest to the new file or merges files. Only the host knows which files the guest uses, so the compensation
+asks the host, too. The service waits for the result and receives it in every case.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice
-from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Rules, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, step
+from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.operations.rules import Rules
 
-# Seconds; two files are put together in no less than it takes to read one.
+# Seconds. Merging files takes at least as long as reading them.
 _DEADLINE = 2 * 3600.0
 _EVENT = "compute_volume_snapshot"
 _STATES = frozenset({states.ACTIVE, states.PAUSED})
 
 
 class CreateRequest(Object, kw_only=True):
-    """``new_file``: the name of the file that the guest writes to from now on, beside the one that it has."""
+    """``new_file``: name of the overlay file to which the guest writes from now on, in the directory of the current
+    file."""
 
     volume_id: str
     snapshot_id: str
@@ -32,10 +34,10 @@ class CreateRequest(Object, kw_only=True):
 
 
 class DeleteRequest(Object, kw_only=True):
-    """What is in ``file_to_merge``, and between it and ``merge_target_file``, is put into that one.
+    """Request to merge overlay files.
 
-    Without a target what is between ``file_to_merge`` (None: below all others) and the file that the guest writes to
-    is put into the latter.
+    With ``merge_target_file``: commit ``file_to_merge`` and the files down to the target into the target. Without: pull
+    the files between ``file_to_merge`` (None: all) and the active file into the active file.
     """
 
     volume_id: str
@@ -45,7 +47,7 @@ class DeleteRequest(Object, kw_only=True):
 
 
 class AssistedData(Object, kw_only=True):
-    """``device``: whose snapshot it is; ``done``: the guest has the files that were asked for."""
+    """``device``: the volume of the snapshot; ``done``: the guest uses the requested files."""
 
     host: str = ""
     device: BlockDevice | None = None
@@ -57,12 +59,12 @@ class AssistedData(Object, kw_only=True):
 
 
 class _Assisted(Operation):
-    """What both share; they differ in what the host does."""
+    """Common steps of assisted snapshots. Subclasses define what the host does."""
 
     data_type = AssistedData
     answer_type = NoRequest
     point_of_no_return = "change"
-    # The status in which the snapshot is for the service meanwhile.
+    # Status of the snapshot at the service during the operation.
     awaited: str
 
     @property
@@ -85,27 +87,28 @@ class _Assisted(Operation):
     # --- steps -----------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="give_up", external=VOLUMES)
     def take(self, ctl: Control) -> None:
-        """The server may have moved, or lost the volume, while this waited, and nobody waits for ever."""
-        known = ctl.instance.attached_now(self.data.device)
-        self.data.device = known
-        ctl.outside_volumes.check_assisted(known, self.data.snapshot_id, self.awaited)
+        """Check that the server still has the volume: it may have moved or detached the volume while the operation was
+        queued."""
+        device = ctl.instance.attached_now(self.data.device)
+        self.data.device = device
+        ctl.outside_volumes.check_assisted(device, self.data.snapshot_id, self.awaited)
 
-    @step("host", event=_EVENT, undo="look", when_down="wait", deadline=_DEADLINE, results=("done",),
+    @step("host", event=_EVENT, undo="check_files", when_down="wait", deadline=_DEADLINE, results=("done",),
           undo_results=("done",))
-    def change(self, host: Host) -> None:
+    def change(self, host: HostContext) -> None:
         self.make(host)
         host.result(done=True)
 
-    # Compensated by being done: the guest has these files.
+    # The compensation does the same as the step: the guest uses these files.
     @step(CONDUCTOR, event=_EVENT, undo="hand_over", external=VOLUMES)
     def hand_over(self, ctl: Control) -> None:
         ctl.outside_volumes.end_assisted(self.data.snapshot_id, self.awaited, done=True)
 
-    def make(self, host: Host) -> None:
+    def make(self, host: HostContext) -> None:
         raise NotImplementedError
 
     # --- compensations ---------------------------------------------------------------------------
-    def look(self, host: Host) -> None:
+    def check_files(self, host: HostContext) -> None:
         raise NotImplementedError
 
     def give_up(self, ctl: Control) -> None:
@@ -128,15 +131,15 @@ class VolumeSnapshotCreate(_Assisted):
     awaited = "creating"
 
     def _renewed(self) -> BlockDevice:
-        """The device as it is when this has succeeded."""
+        """Return the device as it is after success."""
         device: BlockDevice = self.data.device
         return msgspec.structs.replace(device, connection_info={
             **device.connection_info, "name": self.data.new_file, "format": "qcow2"})
 
-    def make(self, host: Host) -> None:
+    def make(self, host: HostContext) -> None:
         host.driver.snapshot_volume(host.instance, host.connected(self._renewed()))
 
-    def look(self, host: Host) -> None:
+    def check_files(self, host: HostContext) -> None:
         files = host.driver.volume_files(host.instance, self.data.device)
         host.result(done=files[:1] == [self.data.new_file])
 
@@ -147,19 +150,19 @@ class VolumeSnapshotCreate(_Assisted):
 
 class VolumeSnapshotDelete(_Assisted):
     name = action = "volume_snapshot_delete"
-    kind = "swap"  # hours of copying hold up nothing else
+    kind = "swap"  # takes hours, must not block others
     rules = Rules(label="volume_snapshot_delete", vm_states=_STATES, lock=False, host="up", beside=True, release=4)
     request_type = DeleteRequest
     awaited = "deleting"
 
-    def make(self, host: Host) -> None:
+    def make(self, host: HostContext) -> None:
         host.driver.merge_volume(host.instance, self.data.device, self.data.file_to_merge, self.data.merge_target_file,
                                  host.cancelled)
 
-    def look(self, host: Host) -> None:
+    def check_files(self, host: HostContext) -> None:
         host.result(done=host.driver.cancel_merge(host.instance, self.data.device, self.data.file_to_merge,
                                                   self.data.merge_target_file))
 
 
-# Those for which a volume service waits that makes or deletes a snapshot.
+# Operations for which a volume service waits when it creates or deletes a snapshot.
 ASSISTED = (VolumeSnapshotCreate.name, VolumeSnapshotDelete.name)

@@ -1,23 +1,33 @@
-"""What an operation is: ordered, idempotent steps bound to places, with compensations.
+"""The base of all operations: what an operation is, and the contract of each of its hooks.
 
-A subclass tells one operation's whole story::
+An operation is an ordered list of idempotent steps. A step runs on a conductor or on a compute host and may name a
+compensation that undoes it (the saga pattern). A subclass is the complete story of one operation::
 
     class Build(Operation):
         name = "build"
-        steps = ...           # collected from @step, in the order they are written
 
         @step(CONDUCTOR, undo="unplace")
         def place(self, ctl: Control) -> None: ...
 
         @step("host", task_state=states.SPAWNING)
-        def start(self, host: Host) -> None: ...
+        def start(self, host: HostContext) -> None: ...
 
-A step whose place is :data:`CONDUCTOR` gets a :class:`~nova.operations.contexts.Control`; any other place is the
-name of a field of the operation's data that holds a host, and the step gets a
-:class:`~nova.operations.contexts.Host` there. Consecutive steps on one host travel in one message.
+``@step`` collects the steps in the order in which they are written. The first argument of ``@step`` is the place. A
+step at :data:`CONDUCTOR` receives a :class:`~nova.operations.contexts.Control`. Any other place is the name of a field
+of the operation's data that holds a host name; the step runs there and receives a
+:class:`~nova.operations.contexts.HostContext`. Consecutive steps on one host travel in one message.
 
-An operation begins with its acceptance: ``prepare`` (before the transaction; may ask outside services) and
-``accept`` (in it). An operation that is superseded has its compensations run by the one that supersedes it.
+The life of an operation (each hook states its contract in its docstring):
+
+1. Acceptance, in the process that serves the request: ``begin``, ``prepare`` (before the transaction), ``accept`` (in
+   the transaction that also checks :class:`~nova.operations.rules.Rules` and writes the action).
+2. Steps. A conductor step runs without a transaction: its writes are collected in ``ctl`` and written in one
+   transaction together with the next step. No lock is held while the step runs. If another process took over the
+   action meanwhile, the transaction raises StaleReport and nothing is written. A step or compensation can therefore
+   run more than once and must be idempotent. A step may raise any NovaException (the operation fails and its
+   compensations run backwards), :class:`Wait` (the action is parked), or ServiceUnavailable (the step is retried).
+3. The end: ``succeeded`` after the last step, ``failed`` after all compensations, or ``superseded`` when another
+   operation took over. An operation that supersedes another one runs the compensations of that one first.
 """
 
 from __future__ import annotations
@@ -25,26 +35,27 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final, Literal, NoReturn, TypeVar
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 import msgspec
 
 from nova import context, exception
-from nova.objects import states
 from nova.objects.action import Action, Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.network import VIF
-from nova.operations.contexts import Acceptance, Control, Desk, Host
+from nova.operations.contexts import Acceptance, Control, HostContext, PrecheckContext
+from nova.operations.rules import Rules
 from nova.telemetry import tracing
 
 CONDUCTOR = "conductor"
 
-# What becomes of a host step when the host stops answering for good: the operation fails (and may go on elsewhere), or
-# the step counts as done, or it waits until the host is back (or another operation takes the server over).
+# Reaction to a host that stays unreachable during a step. "fail": the operation fails and may retry on another host.
+# "skip": the step counts as done. "wait": the step waits until the host returns or another operation takes over.
 WhenDown = Literal["fail", "skip", "wait"]
 
-# Whom an external step waits for. Each has threads of its own: one that hangs holds up none of the others.
+# The service that an external step calls. Each service has its own thread pool, so a service that hangs does not block
+# steps that call other services.
 External = Literal["", "volumes", "shares", "network", "images", "host"]
 VOLUMES: Final = "volumes"
 SHARES: Final = "shares"
@@ -53,7 +64,7 @@ IMAGES: Final = "images"
 HOST: Final = "host"
 OUTSIDE = (VOLUMES, SHARES, NETWORK, IMAGES, HOST)
 
-# Seconds that a host step may take before it counts as hung, unless it says otherwise.
+# Default limit in seconds for a step on a host. After that time the step counts as hung.
 DEADLINE = 3600.0
 
 F = TypeVar("F", bound=Callable[..., None])
@@ -61,20 +72,25 @@ F = TypeVar("F", bound=Callable[..., None])
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One step. ``event`` is its name in os-instance-actions; neighbours of one name are one event.
+    """A step of an operation and its properties.
 
-    ``external``: a conductor step with effects outside the database, at this service; its compensation runs even if
-    it failed half-way. ``owed``: one that removes something outside which nobody needs any more; when the service is
-    away for too long the operation goes on, and the step is done when it is back. ``when``: the name of a field of
-    the data; the step is left out while that is false. ``asks_scheduler``: it waits for an answer, in threads of its
-    own. ``evict``: when the host is given up before the step was compensated (or, with ``when_down`` skip, done), the
-    guest may not stay there: the host removes it when it returns. ``deadline``: seconds on a host. ``sets``: the
-    columns of the instance that a host may change by its report of the step, or of its compensation; ``results`` and
-    ``undo_results``: the fields of the data. A report's others are left out: what a host says is not believed beyond
-    that.
+    ``name``: name in the journal, by default that of the ``method``. It must never change.
+    ``event``: name in os-instance-actions; consecutive steps with the same name are one event.
+    ``external``: the service that a conductor step changes outside the database. The compensation of such a step runs
+    even if the step itself failed.
+    ``owed``: the step only removes something at an external service. If the service stays unavailable, the operation
+    continues and the step runs later.
+    ``when``: name of a field of the data; the step is skipped while that field is false.
+    ``calls_scheduler``: the step calls a scheduler and runs in a thread pool of its own.
+    ``evict``: if the host becomes unreachable before the step is compensated (or, with ``when_down="skip"``, done), the
+    host removes the guest when it returns.
+    ``deadline``: limit in seconds for the step on a host.
+    ``sets``: the instance columns that the host may change in its report of the step or of the compensation.
+    ``results``, ``undo_results``: the data fields that the host may change. All other fields of a report are ignored.
     """
 
     name: str
+    method: str
     place: str
     undo: str | None = None
     event: str | None = None
@@ -83,7 +99,7 @@ class Step:
     external: External = ""
     owed: bool = False
     when: str | None = None
-    asks_scheduler: bool = False
+    calls_scheduler: bool = False
     evict: bool = False
     deadline: float = DEADLINE
     sets: tuple[str, ...] = ("power_state", "device_addresses")
@@ -93,37 +109,38 @@ class Step:
 
 def step(place: str, *, undo: str | None = None, event: str | None = None, task_state: str | None = None,
          when_down: WhenDown = "fail", external: External = "", owed: bool = False, when: str | None = None,
-         asks_scheduler: bool = False, evict: bool = False, deadline: float = DEADLINE,
+         calls_scheduler: bool = False, evict: bool = False, deadline: float = DEADLINE,
          sets: tuple[str, ...] = Step.sets, results: tuple[str, ...] = (),
-         undo_results: tuple[str, ...] = ()) -> Callable[[F], F]:
-    """Mark a method as a step; see the module's text and :class:`Step`."""
+         undo_results: tuple[str, ...] = (), journaled_as: str = "") -> Callable[[F], F]:
+    """Mark a method as a step. See :class:`Step` for the arguments."""
 
     def mark(function: F) -> F:
         function.__step__ = Step(  # type: ignore[attr-defined]
-            name=function.__name__, place=place, undo=undo, event=event, task_state=task_state, when_down=when_down,
-            external=external, owed=owed, when=when, asks_scheduler=asks_scheduler, evict=evict, deadline=deadline,
-            sets=sets, results=results, undo_results=undo_results)
+            name=journaled_as or function.__name__, method=function.__name__, place=place, undo=undo, event=event,
+            task_state=task_state, when_down=when_down, external=external, owed=owed, when=when,
+            calls_scheduler=calls_scheduler, evict=evict, deadline=deadline, sets=sets, results=results,
+            undo_results=undo_results)
         return function
 
     return mark
 
 
 def connects_volumes(function: F) -> F:
-    """Mark a step on a host, or the compensation of one, that connects volumes: its order has the keys of those that
-    are encrypted."""
+    """Mark a host step, or the compensation of one, that connects volumes. Its order includes the keys of encrypted
+    volumes."""
     function.__connects_volumes__ = True  # type: ignore[attr-defined]
     return function
 
 
 class Wait(Exception):
-    """Raised by a conductor step that has to wait: the action is parked, no thread is held.
+    """Raised by a conductor step that must wait. The action is parked and no thread is held.
 
-    The step runs again when one of ``events`` (as :func:`event_key` names them) comes for the instance, also if it
-    came first, and at the latest ``seconds`` after it began to wait; then ``ctl.waited_out`` is true. One that waits
-    again then waits anew.
+    The step runs again when one of ``events`` (keys made by :func:`event_key`) arrives for the instance. An event that
+    arrived before the step waited counts, too. After ``seconds`` at the latest the step runs again with
+    ``ctl.waited_out`` set; a step that raises Wait again starts a new period.
 
-    Operations of the instance in ``ahead`` (by their names) do not wait behind this one meanwhile: what it waits for,
-    waits for them. Not together with events.
+    ``ahead``: names of operations of the same instance that may run first, because the awaited event depends on them.
+    ``ahead`` cannot be combined with ``events``.
     """
 
     def __init__(self, *events: str, seconds: float, ahead: Sequence[str] = ()) -> None:
@@ -132,44 +149,24 @@ class Wait(Exception):
 
 
 def event_key(name: str, tag: str | None) -> str:
-    """How a step names the external event that it waits for."""
+    """Return the key by which a step waits for an external event."""
     return f"{name}:{tag or ''}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Rules:
-    """When an operation may start. None: any state."""
-
-    label: str
-    vm_states: frozenset[str] | None = None
-    task_states: frozenset[str | None] | None = frozenset({None})
-    lock: bool = True
-    host: Literal["", "needed", "up"] = ""
-    launched: bool = True
-    # It goes on whatever else is going on: it supersedes that and compensates for it.
-    preempts: bool = False
-    # The task states of what it may not supersede: a delete was promised to a user, and cannot be compensated for.
-    yields_to: frozenset[str] = frozenset({states.DELETING})
-    # It leaves task_state alone, and waits behind the operation that holds the instance.
-    beside: bool = False
-    # A server that has shares is refused.
-    without_shares: bool = False
-    # The service version that the server's host must have: before it, its nova-compute does not know the steps there.
-    release: int = 0
-
 
 class NoData(Object, kw_only=True):
-    """The data of operations that need none but the host."""
+    """Data of operations that need no more than the host."""
 
     host: str = ""
 
 
 class NoRequest(Object, kw_only=True):
-    """The request of operations that are asked for by their name alone; also the answer of those that have none."""
+    """Request of operations without arguments, and answer of operations without an answer."""
 
 
 class Inherited(Object, kw_only=True):
-    """What an operation still has to compensate of one that it superseded: backwards from ``step`` ("": nothing)."""
+    """A superseded operation whose compensations the superseding operation still has to run, backwards from ``step``
+    (empty: none)."""
 
     operation: str
     data: dict[str, Any] = {}
@@ -212,29 +209,29 @@ class Journal(Object, kw_only=True):
 
 
 class Operation:
-    """Base of all operations: walking through the steps. Holds one run's data and instance."""
+    """Base class of all operations. An object is one run: the instance and the data of that run."""
 
     name: ClassVar[str]
     action: ClassVar[str]
     rules: ClassVar[Rules]
     data_type: ClassVar[type[Object]] = NoData
-    # What it is asked for with, and what its acceptance returns to the caller.
+    # Types of the request, and of the answer that acceptance returns to the caller.
     request_type: ClassVar[type[Object]] = NoRequest
     answer_type: ClassVar[type[Object]] = NoRequest
-    # The task_state that accepting the operation sets.
+    # The task_state that acceptance sets.
     task_state: ClassVar[str | None] = None
     steps: ClassVar[tuple[Step, ...]] = ()
-    # The class of work on a host, which does not wait for others: build, power, move, snapshot, swap or urgent.
+    # Thread pool class on a host: build, power, move, snapshot, swap or urgent. Classes do not wait for each other.
     kind: ClassVar[str] = "power"
-    # Whether it waits for the guest to shut down: images may ask for an hour of that (os_shutdown_timeout).
+    # True if a step shuts the guest down. Images may allow up to an hour for that (os_shutdown_timeout).
     shuts_down: ClassVar[bool] = False
-    # Whether another operation can be accepted behind this one while it is under way.
+    # False if acceptance of a further operation must not queue behind this one.
     may_be_followed: ClassVar[bool] = True
-    # Whether it stops the guest, moves it or makes it another one: what led to its consoles before ends.
+    # True if the operation stops, moves or replaces the guest, so that its console sessions are closed.
     ends_consoles: ClassVar[bool] = False
-    # What was done up to and with this step, once that is done, is not taken back.
+    # After this step is done, no step up to and including it is compensated.
     point_of_no_return: ClassVar[str | None] = None
-    # The step to go on with after compensations, while may_retry() says so.
+    # The step from which the operation continues after compensations if may_retry() returns True.
     retry_from: ClassVar[str | None] = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -246,35 +243,45 @@ class Operation:
     def __init__(self, instance: Instance, data: dict[str, Any]) -> None:
         self.instance = instance
         self.data: Any = msgspec.convert(data, self.data_type)
-        # Another operation superseded this one, and compensates for it.
+        # True while another operation that superseded this one runs the compensations.
         self.taken_over = False
 
     # --- acceptance ------------------------------------------------------------------------------
     @classmethod
     def begin(cls, instance: Instance, request: Any) -> dict[str, Any]:
-        """The data of a run that was just asked for: the host, and what the request has of the data's fields."""
-        asked = msgspec.to_builtins(request)
-        known = {field.name for field in msgspec.structs.fields(cls.data_type)}
-        return {"host": instance.host or "", **{name: value for name, value in asked.items() if name in known}}
+        """Return the data of a new run: the host, and the request fields that the data has, too.
 
-    def prepare(self, desk: Desk, request: Any) -> None:
-        """Before the accepting transaction: what outside services have to say, with the caller's own rights.
+        Runs before ``prepare`` and again in each attempt of the accepting transaction. Reads its arguments only.
+        """
+        values = msgspec.to_builtins(request)
+        fields = {field.encode_name for field in msgspec.structs.fields(cls.data_type)}
+        return {"host": instance.host or "", **{name: value for name, value in values.items() if name in fields}}
 
-        It may run for a request that is refused afterwards, so it changes nothing outside. Raises what the caller
-        shall read.
+    def prepare(self, precheck: PrecheckContext, request: Any) -> None:
+        """Check the request with external services, with the rights of the caller.
+
+        Runs once on a conductor before the accepting transaction: no lock and no transaction is held, and
+        ``self.instance`` may be out of date. Must not change anything outside ``self.data``, because the request can
+        still be refused. ``accept`` starts with the data as ``prepare`` left it. Exceptions refuse the request and are
+        returned to the caller.
         """
 
     def accept(self, ctl: Acceptance, request: Any) -> Object | None:
-        """In the accepting transaction: checks and writes that belong to the promise; returns the answer.
+        """Check and reserve what the operation needs, and return the answer for the caller.
 
-        May run several times (the transaction is tried again), each time on a fresh copy of the data.
+        Runs in the accepting transaction with the instance row locked, after the checks of ``rules``. The database may
+        retry the transaction; each attempt gets a new object. Must not call a scheduler or an external service.
+        ``ctl`` may read and lock further rows; changes are written when the transaction commits. Exceptions refuse the
+        request, roll the transaction back and are returned to the caller.
         """
         return None
 
     def relocate(self) -> bool:
-        """Before the first step: the server may have left the host that it had when this was accepted.
+        """Adapt the data to the host on which the instance is now, and return True if the data changed.
 
-        What this waited behind, or had to compensate for, can end on another host. Returns whether data changed.
+        Runs before the first step of an operation that was queued or that superseded another one: the instance may
+        have moved since acceptance. Runs inside the transaction that hands the instance over, so it only reads
+        ``self.instance`` and changes ``self.data``. Must not raise.
         """
         host = self.instance.host or ""
         if not getattr(self.data, "host", "") or self.data.host == host:
@@ -291,7 +298,7 @@ class Operation:
         raise exception.InvalidInput(reason=f"operation {cls.name} has no step {name}")
 
     def after(self, current: Step) -> Step | None:
-        """The step that follows; None at the end."""
+        """Return the next step, or None after the last step."""
         index = self.steps.index(current) + 1
         return self._first(self.steps[index:])
 
@@ -299,13 +306,13 @@ class Operation:
         return self._first(self.steps)
 
     def before(self, current: Step) -> Step | None:
-        """The step to compensate next when running backwards; None at the beginning."""
+        """Return the step to compensate next, or None if no compensation is left."""
         index = self.steps.index(current)
-        kept = 1 + self.steps.index(self.step_named(self.point_of_no_return)) if self.point_of_no_return else 0
-        return self._first([item for item in reversed(self.steps[kept if kept <= index else 0:index]) if item.undo])
+        first = 1 + self.steps.index(self.step_named(self.point_of_no_return)) if self.point_of_no_return else 0
+        return self._first([item for item in reversed(self.steps[first if first <= index else 0:index]) if item.undo])
 
     def applies(self, to: Step) -> bool:
-        """Whether this run has the step."""
+        """Return True if this run includes the step."""
         if to.when and not getattr(self.data, to.when):
             return False
         return to.place == CONDUCTOR or bool(self.host_of(to))
@@ -314,34 +321,41 @@ class Operation:
         return next((candidate for candidate in candidates if self.applies(candidate)), None)
 
     def host_of(self, of: Step) -> str:
-        """The host a step runs on; "" when there is none (the step is left out)."""
+        """Return the host on which a step runs. An empty host means that the step is skipped."""
         return "" if of.place == CONDUCTOR else str(getattr(self.data, of.place) or "")
 
     def claim_of(self, of: Step) -> str:
-        """The consumer whose cells and devices the guest has where this step runs; "": those of its instance's row."""
+        """Return the consumer whose claim holds the guest's dedicated resources where this step runs.
+
+        Empty: the claim of the instance itself. Runs in the transaction that writes the order for the host; reads
+        ``self.data`` and ``self.instance`` only.
+        """
         return ""
 
     def devices_at(self, of: Step) -> list[BlockDevice]:
-        """The volumes that are reached in another way where this step runs than the row of the instance says."""
+        """Return the volumes whose connection on the host of this step differs from the instance's row.
+
+        Runs in the transaction that writes the order for the host; reads ``self.data`` only.
+        """
         return []
 
     def batch(self, start: Step, undo: bool) -> list[Step]:
-        """``start`` and the steps after it (before it, when undoing) that belong to the same host."""
-        found = [start]
+        """Return ``start`` and the following steps (preceding steps if ``undo``) that run on the same host."""
+        steps = [start]
         while True:
-            follower = self.before(found[-1]) if undo else self.after(found[-1])
+            follower = self.before(steps[-1]) if undo else self.after(steps[-1])
             if follower is None or follower.place != start.place:
-                return found
-            found.append(follower)
+                return steps
+            steps.append(follower)
 
     def needs_keys(self, start: Step, undo: bool) -> bool:
-        """Whether who runs these steps of a host, or their compensations, connects volumes there."""
-        methods = [each.undo if undo else each.name for each in self.batch(start, undo)]
+        """Return True if one of these steps, or of their compensations, connects volumes on the host."""
+        methods = [item.undo if undo else item.method for item in self.batch(start, undo)]
         return any(hasattr(getattr(self, method), "__connects_volumes__") for method in methods if method)
 
     def ordered_with(self, current: Step, undo: bool) -> list[Step]:
-        """The steps of which a report may tell while ``current`` is a host's: those that are ordered with it."""
-        able = [each for each in self.steps if each is current or (self.applies(each) and (each.undo or not undo))]
+        """Return the steps that the host may report while ``current`` runs: all steps of the same order."""
+        able = [item for item in self.steps if item is current or (self.applies(item) and (item.undo or not undo))]
         first = last = able.index(current)
         while first and able[first - 1].place == current.place:
             first -= 1
@@ -350,99 +364,98 @@ class Operation:
         return able[first:last + 1]
 
     def run(self, of: Step, where: Any, undo: bool) -> None:
-        """Run a step, or its compensation, in the context ``where``."""
-        method = of.undo if undo else of.name
+        """Run a step, or its compensation, with the context ``where``."""
+        method = of.undo if undo else of.method
         if method:
             getattr(self, method)(where)
 
-    def interrupted(self, host: Host, what: str) -> None:
-        """On the host, in a thread of its own: somebody says ``what`` to the step that runs there.
+    def interrupted(self, host: HostContext, what: str) -> None:
+        """Handle the interrupt ``what`` while a step runs on this host.
 
-        What it is told besides, ``host.cancelled`` knows already.
+        Runs on the compute host in a thread of its own, concurrently with the step, without a lock. A NovaException is
+        logged and the step continues. The interrupt "cancel" does not call this hook; it sets ``host.cancelled``.
         """
 
     def take_back(self, of: Step, ctl: Control) -> None:
-        """The external step ``of`` may have been done after the operation had ended, and was compensated: undo it.
+        """Undo the external step ``of``, which may have taken effect after the operation had ended.
 
-        Nobody holds the server, ``ctl.instance`` is as it is now (a deleted one has what it had then), and nothing is
-        written. What the server was given since stays. A step that is ``owed`` is done.
+        Runs on a conductor without a lock and without a transaction; another operation may hold the instance.
+        ``ctl.instance`` is the current row (for a deleted instance with the volumes and interfaces that it had when
+        the step ran), and changes made through ``ctl`` are discarded. Must leave alone what the instance received
+        since then. ServiceUnavailable and HostDown cause a retry. The default implementation runs the compensation, or
+        the step itself if the step is ``owed``.
         """
         self.run(of, ctl, undo=not of.owed)
 
     def not_undone(self, of: Step) -> None:
-        """The compensation of a step failed; it is not tried again, and the others go on."""
+        """Note that the compensation of a step failed for good; the other compensations still run.
+
+        May change ``self.data``, which is written together with the next step. No lock, no transaction.
+        """
 
     def stays(self, host: str) -> bool:
-        """Whether the guest belongs to ``host`` by now, whatever becomes of the operation."""
+        """Return True if the guest belongs to ``host`` from now on, so that ``host`` must not remove the guest.
+
+        Called when ``host`` is unreachable. Reads ``self.data`` and ``self.instance`` only.
+        """
         return False
 
     def keeps_disks(self, host: str) -> bool:
-        """Whether the disks of a guest that is evicted from ``host`` are in use elsewhere."""
+        """Return True if another host uses the disks of a guest that is evicted from ``host`` (shared storage).
+
+        Called when ``host`` is unreachable. Reads ``self.data`` and ``self.instance`` only.
+        """
         return False
 
     # --- decisions, on the conductor -----------------------------------------------------------
     @property
     def owes_an_end(self) -> bool:
-        """Whether somebody outside waits for its end: its first step is compensated for though it never had its turn.
+        """Return True if an external service waits for the end of the operation.
+
+        The first step of such an operation is compensated even if the operation is superseded while it is queued.
         """
         return False
 
     def noted(self, ctl: Control, values: dict[str, Any]) -> None:
-        """The running step tells how far it is (``host.progress``)."""
+        """Store progress that the running host step reported with ``host.progress()``.
+
+        Writes through ``ctl``, in the transaction that renews the lease of the action. A report can be lost.
+        """
 
     def may_retry(self, failure: Failure) -> bool:
+        """Return True to continue forwards from ``retry_from``.
+
+        Called when all steps after ``retry_from`` and that step itself are compensated. ``failure`` is the latest
+        one. May change ``self.data``, which is written together with the next step.
+        """
         """Whether to go on from ``retry_from`` once everything behind it was undone."""
         return False
 
     def succeeded(self, ctl: Control) -> None:
-        """The last step is done (its changes are in): set the final states."""
+        """Set the final state of the instance after the last step.
+
+        Runs before the transaction that ends the action; writes through ``ctl`` are part of that transaction. Must not
+        call an external service and must not raise.
+        """
         if not self.rules.beside:
             ctl.set(task_state=None)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
-        """Everything was undone: the server keeps its state, and a fault says why."""
+        """Set the final state of the instance and record ``failure`` after all compensations.
+
+        The same contract as for ``succeeded``. By default the instance keeps its vm_state and gets a fault.
+        """
         if not self.rules.beside:
             ctl.set(task_state=None)
         ctl.fault(failure)
 
     def superseded(self, ctl: Control) -> None:
-        """Another operation took the instance over, and everything was undone: let go of what acceptance took."""
+        """Release what acceptance reserved, after all compensations, because another operation took over.
 
+        The writes through ``ctl`` are part of the transaction that starts the superseding operation. Must not call an
+        external service and must not raise.
+        """
 
-def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[], bool]) -> None:
-    """Whether an operation with these rules may start now, in the order the API promises.
-
-    Raises ForbiddenWithShares, InstanceIsLocked, InstanceNotReady, InstanceInvalidState, InstanceStateUnknown,
-    ComputeServiceUnavailable.
-    """
-    if rules.without_shares and instance.shares:
-        raise exception.ForbiddenWithShares(method=rules.label, instance_uuid=instance.uuid)
-    if rules.lock and instance.locked and not is_admin:
-        raise exception.InstanceIsLocked(instance_uuid=instance.uuid)
-    if rules.host == "needed" and not instance.host:
-        raise exception.InstanceNotReady(instance_id=instance.uuid)
-    _check_state(rules, instance, "vm_state", instance.vm_state, rules.vm_states)
-    _check_state(rules, instance, "task_state", instance.task_state, rules.task_states)
-    if instance.task_state in rules.yields_to:
-        _refuse(rules, instance, "task_state", instance.task_state)
-    if rules.launched and instance.launched_at is None:
-        raise exception.InstanceStateUnknown(instance_uuid=instance.uuid, method=rules.label)
-    if rules.host == "up" and not (instance.host and host_up()):
-        raise exception.ComputeServiceUnavailable()
-
-
-def _check_state(rules: Rules, instance: Instance, attr: str, state: str | None,
-                 allowed: frozenset[Any] | None) -> None:
-    if allowed is None or state in allowed:
-        return
-    if state is None:
-        raise exception.InstanceStateUnknown(instance_uuid=instance.uuid, method=rules.label)
-    _refuse(rules, instance, attr, state)
-
-
-def _refuse(rules: Rules, instance: Instance, attr: str, state: str) -> NoReturn:
-    raise exception.InstanceInvalidState(
-        method=rules.label, instance_uuid=instance.uuid, attr=attr, state=state)
 
 
 def journal(action: Action) -> Journal:
@@ -450,7 +463,7 @@ def journal(action: Action) -> Journal:
 
 
 def context_of(action: Action) -> context.RequestContext:
-    """The context of whoever asked for the action, for a run that goes on without the request."""
+    """Return the context of the request that started the action, for a run that continues without the request."""
     ctx = context.RequestContext(request_id=action.request_id, user_id=action.user_id, project_id=action.project_id,
                                  overwrite=False)
     ctx.trace = tracing.restored(action.payload.get("trace"))

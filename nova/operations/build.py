@@ -1,14 +1,16 @@
-"""Build: from an accepted request to a running guest.
+"""Build: create a server, from the accepted request to the running guest.
 
-place (conductor) → network, disks, start (on the host). Where the network back end tells when interfaces are plugged
-the guest starts paused: → plugged (conductor) → go (on the host). A host that fails is cleaned up and the build goes on
-with the next alternate; the last failure is the server's fault.
+place (conductor) → network, disks, start (on the host). If the network back end reports when interfaces are plugged,
+the guest starts paused: → plugged (conductor) → go (on the host). A host that fails is cleaned up and the build
+continues on the next alternate host; the last failure becomes the server's fault.
 
-Volumes that an outside service keeps are made before (make_volumes), once, are made reachable from each host that is
-tried (bind_volumes), and are the guest's when it runs (complete_volumes).
+Volumes of an external service are created once before (make_volumes), connected to each host that is tried
+(bind_volumes), and marked as attached when the guest runs (complete_volumes).
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from nova import exception
 from nova.objects import states
@@ -17,15 +19,18 @@ from nova.objects.base import Object
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.objects.volume import VolumeEncryption
 from nova.operations import on_host, placing, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Operation, Rules, Step, connects_volumes, step
-from nova.operations.contexts import Control, Host
+from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Operation, Step, connects_volumes, step
+from nova.operations.contexts import Control, HostContext
+from nova.operations.rules import Rules
 
 _EVENT = "compute__do_build_and_run_instance"
 
 
 class BuildData(Object, kw_only=True):
-    """``candidates``: the host in use first, then the alternates. ``tries`` counts hosts tried. ``plugs``: the
-    interfaces whose plug the guest waits for. ``outside_interfaces``: an outside service keeps the interfaces.
+    """Data of a build. ``candidates``: the host in use first, then the alternates. ``tries``: number of failed hosts.
+
+    ``plugs``: interfaces that must be plugged before the guest runs. ``outside_interfaces``: an external service
+    manages the interfaces.
     """
 
     spec: RequestSpec
@@ -34,10 +39,10 @@ class BuildData(Object, kw_only=True):
     host: str = ""
     tries: int = 0
     max_tries: int = 3
-    # It has volumes that an outside service keeps; how often it has waited for new ones.
+    # The server has volumes of an external service; number of waits for new ones.
     outside_volumes: bool = False
-    looks: int = 0
-    # Of new volumes that are encrypted, by the ids of their devices: only whoever makes one has its user's token.
+    polls: int = msgspec.field(default=0, name="looks")
+    # Encryption of new volumes by device id. Available only while a volume is created, with the user's token.
     encryptions: dict[str, VolumeEncryption] = {}
     plugs: list[str] = []
     outside_interfaces: bool = False
@@ -55,10 +60,10 @@ class Build(Operation):
 
     @step(CONDUCTOR, undo="unmake_volumes", external=VOLUMES, when="outside_volumes")
     def make_volumes(self, ctl: Control) -> None:
-        self.data.looks += 1
-        ctl.outside_volumes.make(self.data.looks - 1, self.data.encryptions)
+        self.data.polls += 1
+        ctl.outside_volumes.make(self.data.polls - 1, self.data.encryptions)
 
-    @step(CONDUCTOR, undo="unplace", asks_scheduler=True)
+    @step(CONDUCTOR, undo="unplace", calls_scheduler=True)
     def place(self, ctl: Control) -> None:
         data: BuildData = self.data
         ctl.check_secrets()
@@ -84,18 +89,18 @@ class Build(Operation):
         ctl.outside_interfaces.take(self.data.host)
 
     @step("host", event=_EVENT, task_state=states.NETWORKING, undo="unplug", evict=True)
-    def network(self, host: Host) -> None:
+    def network(self, host: HostContext) -> None:
         host.network.plug(host.instance, host.rules)
 
     @step("host", event=_EVENT, task_state=states.BLOCK_DEVICE_MAPPING, undo="wipe", evict=True)
     @connects_volumes
-    def disks(self, host: Host) -> None:
+    def disks(self, host: HostContext) -> None:
         host.prepare_disks()
         host.connect_volumes()
 
     @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, results=("plugs",))
     @connects_volumes
-    def start(self, host: Host) -> None:
+    def start(self, host: HostContext) -> None:
         host.connect_volumes()
         plugging.start(host, host.spawn)
         on_host.report_guest(host)
@@ -105,7 +110,7 @@ class Build(Operation):
         plugging.wait(ctl, self.data.plugs)
 
     @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, when="plugs")
-    def go(self, host: Host) -> None:
+    def go(self, host: HostContext) -> None:
         plugging.go(host)
 
     @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="outside_volumes")
@@ -113,10 +118,10 @@ class Build(Operation):
         ctl.outside_volumes.complete()
 
     # --- compensations ---------------------------------------------------------------------------
-    def unplug(self, host: Host) -> None:
+    def unplug(self, host: HostContext) -> None:
         host.network.unplug(host.instance)
 
-    def wipe(self, host: Host) -> None:
+    def wipe(self, host: HostContext) -> None:
         host.driver.destroy(host.instance)
         host.disconnect_volumes()
 
@@ -140,17 +145,18 @@ class Build(Operation):
         ctl.outside_volumes.unmake()
 
     def take_back(self, of: Step, ctl: Control) -> None:
-        """Of a build that has ended nothing stays outside: that a volume waits for another host, it need not."""
+        """Remove everything that the ended build made at external services; no volume needs to wait for another host.
+        """
         if of.name == "interfaces":
             ctl.outside_interfaces.release()
             return
-        if not ctl.instance.deleted:  # what has an attachment was given to the server since
+        if not ctl.instance.deleted:  # volumes with an attachment were attached later
             ctl.instance.block_devices = [device for device in ctl.instance.block_devices if not device.attachment_id]
         ctl.outside_volumes.unmake()
 
     # --- decisions ---------------------------------------------------------------------------------
     def may_retry(self, failure: Failure) -> bool:
-        return placing.is_tried_again(self.data, failure)
+        return placing.should_retry(self.data, failure)
 
     def succeeded(self, ctl: Control) -> None:
         ctl.finish_io(failed=False, node_uuid=self.data.candidates[0].node_uuid)

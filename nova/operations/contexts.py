@@ -1,7 +1,7 @@
-"""What steps may touch: the conductor's side and a host's side, as interfaces.
+"""The contexts of steps: interfaces to what a step may read and change on a conductor and on a compute host.
 
-An operation tells its story without importing a database or a hypervisor; the conductor and the
-compute inject the real thing, a unit test a fake.
+Operations import neither a database nor a hypervisor. Conductors and nova-compute pass real implementations, unit tests
+pass fakes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nova.objects.scheduling import RequestSpec, Selection
 from nova.objects.share import Share, ShareMapping
 from nova.objects.volume import ConnectionInfo, Volume, VolumeContent, VolumeEncryption
 from nova.operations.guest_driver import GuestDriver
-from nova.operations.part_contexts import (
+from nova.operations.resource_contexts import (
     OutsideInterfaces,
     OutsideShares,
     OutsideVolumes,
@@ -34,92 +34,95 @@ from nova.operations.part_contexts import (
 )
 
 
-class Desk(Protocol):
-    """Where a request is looked at before it is accepted: reads only, outside of any transaction."""
+class PrecheckContext(Protocol):
+    """Context of ``Operation.prepare``: read-only checks of a request before its accepting transaction."""
 
     ctx: RequestContext
     instance: Instance
 
     def check_volume(self, volume_id: str, status: str) -> Volume | None:
-        """An outside service lets the caller use the volume, which is in this status (or in use by others, if several
-        servers may have it). None: no outside service keeps it.
+        """Check with the volume service that the caller may use the volume and that it has the given status.
 
+        A multi-attach volume may be in use by other servers instead. Returns None if Nova itself manages the volume.
         Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable.
         """
 
     def check_detachable(self, volume_id: str) -> bool:
-        """An outside service lets the caller detach the volume. False: the volume is gone there, or broken, so that
-        nobody need be asked.
+        """Check with the volume service that the caller may detach the volume.
 
-        Raises VolumeNotFound (it is none of the caller's), InvalidVolume, Forbidden, VolumeServiceUnavailable.
+        Returns False if the volume service no longer has the volume, or it is in error, and needs no call. Raises
+        VolumeNotFound (of another project), InvalidVolume, Forbidden, VolumeServiceUnavailable.
         """
 
     def check_not_shared(self, device: BlockDevice) -> None:
-        """No other server has this volume of the instance. Raises VolumeShared, VolumeNotFound,
+        """Check that no other server uses this volume of the instance. Raises VolumeShared, VolumeNotFound,
         VolumeServiceUnavailable."""
 
     def check_snapshots(self) -> None:
-        """The caller may have a snapshot of each volume of the instance.
+        """Check that the caller may snapshot each volume of the instance.
 
-        Raises InvalidVolume (its back end has none, or its status is another one), VolumeNotFound, QuotaLimit,
-        Forbidden, VolumeServiceUnavailable.
+        Raises InvalidVolume (wrong status, or no snapshot support), VolumeNotFound, QuotaLimit, Forbidden,
+        VolumeServiceUnavailable.
         """
 
     def key_of(self, volume: Volume) -> VolumeEncryption | None:
-        """By what the volume, as check_volume() returned it, is encrypted, and its key, which the caller may have.
+        """Return how the volume returned by check_volume() is encrypted, with its key, or None if it is not encrypted.
 
-        Raises InvalidVolume, KeyManagerUnavailable, and what check_volume() does.
+        The key manager checks the rights of the caller. Raises InvalidVolume, KeyManagerUnavailable, and the errors of
+        check_volume().
         """
 
     def key_of_successor(self, old: BlockDevice, new: str) -> VolumeEncryption | None:
-        """The same of the volume that is to take the place of ``old``."""
+        """Return the encryption of volume ``new``, which replaces ``old``. See key_of()."""
 
     def check_swap(self, old: str, new: str) -> bool:
-        """Whether the service of volume ``old`` migrates it into ``new``, so that it keeps its id.
+        """Return True if the volume service migrates volume ``old`` into ``new``, which then takes the id of ``old``.
 
-        Raises VolumeNotMigrated (one may not take the place of the other), VolumeNotFound, InvalidVolume,
+        Raises VolumeNotMigrated (``new`` may not replace ``old``), VolumeNotFound, InvalidVolume,
         MultiattachSwapUnsupported, VolumeServiceUnavailable.
         """
 
     def check_share(self, share_id: str) -> Share:
-        """The caller may give the instance this share.
+        """Return the share if the caller may attach it to the instance.
 
-        Raises ShareNotFound, ShareStatusIncorrect, ShareProtocolUnsupported, Forbidden, Conflict (its host has not got
-        it), ShareServiceUnavailable.
+        Raises ShareNotFound, ShareStatusIncorrect, ShareProtocolUnsupported, Forbidden, Conflict (the share is not
+        accessible from the instance's host), ShareServiceUnavailable.
         """
 
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
-        """What one interface more shall be, as the caller may have it; without a network it is the project's only one.
+        """Return the request for one more interface, completed and checked against the rights of the caller.
 
-        Raises what :meth:`nova.network.allocator.Allocator.validate` raises, and NetworkNotFound when there is none.
+        Without a network in the request, the only network of the project is chosen. Raises NetworkNotFound if there is
+        none, and the errors of :meth:`nova.network.allocator.Allocator.validate`.
         """
 
 
 class Control(Protocol):
-    """The conductor's side. Everything here is written together, when the step ends, or not at all."""
+    """Context of a step on a conductor. All changes are written in one transaction when the step ends, or not at all.
+    """
 
     instance: Instance
-    # The time that the step may wait (Wait) is over.
+    # True if the period of the Wait that the step raised is over.
     waited_out: bool
 
     def now(self) -> datetime.datetime:
-        """Return the time by the database's clock, which all conductors share: aware, in UTC."""
+        """Return the current time of the database's clock, which all conductors share: timezone-aware, in UTC."""
 
     @property
     def plugging_timeout(self) -> int:
-        """Seconds to wait until interfaces are plugged; 0: do not."""
+        """Return the seconds to wait until interfaces are plugged; 0 means not to wait."""
 
     @property
     def plugging_is_fatal(self) -> bool:
-        """Whether the operation fails without."""
+        """Return True if the operation fails when interfaces are not plugged in time."""
 
     @property
     def reimage_timeout(self) -> int:
-        """Seconds per GiB that a volume service may take to write a volume anew."""
+        """Return the seconds per GiB that a volume service may take to rewrite a volume."""
 
     @property
     def volumes(self) -> ServerVolumes:
-        """In the server's row and, where Nova keeps volumes itself, in theirs."""
+        """Return the volumes in the instance's row and, if Nova itself manages the volumes, in their own rows."""
 
     @property
     def outside_volumes(self) -> OutsideVolumes: ...
@@ -132,7 +135,7 @@ class Control(Protocol):
 
     @property
     def interfaces(self) -> ServerInterfaces:
-        """In the server's row and, where Nova keeps networks itself, in theirs."""
+        """Return the interfaces in the instance's row and, if Nova itself manages the networks, in their own rows."""
 
     @property
     def outside_interfaces(self) -> OutsideInterfaces: ...
@@ -142,192 +145,204 @@ class Control(Protocol):
 
     @property
     def network_is_outside(self) -> bool:
-        """Whether an outside service keeps the interfaces."""
+        """Return True if an external service (Neutron) manages the interfaces."""
 
     def set(self, **changes: Any) -> None:
-        """Change columns of the instance (they show in ``instance`` at once)."""
+        """Change columns of the instance. ``instance`` shows the new values at once."""
 
     def set_items(self, items: Mapping[str, str | None]) -> None:
-        """Change these items of the instance's system_metadata (None: there is none). The others stay as they are when
-        this is written: guests and users write some of them meanwhile."""
+        """Change these items of the instance's system_metadata; None removes an item. Other items are not overwritten,
+        because guests and users change them concurrently."""
 
     def quiesce(self, host: str) -> None:
-        """The host brings the file systems of the running guest to rest: for external steps, which unquiesce() when
-        they are done. Raises InstanceQuiesceFailed, NotImplementedHere, GuestNotFound, ServiceUnavailable."""
+        """Quiesce the file systems of the running guest on the host. For external steps, which must call unquiesce().
+
+        Raises InstanceQuiesceFailed, NotImplementedHere, GuestNotFound, ServiceUnavailable.
+        """
 
     def unquiesce(self, host: str) -> None:
-        """They go on, if they were at rest. Raises ServiceUnavailable."""
+        """Thaw the guest's file systems if they are quiesced. Raises ServiceUnavailable."""
 
     def check_secrets(self) -> None:
-        """Whether the password that the guest is to be given can be read. Raises SecretUnreadable."""
+        """Check that the stored password for the guest can be decrypted. Raises SecretUnreadable."""
 
     def fault(self, failure: Failure) -> None:
-        """Record why, for the user; marks the action's message as Error."""
+        """Record the fault that the user sees, and mark the action's message as Error."""
 
     def select(self, spec: RequestSpec) -> list[list[Selection]]:
-        """Ask a scheduler. Raises NoValidHost."""
+        """Request hosts from a scheduler. Raises NoValidHost."""
 
     def group_hosts(self, spec: RequestSpec) -> None:
-        """Fill in where the members of the server group and the hinted servers are now."""
+        """Add the current hosts of the server group's members and of the hinted servers to ``spec``."""
 
     def claim(self, selection: Selection, spec: RequestSpec, consumer: str = "") -> None:
-        """Take what ``spec`` asks for at ``selection``, for the instance or for ``consumer`` (a migration);
-        ClaimLost fails the step if it cannot be had there any more."""
+        """Claim the resources of ``spec`` at ``selection`` for the instance, or for ``consumer`` (a migration). The
+        step fails with ClaimLost if the resources are not free any more."""
 
     def release_claim(self, consumer: str = "") -> None:
-        """Give back whatever the instance, or ``consumer`` (a migration), holds on any host."""
+        """Release the claims of the instance, or of ``consumer`` (a migration), on all hosts."""
 
     def rekey_claim(self, consumer: str) -> None:
-        """What ``consumer`` (a migration) holds is the instance's from now on; its own claim was released before."""
+        """Transfer the claim of ``consumer`` (a migration) to the instance, whose own claim was released before."""
 
     def use_claim(self, consumer: str = "") -> None:
-        """The instance is where ``consumer`` (a migration; else itself) has its claim, with that one's cells and
-        devices."""
+        """Set the instance's dedicated resources to those in the claim of ``consumer`` (a migration; default: the
+        instance itself)."""
 
     def migrate(self, uuid: str, **changes: Any) -> None:
-        """Change columns of a migration; ``open=False`` ends the places that it gives the guest."""
+        """Change columns of a migration. With ``open=False`` its hosts are no longer possible hosts of the guest."""
 
     def migration(self, uuid: str) -> Migration:
-        """The migration as it is now. Raises MigrationNotFound."""
+        """Return the current row of the migration. Raises MigrationNotFound."""
 
     def close_migrations(self) -> None:
-        """End all migrations of the instance: their claims and what they charged are given back."""
+        """Close all migrations of the instance and release their claims and quota."""
 
     def charge(self, cores: int = 0, ram: int = 0) -> None:
-        """What the instance counts for its project changes by so much (below 0: less; MiB); nothing is checked."""
+        """Change the instance's quota usage by these amounts (MiB of RAM; negative to release), without a quota check.
+        """
 
     def soft_delete(self, at: datetime.datetime | None = None) -> None:
-        """The server counts nothing from now on, until undelete(), and may be reclaimed (``at``: since when, unless it
-        is soft-deleted already; None: now)."""
+        """Release the quota of the instance until undelete() and make it eligible for reclaim.
+
+        ``at``: start of the reclaim interval, unless the instance is soft-deleted already. Default: now.
+        """
 
     def undelete(self) -> None:
-        """The server, if it is soft-deleted, counts again (nothing is checked) and is not reclaimed."""
+        """Count a soft-deleted instance against its quota again, without a check, and cancel the reclaim."""
 
     def evict(self, host: str, keep_disks: bool) -> None:
-        """The guest may not stay on the host: it removes it as soon as it can (``keep_disks``: not its disks)."""
+        """Record that the host must remove the guest as soon as possible (``keep_disks``: but not its disks)."""
 
     def keep(self, host: str) -> None:
-        """The guest may stay on the host after all."""
+        """Cancel the removal of the guest from the host."""
 
     def zone_of(self, host: str) -> str:
-        """The availability zone of a host."""
+        """Return the availability zone of a host."""
 
     def host_up(self, host: str) -> bool:
-        """Whether its compute gives signs of life, and nobody has said that it is down."""
+        """Return True if the compute service of the host is alive and not forced down."""
 
     def evicted_hosts(self) -> list[str]:
-        """Hosts that have yet to remove what is left of the instance: it cannot go there now."""
+        """Return the hosts that still have to remove remains of the instance, which cannot be placed there until then.
+        """
 
     def hasten_eviction(self, host: str) -> None:
-        """Have the host remove now what is left there of the instance: by itself it looks every few minutes."""
+        """Make the host remove the remains of the instance now instead of at its next periodic check."""
 
     def events(self, *keys: str) -> dict[str, str]:
-        """Those of these external events (:func:`nova.operations.base.event_key`) that came: key -> status."""
+        """Return the status of those of these external events that arrived, by their key. See
+        :func:`nova.operations.base.event_key`."""
 
     def forget_events(self, *keys: str) -> None:
-        """These external events were seen, or are from before."""
+        """Delete these external events: they were handled, or belong to the past."""
 
     def release_quota(self) -> None:
-        """The instance no longer counts against its project."""
+        """Stop counting the instance against the quota of its project."""
 
     def finish_io(self, failed: bool | None, node_uuid: str | None = None, consumer: str = "") -> None:
-        """The node (None: the one with the claim of the instance, or of ``consumer``) has one heavy operation less;
-        ``failed`` counts a failed build (False clears the count, None leaves it)."""
+        """Decrement the number of heavy operations on a node and update its count of failed builds.
+
+        ``node_uuid``: default is the node with the claim of the instance, or of ``consumer``. ``failed``: True counts a
+        failed build, False resets the count, None does not change it.
+        """
 
 
 class Acceptance(Control, Protocol):
-    """What :meth:`Operation.accept` may do beside: it is in the transaction already, so it may ask and refuse."""
+    """Context of :meth:`Operation.accept`. It is inside the accepting transaction, so it may read, check and refuse."""
 
     ctx: RequestContext
     action_uuid: str
-    # May a server be resized on the host that it is on? ([DEFAULT]allow_resize_to_same_host)
+    # True if a server may be resized on its current host ([DEFAULT]allow_resize_to_same_host).
     same_host_allowed: bool
-    # Does a server that is shelved give its host back at once? ([DEFAULT]shelved_offload_time)
+    # True if a shelved server is offloaded at once ([DEFAULT]shelved_offload_time).
     offloads_at_once: bool
 
     def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
-        """What to ask a scheduler for, to place the server with this flavor; ``forced``: ``host`` skips the filters."""
+        """Return the scheduler request that places the server with this flavor. With ``forced``, ``host`` skips the
+        filters."""
 
     def flavor(self, flavor_id: str) -> Flavor:
-        """A flavor that the project may use. Raises FlavorNotFound."""
+        """Return a flavor that the project may use. Raises FlavorNotFound."""
 
     def key(self, name: str) -> Key:
-        """A copy of a key pair of the caller. Raises InvalidInput."""
+        """Return a copy of a key pair of the caller. Raises InvalidInput."""
 
     def check_amounts(self, metadata: dict[str, str], personality: Sequence[Personality]) -> None:
-        """Whether the server may have so much. Raises QuotaLimit."""
+        """Check the number of metadata items and personality files against the quota. Raises QuotaLimit."""
 
     def keep_secret(self, password: str | None) -> None:
-        """Hosts get it with their orders until the operation has ended; meanwhile it is encrypted."""
+        """Store the password encrypted until the operation ends. Orders for hosts contain the password until then."""
 
-    def sealed_for_user(self, password: str) -> str:
-        """The password, encrypted with the server's own public key (base64); "" if it has none of RSA that is large
-        enough."""
+    def encrypted_for_user(self, password: str) -> str:
+        """Return the password encrypted with the server's own public key (base64). Empty if it has no RSA key of
+        sufficient size."""
 
     def reserve(self, cores: int = 0, ram: int = 0) -> None:
-        """As charge(), within the project's limits. Raises OverQuota."""
+        """Reserve quota like charge(), but check the project's limits. Raises OverQuota."""
 
     def check_room_to_wait(self) -> None:
-        """Whether the project's soft-deleted servers, with this one, are within its quota. Raises TooManyWait."""
+        """Check that all soft-deleted servers of the project, including this one, fit into its quota. Raises
+        TooManyWait."""
 
     def reserve_again(self) -> None:
-        """As undelete(), within the project's limits. Raises OverQuota."""
+        """Count a soft-deleted instance like undelete(), but check the project's limits. Raises OverQuota."""
 
     def open_migrations(self) -> list[Migration]:
-        """The instance's migrations that are not over."""
+        """Return the migrations of the instance that are still open."""
 
     def open_migration(self, migration: Migration) -> None:
-        """Write the migration: from now on its hosts are places of the guest."""
+        """Write the migration. From now on its hosts are possible hosts of the guest."""
 
     def the_migration(self, *statuses: str) -> Migration:
-        """The newest migration of the instance that is in one of these states. Raises MigrationNotFoundByStatus."""
+        """Return the newest migration of the instance with one of these statuses. Raises MigrationNotFoundByStatus."""
 
     def add_volume(self, device: BlockDevice) -> BlockDevice:
-        """Give the instance a volume of its project; returns the device with its name.
+        """Attach a volume of the instance's project; return the device with its name.
 
-        Raises VolumeNotFound, InvalidVolume (of two that want it one wins), DevicePathInUse, TooManyDiskDevices.
+        Raises VolumeNotFound, InvalidVolume (another server reserved it), DevicePathInUse, TooManyDiskDevices.
         """
 
     def begin_swap(self, old: BlockDevice, volume_id: str, encryption: VolumeEncryption | None) -> BlockDevice:
-        """Give the instance a volume (``encryption``: its own) that is to take the place of ``old``; returns its
-        device, which is not shown.
+        """Reserve a volume that is to replace ``old``; return its device, which the API does not show.
 
-        Raises VolumeNotFound (the new one), InvalidVolume (one of them is not free for that).
+        ``encryption``: of the new volume. Raises VolumeNotFound (the new one), InvalidVolume (one of the two is not
+        available for a swap).
         """
 
     def add_interface(self, wanted: NetworkRequest) -> VIF:
-        """Give the instance one interface more. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
+        """Add an interface to the instance. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
 
     def reimage(self, image: Image) -> VolumeContent | None:
-        """Have the volume that the server boots from made anew; the data that it has are returned, and stay until
-        volumes.end_reimage(). None: an outside service keeps the volume, and is asked by a step.
+        """Start rewriting the boot volume from an image; return its current content, kept until volumes.end_reimage().
 
-        Raises InvalidInput (it is too small), InvalidVolume (somebody else is at it).
+        Returns None if an external service manages the volume, which a step then calls. Raises InvalidInput (the volume
+        is too small), InvalidVolume (another operation uses it).
         """
 
     def bound_host(self) -> str | None:
-        """The only host where the instance's volumes can be; None: it may be anywhere."""
+        """Return the only host on which the instance's volumes are accessible, or None for no restriction."""
 
     def volumes_bound_elsewhere(self, host: str) -> list[str]:
-        """The ids of those of the instance's volumes that cannot be reached from this host."""
+        """Return the ids of the instance's volumes that are not accessible from this host."""
 
     def begin_detaching(self, device: BlockDevice) -> None:
-        """Raises InvalidVolume when somebody else is attaching or detaching it."""
+        """Mark the device as detaching. Raises InvalidVolume if another operation attaches or detaches it."""
 
     def has_outside_volumes(self) -> bool:
-        """Whether the instance has, or is to have, volumes that an outside service keeps."""
+        """Return True if the instance has, or is to have, volumes managed by an external service."""
 
     def host_has_trait(self, trait: str) -> bool:
-        """Whether the instance's node has it."""
+        """Return True if the instance's node has the trait."""
 
     def compute_exists(self, host: str) -> bool: ...
 
     def check_zone(self, zone: str) -> None:
-        """Raises InvalidInput: there is no host in such a zone."""
+        """Check that the availability zone has a host. Raises InvalidInput."""
 
 
 class HostNetwork(Protocol):
-    """The verbs of the host's network back end that steps use."""
+    """The methods of the host's network back end that steps use."""
 
     def plug(self, instance: Instance, rules: RuleSet) -> None: ...
     def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None: ...
@@ -336,13 +351,13 @@ class HostNetwork(Protocol):
 
 
 class HostVolumes(Protocol):
-    """The verbs of the host's volume back end that steps use."""
+    """The methods of the host's volume back end that steps use."""
 
     def disconnect(self, info: ConnectionInfo) -> None: ...
 
 
-class Host(Protocol):
-    """A compute host's side."""
+class HostContext(Protocol):
+    """Context of a step on a compute host."""
 
     instance: Instance
     driver: GuestDriver
@@ -350,56 +365,63 @@ class Host(Protocol):
     volumes: HostVolumes
     rules: RuleSet
     shutdown_timeout: int
-    # The same as the image sets it, None where it does not: a soft reboot has a default of its own.
+    # The shutdown timeout set by the image; None if not set: a soft reboot then uses its own default.
     image_shutdown_timeout: int | None
-    # Set when somebody wants the running step to end: an interrupt, or an operation that supersedes it.
+    # Set when the running step should end early: by an interrupt, or by an operation that supersedes this one.
     cancelled: threading.Event
 
     def set(self, **changes: Any) -> None:
-        """Report changed columns of the instance with the step's end."""
+        """Report changed columns of the instance together with the end of the step."""
 
     def result(self, **values: Any) -> None:
-        """Report fields of the operation's data with the step's end, for the steps that follow."""
+        """Report fields of the operation's data together with the end of the step, for the steps that follow."""
 
     def progress(self, percent: int, **values: Any) -> None:
-        """Tell how far the step is; losing this loses nothing (:meth:`Operation.noted` gets the values)."""
+        """Report the progress of the step in percent. The report can be lost. :meth:`Operation.noted` receives
+        ``values``."""
 
     def connected(self, device: BlockDevice) -> BlockDevice:
-        """The volume ready for the hypervisor. Raises VolumeUnusable, DiskFull, ImageUnacceptable."""
+        """Return the volume connected and ready for the hypervisor. Raises VolumeUnusable, DiskFull, ImageUnacceptable.
+        """
 
     def connect_volumes(self, instance: Instance | None = None) -> None:
-        """The same for all volumes of ``instance`` (default: the order's), in their places."""
+        """Connect all volumes of ``instance`` (default: the order's) and update its block devices."""
 
     def disconnect_volumes(self) -> None:
-        """The guest is gone, or was never there: its volumes are not used here."""
+        """Disconnect the volumes of the instance, whose guest does not exist on this host any more."""
 
     def connect_shares(self, instance: Instance | None = None) -> None:
-        """The shares of ``instance`` (default: the order's) are there for its guest, in their places. Raises
-        ShareUnusable."""
+        """Mount the shares of ``instance`` (default: the order's) and update its share mappings. Raises ShareUnusable.
+        """
 
     def disconnect_shares(self, *mappings: ShareMapping) -> None:
-        """The guest is off: these (without ``mappings`` all) are not used here. Raises ShareUnusable."""
+        """Unmount these shares (default: all) of a guest that is stopped. Raises ShareUnusable."""
 
     def prepare_disks(self, root: Image | None = None) -> None:
-        """Fetch the images into the cache, make the config drive, make the guest's disks.
+        """Fetch the images into the cache and create the config drive and the guest's disks.
 
-        ``root``: the image that its root disk is made of, where that is not the server's own.
+        ``root``: image of the root disk, if it is not the server's own image.
         """
 
     def replace_disks(self, token: str, keep_ephemerals: bool, timeout: int) -> None:
-        """The same, with a new config drive, for a guest that is shut down within ``timeout`` seconds and loses the
-        local disks that it has, once its images are here, and all its new disks. ``token`` stands for these."""
+        """Replace the local disks of a guest by new ones made like prepare_disks(), with a new config drive.
+
+        The guest is shut down within ``timeout`` seconds after its images are in the cache. ``token`` identifies the
+        new disks, so that a repeated call finds them.
+        """
 
     def rescue(self, image: Image | None, kernel_id: str, ramdisk_id: str, timeout: int) -> None:
-        """Shut the guest down within ``timeout`` seconds and start it from this image (None: the one that the host is
-        configured with, else its own), with a new config drive where it has one. Raises what prepare_disks() raises.
+        """Shut the guest down within ``timeout`` seconds and start it from a rescue image with a new config drive.
+
+        ``image``: None for the rescue image of the host's configuration, else the server's own image. Raises the errors
+        of prepare_disks().
         """
 
     def upload(self, image_id: str, made: DiskImage) -> None:
-        """Give an image that waits for them its data. Has it them: fine.
+        """Upload the data of an image that is queued. Succeeds if the image already has its data.
 
-        Raises ImageNotFound: nobody wants it any more; ImageBackendUnavailable.
+        Raises ImageNotFound (the image was deleted meanwhile), ImageBackendUnavailable.
         """
 
     def spawn(self, paused: bool = False, root: Image | None = None) -> None:
-        """Define and start the guest on what was prepared."""
+        """Define and start the guest on the prepared disks, interfaces and volumes."""

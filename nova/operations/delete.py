@@ -1,7 +1,7 @@
-"""Delete: always converges, whatever state the server is in and whatever else is going on.
+"""Delete: remove a server in any state. A delete always ends and supersedes any other operation.
 
-What it supersedes is compensated first. A host that is down is not waited for: the rows go, and an eviction tells the
-host to remove the guest when it returns.
+The superseded operation is compensated first. The delete does not wait for a host that is down: the rows are deleted,
+and an eviction makes the host remove the guest when it returns.
 """
 
 from __future__ import annotations
@@ -10,26 +10,28 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, SHARES, VOLUMES, Operation, Rules, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, SHARES, VOLUMES, Operation, step
+from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.operations.rules import Rules
 from nova.operations.shelve import IMAGE
 
 _EVENT = "compute_terminate_instance"
 
 
 class DeleteData(Object, kw_only=True):
-    """``other``: the second place of a server whose migration waits for a confirmation; ``moved``: there is one.
+    """``other``: the second possible host of a server with an unconfirmed migration; ``moved``: there is such a
+    migration.
 
-    ``outside_interfaces``: an outside service keeps its interfaces.
+    ``outside_interfaces``: an external service manages the interfaces.
     """
 
     host: str = ""
     other: str = ""
     moved: bool = False
     outside_interfaces: bool = False
-    # The image that it was saved in when it was shelved.
+    # Id of the image that shelving created.
     shelved_image: str = ""
-    # It has volumes that an outside service keeps.
+    # The server has volumes of an external service.
     outside_volumes: bool = False
     shares: bool = False
 
@@ -52,23 +54,23 @@ class Delete(Operation):
         self.data.outside_interfaces = ctl.network_is_outside and some
         for migration in ctl.open_migrations():
             self.data.moved = True
-            places = {migration.source_compute, migration.dest_compute} - {self.data.host, ""}
-            self.data.other = min(places, default=self.data.other)
+            hosts = {migration.source_compute, migration.dest_compute} - {self.data.host, ""}
+            self.data.other = min(hosts, default=self.data.other)
 
     def relocate(self) -> bool:
-        return False  # both places are told, whichever the server has by now
+        return False  # both hosts remove the guest in any case
 
     @step("host", event=_EVENT, task_state=states.DELETING, when_down="skip", evict=True)
-    def destroy(self, host: Host) -> None:
+    def destroy(self, host: HostContext) -> None:
         self._remove(host)
 
     @step("other", event=_EVENT, task_state=states.DELETING, when_down="skip", evict=True)
-    def destroy_other(self, host: Host) -> None:
+    def destroy_other(self, host: HostContext) -> None:
         self._remove(host)
 
-    def _remove(self, host: Host) -> None:
+    def _remove(self, host: HostContext) -> None:
         host.driver.destroy(host.instance)
-        # Also what a move has set aside, which may have ended before its host could put it back.
+        # Remove disks, too, that an interrupted move set aside and its host did not restore.
         host.driver.remove_orphan(host.instance.uuid)
         on_host.disconnect(host)
 
@@ -102,7 +104,7 @@ class Delete(Operation):
                 shares=None, soft_deleted_at=None)
 
     def succeeded(self, ctl: Control) -> None:
-        """forget() has set the final states."""
+        """Do nothing: forget() has set the final state."""
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         ctl.undelete()

@@ -1,8 +1,8 @@
-"""Evacuate: a server of a host that is down goes on on another one, from its shared disks or from its image.
+"""Evacuate: rebuild a server of a failed host on another host, from its shared disks or from its image.
 
-place (conductor) → look (destination) → found (conductor) → network, disks, start (destination), and where the network
-back end tells when interfaces are plugged → plugged (conductor) → go (destination). From the moment in which the
-destination may run the guest the source may not: an eviction tells it so when it returns.
+place (conductor) → look (destination) → found (conductor) → network, disks, start (destination), and if the network
+back end reports when interfaces are plugged → plugged (conductor) → go (destination). From the moment in which the
+destination may run the guest, an eviction makes the source remove its guest when the source returns.
 """
 
 from __future__ import annotations
@@ -10,21 +10,22 @@ from __future__ import annotations
 import msgspec
 
 from nova import exception
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import Instance
 from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Rules, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, connects_volumes, step
+from nova.operations.contexts import Acceptance, Control, HostContext
 from nova.operations.moves import Move, MoveData
+from nova.operations.rules import Rules
 
 _EVENT = "compute_rebuild_instance"
 
 
 class EvacuateRequest(Object, kw_only=True):
-    """``stay_off``: the server is stopped afterwards, whatever it was (API 2.95); ``force``: skip the filters."""
+    """``stay_off``: the server is stopped afterwards in any case (API 2.95); ``force``: skip the filters."""
 
     host: str | None = None
     admin_pass: str | None = None
@@ -33,7 +34,7 @@ class EvacuateRequest(Object, kw_only=True):
 
 
 class EvacuateData(MoveData, kw_only=True):
-    """``shared``: the destination found the server's disks."""
+    """``shared``: the destination can access the server's disks."""
 
     off: bool = False
     shared: bool = False
@@ -43,12 +44,12 @@ class Evacuate(Move):
     name = action = "evacuate"
     rules = Rules(label="evacuate", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.ERROR}),
                   without_shares=True, task_states=None, lock=False, preempts=True,
-                  # A soft delete was promised as well; without its host it is done soon.
+                  # A soft delete must not be superseded either. Without its host it ends soon.
                   yields_to=frozenset({states.DELETING, states.SOFT_DELETING}))
     request_type = EvacuateRequest
     data_type = EvacuateData
     task_state = states.REBUILDING
-    migration_type = moves.EVACUATION
+    migration_type = migration_states.EVACUATION
     kind = "build"
 
     @classmethod
@@ -69,14 +70,14 @@ class Evacuate(Move):
         self.begin_move(ctl, instance.flavor, request.host, forced=request.force)
 
     # --- steps -----------------------------------------------------------------------------------------
-    @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="rebuild_server")
+    @step(CONDUCTOR, undo="unplace", calls_scheduler=True, event="rebuild_server")
     def place(self, ctl: Control) -> None:
         ctl.check_secrets()
         here = ctl.instance.host or ""
-        if here != self.data.source and ctl.host_up(here):  # what this has superseded left the server there
+        if here != self.data.source and ctl.host_up(here):  # the superseded operation moved the server there
             raise exception.ComputeServiceInUse(host=here)
-        chosen = self.choose(ctl, moves.PRE_MIGRATING)
-        # Its disks stay for now: this may fail, and they are all that there is of the server.
+        chosen = self.choose(ctl, migration_states.PRE_MIGRATING)
+        # The disks on the source are kept: the evacuation may fail, and they may be the only copy.
         ctl.evict(self.data.source, keep_disks=True)
         self.use_claim(ctl, self.data.migration)
         ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
@@ -90,33 +91,33 @@ class Evacuate(Move):
     def bind(self, ctl: Control) -> None:
         ctl.outside_interfaces.bind(self.data.host)
 
-    @step("host", event=_EVENT, task_state=states.REBUILDING, undo="look_away", evict=True,
-          results=("shared",))
+    @step("host", event=_EVENT, task_state=states.REBUILDING, undo="undo_find_disks", evict=True,
+          results=("shared",), journaled_as="look")
     @connects_volumes
-    def look(self, host: Host) -> None:
-        """Whether the server's disks are there, also those that a move which its source did not end has set aside."""
+    def find_disks(self, host: HostContext) -> None:
+        """Check for the server's disks on shared storage, including disks that an interrupted move set aside."""
         if not host.driver.has_disks(host.instance):
             host.connect_volumes()
             host.driver.revert_move(host.instance)
         host.result(shared=host.driver.has_disks(host.instance))
 
-    @step(CONDUCTOR, event=_EVENT)
-    def found(self, ctl: Control) -> None:
-        """What was found is journaled before anything is made there: it says what may be removed again."""
+    @step(CONDUCTOR, event=_EVENT, journaled_as="found")
+    def record_disks(self, ctl: Control) -> None:
+        """Write ``shared`` to the journal before anything is created: it decides what may be removed again."""
 
     @step("host", event=_EVENT, task_state=states.REBUILDING, undo="unplug", evict=True)
-    def network(self, host: Host) -> None:
+    def network(self, host: HostContext) -> None:
         host.network.plug(host.instance, host.rules)
 
     @step("host", event=_EVENT, task_state=states.REBUILD_BLOCK_DEVICE_MAPPING, undo="wipe", evict=True)
     @connects_volumes
-    def disks(self, host: Host) -> None:
+    def disks(self, host: HostContext) -> None:
         host.prepare_disks()
         host.connect_volumes()
 
     @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, evict=True, results=("plugs",))
     @connects_volumes
-    def start(self, host: Host) -> None:
+    def start(self, host: HostContext) -> None:
         host.connect_volumes()
         if self.data.off:
             host.spawn()
@@ -130,20 +131,20 @@ class Evacuate(Move):
         plugging.wait(ctl, self.data.plugs)
 
     @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, evict=True, when="plugs")
-    def go(self, host: Host) -> None:
+    def go(self, host: HostContext) -> None:
         plugging.go(host)
 
     leave_volumes = Move.leave_volumes
 
     # --- compensations ---------------------------------------------------------------------------------
-    def look_away(self, host: Host) -> None:
+    def undo_find_disks(self, host: HostContext) -> None:
         host.driver.destroy(host.instance, keep_disks=True)
         host.disconnect_volumes()
 
-    def unplug(self, host: Host) -> None:
+    def unplug(self, host: HostContext) -> None:
         host.network.unplug(host.instance)
 
-    def wipe(self, host: Host) -> None:
+    def wipe(self, host: HostContext) -> None:
         host.driver.destroy(host.instance, keep_disks=self.data.shared)
         host.disconnect_volumes()
 
@@ -158,21 +159,21 @@ class Evacuate(Move):
         ctl.set(host=data.source, node=data.source_node, availability_zone=data.source_zone)
 
     def keeps_disks(self, host: str) -> bool:
-        return True  # how far the destination came is not known: they may be the source's
+        return True  # the progress is unknown: they may be the source's disks
 
     # --- the end ---------------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
-        self.arrive(ctl, moves.DONE)
+        self.arrive(ctl, migration_states.DONE)
         ctl.evict(self.data.source, self.data.shared)
         ctl.set(vm_state=states.STOPPED if self.data.off else states.ACTIVE, task_state=None, launched_at=ctl.now())
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         no_host = failure.kind == exception.NoValidHost.__name__
-        self.stay(ctl, moves.ERROR if no_host else moves.FAILED)
+        self.stay(ctl, migration_states.ERROR if no_host else migration_states.FAILED)
         ctl.set(task_state=None)
         if not no_host and failure.kind != exception.ComputeServiceInUse.__name__:
             ctl.set(vm_state=states.ERROR)
         ctl.fault(failure)
 
     def superseded(self, ctl: Control) -> None:
-        self.stay(ctl, moves.FAILED)
+        self.stay(ctl, migration_states.FAILED)

@@ -1,8 +1,8 @@
-"""A volume that a server has became larger: its guest, if it runs, sees the new size at once.
+"""Extend volume: make a larger size of an attached volume visible to its running guest.
 
-As a rule the volume service has made it larger before it tells of that. Where volumes are files that the guest's
-hypervisor alone may make larger, it has not: it waits to hear how that ended, and gets to hear it however it ends.
-Nothing is ever made smaller, so there is nothing to undo.
+Usually the volume service has extended the volume before it sends the request. For volumes that are files, only the
+guest's hypervisor can extend the file; the service then waits for the result and receives it in every case. Volumes
+never shrink, so there is nothing to undo.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from nova import exception
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice
-from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Rules, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, step
+from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.operations.rules import Rules
 
 _EVENT = "compute_extend_volume"
 
@@ -22,8 +23,8 @@ class ExtendRequest(Object, kw_only=True):
 
 
 class ExtendData(Object, kw_only=True):
-    """``size_gb``: what ``device`` has from now on (0: not known yet); ``awaited``: the service waits to hear of it;
-    ``done``: the guest that runs has it."""
+    """``size_gb``: the new size of ``device`` (0: not yet known); ``awaited``: the service waits for the result;
+    ``done``: the running guest has the new size."""
 
     host: str = ""
     device: BlockDevice | None = None
@@ -34,7 +35,7 @@ class ExtendData(Object, kw_only=True):
 
 class ExtendVolume(Operation):
     name = action = "extend_volume"
-    # What the volume is, it is already: the server's state and its lock do not matter.
+    # The operation only shows a change that already happened: state and lock of the server do not matter.
     rules = Rules(label="extend_volume", task_states=None, lock=False, launched=False, beside=True, release=5)
     request_type = ExtendRequest
     answer_type = NoRequest
@@ -43,7 +44,7 @@ class ExtendVolume(Operation):
 
     @property
     def owes_an_end(self) -> bool:
-        """Only the service knows whether it waits."""
+        """Return True: only the service knows if it waits for the result."""
         return True
 
     # --- acceptance ------------------------------------------------------------------------------
@@ -54,29 +55,29 @@ class ExtendVolume(Operation):
         self.data.device = device
 
     # --- steps -----------------------------------------------------------------------------------
-    @step(CONDUCTOR, undo="give_up", external=VOLUMES)
-    def look(self, ctl: Control) -> None:
-        """The server may have moved, or lost the volume, while this waited."""
-        known = ctl.instance.attached_now(self.data.device)
-        self.data.device = known
-        self.data.size_gb, self.data.awaited = ctl.outside_volumes.extended(known)
+    @step(CONDUCTOR, undo="give_up", external=VOLUMES, journaled_as="look")
+    def check_volume(self, ctl: Control) -> None:
+        """Check the volume again: the server may have moved or detached it while the operation was queued."""
+        device = ctl.instance.attached_now(self.data.device)
+        self.data.device = device
+        self.data.size_gb, self.data.awaited = ctl.outside_volumes.extended(device)
         if self.data.awaited and not self.data.host:
             raise exception.GuestNotRunning(instance_uuid=ctl.instance.uuid)
 
-    @step("host", event=_EVENT, undo="see", when_down="wait", results=("done",), undo_results=("done",))
-    def grow(self, host: Host) -> None:
+    @step("host", event=_EVENT, undo="check_size", when_down="wait", results=("done",), undo_results=("done",))
+    def grow(self, host: HostContext) -> None:
         done = host.driver.extend_volume(host.instance, self.data.device, self.data.size_gb)
         if self.data.awaited and not done:
             raise exception.GuestNotRunning(instance_uuid=host.instance.uuid)
         host.result(done=done)
 
-    # Compensated by being done: the guest has it.
+    # The compensation does the same as the step: the guest has the new size.
     @step(CONDUCTOR, event=_EVENT, undo="hand_over", external=VOLUMES, when="awaited")
     def hand_over(self, ctl: Control) -> None:
         ctl.outside_volumes.end_extension(self.data.device, self.data.size_gb, done=True)
 
     # --- compensations ---------------------------------------------------------------------------
-    def see(self, host: Host) -> None:
+    def check_size(self, host: HostContext) -> None:
         if self.data.awaited:
             host.result(done=host.driver.is_extended(host.instance, self.data.device, self.data.size_gb))
 
@@ -93,6 +94,7 @@ class ExtendVolume(Operation):
         self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
-        """Unless the service waited in vain the volume has its new size, whether the guest sees that yet or not."""
+        """Store the new size, whether the guest sees it yet or not, unless the service waited and the guest was not
+        extended."""
         if self.data.size_gb and (self.data.done or not self.data.awaited):
             ctl.volumes.resize(self.data.device, self.data.size_gb)

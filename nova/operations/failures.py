@@ -1,4 +1,4 @@
-"""From an exception to what a user may read of it."""
+"""Conversion of an exception to the failure that a user can read."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import traceback
 from nova import exception
 from nova.objects.action import Failure
 
-# What is wrong with the request is wrong on every host.
+# Errors of the request itself, which recur on every host.
 _FINAL = (exception.Invalid, exception.NotFound, exception.Forbidden, exception.NoValidHost,
           exception.MaxRetriesExceeded, exception.VirtualInterfaceCreateFailed)
 
 
 def failure_of(error: BaseException, host: str | None = None) -> Failure:
-    """An error that was raised on purpose keeps its message; of any other only the class shows."""
+    """Return the failure for an error. The message of a NovaException is kept; of other exceptions only the class is
+    shown."""
     meant = isinstance(error, exception.NovaException)
     inside = error.inside if isinstance(error, exception.NovaException) and error.inside != error.message else ""
     trace = "".join(traceback.format_exception(error))

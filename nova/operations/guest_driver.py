@@ -1,12 +1,12 @@
-"""The verbs of a hypervisor driver that steps use: idempotent, on a described server ("make it so").
+"""The driver methods for one guest that steps use. Each method is idempotent and declares a desired state.
 
-Every verb may be called again after it half ran or fully ran, and leaves the same world. The instance alone describes
-the guest: its flavor and image, ``network_info``, and ``block_devices`` with what ``HostVolumes.connect`` returned for
-each volume. A volume that is not connected in the description stays as the guest had it on this host. A share
-that has a ``path`` there is a directory that the guest gets.
+A method may be repeated after it ran partly or completely, with the same result. The instance alone describes the
+guest: its flavor and image, ``network_info``, and ``block_devices`` with the result of ``HostVolumes.connect`` for each
+volume. A volume that is not connected in the description stays as the guest has it on this host. A share with a
+``path`` is a host directory that the guest mounts.
 
-Errors: GuestNotFound (no such guest), HypervisorUnavailable (try later), NovaException subclasses with a
-message that a user can read; anything else counts as an unexpected driver error.
+Errors: GuestNotFound (no such guest), HypervisorUnavailable (retry later), and other NovaException subclasses with a
+message for the user. Any other exception counts as an unexpected driver error.
 """
 
 from __future__ import annotations
@@ -23,42 +23,43 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 from nova.objects.network import VIF
 
-# Seconds after which a guest's file systems are at rest no longer, whoever wanted it: all that writes in it stands
-# still meanwhile.
-LONGEST_REST = 60.0
+# Seconds after which the quiesced file systems of a guest are thawed in any case: all writers in the guest are blocked
+# meanwhile.
+QUIESCE_TIMEOUT = 60.0
 
 
 class Cancelled(Protocol):
-    """Whether somebody wants a long verb to end: a threading.Event."""
+    """A threading.Event, set when a long call should end early."""
 
     def is_set(self) -> bool: ...
 
 
 class GuestDriver(abc.ABC):
-    """What a hypervisor driver (:class:`nova.virt.driver.Driver`) does with one guest; what it lacks raises
+    """The methods of a hypervisor driver (:class:`nova.virt.driver.Driver`) for one guest. Unsupported methods raise
     NotImplementedHere."""
 
     # --- life of a guest -------------------------------------------------------------------
     @abc.abstractmethod
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
-        """Stop the guest at once and remove it, its disks and its console log. No guest: fine.
+        """Stop the guest at once and remove it, its disks and its console log. Succeeds if the guest does not exist.
 
-        Disks that went to another host (shared storage) are never removed, nor are those that open_disks() set aside.
+        Never removes disks that moved to another host (shared storage) or that open_disks() set aside.
         """
 
     @abc.abstractmethod
     def power_on(self, instance: Instance, paused: bool = False) -> None:
-        """Start a stopped guest (its definition is renewed from ``instance``); ``paused`` as for spawn()."""
+        """Start a stopped guest with a definition renewed from ``instance``. ``paused``: see spawn()."""
 
     @abc.abstractmethod
     def power_off(self, instance: Instance, timeout: int = 0) -> None:
-        """Ask the guest to shut down and wait ``timeout`` seconds, then pull the plug (0: at once)."""
+        """Request a shutdown of the guest and wait ``timeout`` seconds, then power it off (0: at once)."""
 
     @abc.abstractmethod
     def reboot(self, instance: Instance, hard: bool, timeout: int | None = None) -> None:
-        """Soft: from inside, falling back to hard after ``timeout`` seconds (None: the driver's default, 0: at once).
+        """Reboot the guest, soft or hard.
 
-        Hard: power cycle with a renewed definition; works from any state.
+        Soft: the guest reboots itself, or hard after ``timeout`` seconds (None: the driver's default, 0: at once).
+        Hard: power cycle with a renewed definition, from any state.
         """
 
     @abc.abstractmethod
@@ -69,31 +70,32 @@ class GuestDriver(abc.ABC):
 
     @abc.abstractmethod
     def suspend(self, instance: Instance) -> None:
-        """Save memory to disk and stop."""
+        """Save the guest's memory to disk and stop the guest."""
 
     @abc.abstractmethod
     def resume(self, instance: Instance) -> None:
-        """Continue from saved memory; a guest without it is started."""
+        """Continue the guest from saved memory, or start it if there is none."""
 
     def unrescue(self, instance: Instance) -> None:
-        """Undo a rescue: the guest is off, defined as it was before, and nothing is left of what the rescue made.
+        """Undo a rescue: leave the guest stopped with its previous definition and remove the rescue disks.
 
-        One that is not rescued stays as it is.
+        Does nothing if the guest is not rescued.
         """
         raise exception.NotImplementedHere(what="rescue servers")
 
     def define(self, instance: Instance) -> list[DeviceAddress] | None:
-        """Define the guest on prepared disks and connected volumes, and leave it off; returns where it finds its
-        devices. None: it runs already, or nobody knows before it does."""
+        """Define the guest, stopped, on prepared disks and connected volumes; return its device addresses. Returns None
+        if the guest runs already or addresses are only known when it runs."""
         return None
 
     def device_addresses(self, uuid: str) -> list[DeviceAddress]:
-        """Where the guest, running or not, finds its interfaces and disks. Raises GuestNotFound."""
+        """Return the addresses of the guest's interfaces and disks, running or not. Raises GuestNotFound."""
         return []
 
     # --- inside a running guest ---------------------------------------------------------------
     def set_password(self, instance: Instance, password: str) -> None:
-        """Change the administrator's password. Raises InstancePasswordSetFailed (nobody in the guest does it)."""
+        """Change the administrator's password. Raises InstancePasswordSetFailed if the guest has no agent that supports
+        it."""
         raise exception.NotImplementedHere(what="set password on instance")
 
     def trigger_crash_dump(self, instance: Instance) -> None:
@@ -102,125 +104,128 @@ class GuestDriver(abc.ABC):
 
     # --- snapshots ----------------------------------------------------------------------------
     def snapshot(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
-        """A file of this host with all of the guest's root disk as it is at one moment; a guest that runs goes on.
+        """Return a file on this host with the guest's root disk at one moment. A running guest continues.
 
-        Its file systems are brought to rest for that moment if its image says that it has a guest agent. Again for the
-        same image: the same file, until discard_snapshot(). Raises InstanceQuiesceFailed (os_require_quiesce),
+        The file systems are quiesced for that moment if the image declares a guest agent. A repeated call for the same
+        image returns the same file, until discard_snapshot(). Raises InstanceQuiesceFailed (os_require_quiesce),
         SnapshotFailed, InvalidDiskInfo, DiskFull.
         """
         raise exception.NotImplementedHere(what="take snapshots of servers")
 
     def discard_snapshot(self, instance: Instance) -> None:
-        """Remove what snapshot() made, and end one that was cut short. Nothing there: fine."""
+        """Remove the file of snapshot() and end an interrupted snapshot. Succeeds if there is none."""
         raise exception.NotImplementedHere(what="take snapshots of servers")
 
     def quiesce(self, instance: Instance) -> None:
-        """The file systems of the running guest are at rest, until unquiesce() or its end.
+        """Quiesce the file systems of the running guest until unquiesce() or the end of the guest.
 
-        Raises InstanceQuiesceFailed (its agent does not do it), GuestNotFound.
+        Raises InstanceQuiesceFailed (not supported by its agent), GuestNotFound.
         """
         raise exception.NotImplementedHere(what="bring the file systems of servers to rest")
 
     def unquiesce(self, instance: Instance) -> None:
-        """They go on, if they were at rest. No guest: fine."""
+        """Thaw the guest's file systems if they are quiesced. Succeeds if the guest does not exist."""
 
     # --- devices ------------------------------------------------------------------------------
-    # Live if the guest runs, and always in its definition. Names and addresses of devices last over power cycles.
+    # Devices change in the running guest, if there is one, and in its definition. Names and addresses of devices
+    # survive power cycles.
     def attach_volume(self, instance: Instance, device: BlockDevice) -> None:
-        """Give the guest a connected volume under ``device.device_name`` (None: the next free name).
+        """Attach a connected volume to the guest as ``device.device_name`` (None: the next free name).
 
-        Whether ``instance`` names the volume already makes no difference.
+        It makes no difference whether ``instance`` already lists the volume.
         """
         raise exception.NotImplementedHere(what="attach volumes")
 
     def detach_volume(self, instance: Instance, device: BlockDevice) -> None:
-        """Take a volume away; when this returns the hypervisor has let go of it. No such volume, no guest: fine.
+        """Detach a volume; the hypervisor has released it on return. Succeeds if the volume or the guest is not there.
 
-        Raises DeviceDetachFailed when the guest does not release it in time.
+        Raises DeviceDetachFailed if the guest does not release the volume in time.
         """
         raise exception.NotImplementedHere(what="detach volumes")
 
     def swap_volume(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
-        """Have the running guest go on with ``new``, the same device on another, connected volume of the same size,
-        which gets all data of ``old`` while the guest uses them. Has it that already: fine.
+        """Copy the data of ``old`` to ``new``, a connected volume of the same size, and switch the running guest to it.
 
-        It goes on where a crash cut it short. Raises GuestNotRunning, VolumeSwapFailed; then the guest has ``old``.
+        Succeeds if the guest already uses ``new``. Continues a copy that a crash interrupted. Raises GuestNotRunning,
+        VolumeSwapFailed; the guest then uses ``old``.
         """
         raise exception.NotImplementedHere(what="swap volumes")
 
     def cancel_swap(self, instance: Instance, old: BlockDevice, new: BlockDevice) -> bool:
-        """End what swap_volume() does, or did when this process ended. Returns whether the guest has ``new``: it was
-        too late. No guest: it does not."""
+        """Cancel swap_volume(), also one of a previous process. Returns True if the guest already uses ``new``; False
+        without a guest."""
         raise exception.NotImplementedHere(what="swap volumes")
 
     def volume_files(self, instance: Instance, device: BlockDevice) -> list[str]:
-        """The names of the files that the guest has of a volume: the one that it writes to, then those below it, the
-        newest first. No guest, or one without the volume: none."""
+        """Return the names of the volume's files that the guest uses, from the active file down to the base. Empty
+        without the guest or the volume."""
         raise exception.NotImplementedHere(what="look at the files of volumes")
 
     def snapshot_volume(self, instance: Instance, new: BlockDevice) -> None:
-        """Have the running guest write to the file of ``new``, the same device connected by a file that stands on the
-        one that it has. Writes it to that already: fine. Its file systems are brought to rest for it, if they can be.
+        """Switch the running guest to the file of ``new``, an overlay of its current file of the same device.
 
-        Raises GuestNotRunning, VolumeSnapshotFailed, InstanceQuiesceFailed (its image says that it has to be); then
-        the guest writes to the file that it had.
+        Succeeds if the guest already writes to that file. File systems are quiesced for the switch if possible. Raises
+        GuestNotRunning, VolumeSnapshotFailed, InstanceQuiesceFailed (required by the image); the guest then keeps its
+        previous file.
         """
         raise exception.NotImplementedHere(what="snapshot volumes")
 
     def merge_volume(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
                      cancelled: Cancelled) -> None:
-        """Put the files from ``top`` down to ``base`` together in ``base``, or (None) those from the one that the guest
-        writes to down to ``top`` (None: all), which is not put in, in the former. Is it done already: fine.
+        """Merge overlay files of a volume.
 
-        It goes on where a crash cut it short. Raises GuestNotRunning, VolumeSnapshotFailed; then the guest has the
-        files that it had.
+        With ``base``: commit the files from ``top`` down to ``base`` into ``base``. Without: pull all files between the
+        active file and ``top`` (None: all files) into the active file; ``top`` itself is not merged. Succeeds if that
+        is done already. Continues a merge that a crash interrupted. Raises GuestNotRunning, VolumeSnapshotFailed; the
+        guest then keeps its previous files.
         """
         raise exception.NotImplementedHere(what="merge files of volumes")
 
     def cancel_merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
-        """End what merge_volume() does, or did when this process ended. Returns whether it was done. No guest: it was
-        not."""
+        """Cancel merge_volume(), also one of a previous process. Returns True if the merge was complete; False without
+        a guest."""
         raise exception.NotImplementedHere(what="merge files of volumes")
 
     def extend_volume(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
-        """Have the guest's disk be as large as the volume is to be (GiB); it never becomes smaller. Returns False if
-        no guest runs: one sees the size that the volume has when it starts.
+        """Grow the guest's disk to the volume's future size in GiB; never shrinks it.
 
-        Raises VolumeExtendFailed.
+        Returns False if no guest runs: a guest reads the size of the volume when it starts. Raises VolumeExtendFailed.
         """
         raise exception.NotImplementedHere(what="extend volumes")
 
     def is_extended(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
-        """Whether a guest runs whose disk is that large."""
+        """Return True if a guest runs and its disk has at least this size."""
         raise exception.NotImplementedHere(what="extend volumes")
 
     def attach_interface(self, instance: Instance, vif: VIF) -> None:
-        """Give the guest a plugged interface."""
+        """Attach a plugged interface to the guest."""
         raise exception.NotImplementedHere(what="attach interfaces")
 
     def detach_interface(self, instance: Instance, vif: VIF) -> None:
-        """Take an interface away (by its MAC address). No such interface, no guest: fine. Raises DeviceDetachFailed."""
+        """Detach the interface with the MAC address of ``vif``. Succeeds if the interface or the guest is not there.
+        Raises DeviceDetachFailed."""
         raise exception.NotImplementedHere(what="detach interfaces")
 
-    # --- cold moves -----------------------------------------------------------------------------
-    # Source: check_resize, open_disks, then close_disks and confirm_move, or revert_move. Destination: receive_disks,
-    # finish_move, power_on; its way back is destroy. Both may be the same host.
+    # --- cold migration -----------------------------------------------------------------------------
+    # Call sequence on the source: check_resize, open_disks, then close_disks and confirm_move, or revert_move. On the
+    # destination: receive_disks, finish_move, power_on; destroy undoes them. Source and destination may be the same
+    # host.
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
-        """While the guest still runs: raises ResizeError when its disks cannot become those of ``flavor``."""
+        """Check, while the guest still runs, that its disks can be converted to ``flavor``. Raises ResizeError."""
 
     def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
-        """Shut the guest down (as power_off), set its disks aside, and serve them until close_disks().
+        """Shut the guest down (see power_off()), set its disks aside, and serve them until close_disks().
 
-        The guest is no longer listed here. Again: the same disks, perhaps under another address and key (this
-        restarted): the newest answer counts.
+        The guest is no longer listed on this host. A repeated call serves the same disks, after a restart of the
+        service under another address and key; the latest result is valid.
         """
         raise exception.NotImplementedHere(what="move servers")
 
     def close_disks(self, instance: Instance) -> None:
-        """Serve the disks no longer; they stay set aside. Nothing is served: fine."""
+        """Stop serving the disks, which stay set aside. Succeeds if they are not served."""
 
     def receive_disks(self, instance: Instance, source: DiskSource) -> None:
-        """Make copies of the disks, and goes on where a crash cut it short. Raises MigrationError, DiskFull."""
+        """Copy the disks to this host; continues a copy that a crash interrupted. Raises MigrationError, DiskFull."""
         raise exception.NotImplementedHere(what="move servers")
 
     def finish_move(self, instance: Instance) -> None:
@@ -231,76 +236,80 @@ class GuestDriver(abc.ABC):
         raise exception.NotImplementedHere(what="move servers")
 
     def confirm_move(self, instance: Instance) -> None:
-        """Remove what open_disks() set aside here. Nothing there: fine."""
+        """Remove the disks that open_disks() set aside on this host. Succeeds if there are none."""
         raise exception.NotImplementedHere(what="move servers")
 
     def revert_move(self, instance: Instance) -> None:
-        """Put back what open_disks() set aside and define the guest as ``instance`` says, stopped.
+        """Restore the disks that open_disks() set aside and define the guest from ``instance``, stopped.
 
-        Before that on the destination: destroy(instance). Nothing set aside, or a guest that is here anyway: fine.
+        Call destroy(instance) on the destination first. Succeeds if nothing is set aside or the guest is here already.
         """
 
     # --- live migration -------------------------------------------------------------------------
-    # check_migration_source (source), prepare_migration (destination), live_migrate (source), finish_migration
-    # (destination), destroy(instance, keep_disks=target.shared) (source); after a failure rollback_migration
-    # (destination).
+    # Call sequence: check_migration_source (source), prepare_migration (destination), live_migrate (source),
+    # finish_migration (destination), destroy(instance, keep_disks=target.shared) (source). After a failure:
+    # rollback_migration (destination).
     def check_migration_source(self, instance: Instance) -> MigrationSource:
-        """Describe the running guest. Raises MigrationPreCheckError when it cannot leave this host.
+        """Describe the running guest. Raises MigrationPreCheckError if it cannot leave this host.
 
-        What the destination has to copy beforehand is served until live_migrate() or close_disks().
+        Files that the destination must copy in advance are served until live_migrate() or close_disks().
         """
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def prepare_migration(self, instance: Instance, source: MigrationSource,
                           block: bool | None = None) -> MigrationTarget:
-        """Make room for the guest: ``instance`` with volumes and interfaces as they are on this host.
+        """Prepare this host for the guest; ``instance`` has the volumes and interfaces of this host.
 
-        ``block``: whether disks are to be copied (None: if both hosts do not see the same ones); what they
-        are based on comes from the source, too. Raises MigrationPreCheckError (CPU, hypervisor, storage), DiskFull.
+        ``block``: copy disks (None: copy if the hosts do not share them). Base images are then copied from the source,
+        too. Raises MigrationPreCheckError (CPU, hypervisor, storage), DiskFull.
         """
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def live_migrate(self, instance: Instance, target: MigrationTarget,
                      on_progress: Callable[[MigrationProgress], None], cancelled: Cancelled) -> None:
-        """Move the running guest; returns when it runs on the destination and is off here.
+        """Migrate the running guest; return when it runs on the destination and is stopped on this host.
 
-        A migration that is under way, or was when this process ended, is watched and not begun again; one that is
-        over is found over. Raises MigrationCancelled (``cancelled`` was set, or abort_migration() was called) and
-        MigrationError; then the guest runs here.
+        Follows a migration that is under way, also one started by a previous process, instead of starting another one.
+        Raises MigrationCancelled (``cancelled`` is set, or abort_migration() was called) and MigrationError; the guest
+        then runs on this host.
         """
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def abort_migration(self, uuid: str) -> None:
-        """Have live_migrate() end, from any thread. No migration under way: fine."""
+        """Make live_migrate() end, from any thread. Succeeds if no migration is under way."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def force_complete_migration(self, uuid: str) -> None:
-        """Have a migration end soon: by post-copy if that is permitted, else by pausing the guest. None: fine."""
+        """Make a migration end soon, by post-copy if permitted, else by pausing the guest. Succeeds if none is under
+        way."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def finish_migration(self, instance: Instance) -> None:
-        """The guest that came over is this host's for good: its definition and its disks. Raises GuestNotFound."""
+        """Make the migrated guest, with definition and disks, permanent on this host. Raises GuestNotFound."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def rollback_migration(self, instance: Instance, target: MigrationTarget) -> None:
-        """Remove what prepare_migration() made, and a guest that half came over. Nothing there: fine."""
+        """Remove what prepare_migration() created, and a partly migrated guest. Succeeds if there is nothing to remove.
+        """
         raise exception.NotImplementedHere(what="migrate running servers")
 
-    # --- looking ----------------------------------------------------------------------------
+    # --- status ----------------------------------------------------------------------------
     @abc.abstractmethod
     def guests(self) -> list[GuestStatus]:
-        """Every guest of Nova on this host, running or not. Other people's guests are not listed, nor is one that a
-        migration is just bringing, or took away."""
+        """Return all guests of Nova on this host, running or not. Omits guests not managed by Nova and guests that a
+        migration is moving to this host or has moved away."""
 
     @abc.abstractmethod
     def power_state(self, uuid: str) -> int:
-        """Raises GuestNotFound, also for a guest that a migration is just bringing; once it came over, it is here."""
+        """Return the power state of the guest. Raises GuestNotFound, also for a guest whose migration to this host is
+        under way."""
 
     def has_disks(self, instance: Instance) -> bool:
-        """Whether this host sees the guest's local disks (an evacuation keeps them then); a guest without any: no."""
+        """Return True if this host can access the guest's local disks, which an evacuation then keeps. False for a
+        guest without local disks."""
         return False
 
     # --- by uuid alone --------------------------------------------------------------------------
     def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
-        """Remove all traces of a guest from this host, also what a move set aside or made ready; nothing there: fine.
-        Disks that went to another host are never removed."""
+        """Remove all traces of a guest from this host, including disks of an incomplete move. Never removes disks that
+        moved to another host. Succeeds if there is nothing to remove."""

@@ -1,7 +1,7 @@
-"""Attaching and detaching interfaces: beside whatever else is done to the server, one after the other.
+"""Attach and detach interfaces. These operations queue behind the running operation of the server.
 
-An interface and its addresses are the server's from the moment in which attaching was accepted, until detaching it is
-done. A host that is away is waited for: what it has done is not known.
+The server owns an interface and its addresses from the acceptance of the attach until the end of the detach. The steps
+wait for a host that is down, because its progress is unknown.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ from nova.objects.base import Object
 from nova.objects.instance import Instance
 from nova.objects.network import VIF, NetworkRequest
 from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, NoRequest, Operation, Rules, step
-from nova.operations.contexts import Acceptance, Control, Desk, Host
+from nova.operations.base import CONDUCTOR, NETWORK, NoRequest, Operation, step
+from nova.operations.contexts import Acceptance, Control, HostContext, PrecheckContext
+from nova.operations.rules import Rules
 
 _STATES = frozenset({states.ACTIVE, states.PAUSED, states.STOPPED})
-# Those in which a server has a guest with interfaces, or may have one.
+# States in which a server has, or may have, a guest with interfaces.
 _ANY = _STATES | {states.BUILDING, states.SUSPENDED, states.RESCUED, states.RESIZED, states.SOFT_DELETED, states.ERROR,
                   states.SHELVED}
 
 
 class AttachInterfaceRequest(Object, kw_only=True):
-    """On which network (None: the project's only one), with which address."""
+    """The network (None: the project's only network), port and address of the new interface."""
 
     network_id: str | None = None
     port_id: str | None = None
@@ -36,10 +37,10 @@ class DetachInterfaceRequest(Object, kw_only=True):
 
 
 class InterfaceData(Object, kw_only=True):
-    """``wanted``: what the interface was asked to be; ``vif``: what it is, as the server's row has it.
+    """``wanted``: the requested interface; ``vif``: the interface as stored in the server's row.
 
-    ``plugs``: its id, where the back end tells when it is plugged. ``outside_interfaces``: an outside service makes it.
-    ``port_id``: the one that was asked for.
+    ``plugs``: the id of the interface if the back end reports when it is plugged. ``outside_interfaces``: an external
+    service creates the interface. ``port_id``: the requested port.
     """
 
     host: str = ""
@@ -51,16 +52,16 @@ class InterfaceData(Object, kw_only=True):
 
 
 class _Interface(Operation):
-    """What both do on the host."""
+    """Common host actions of attach and detach."""
 
     data_type = InterfaceData
 
-    def plug(self, host: Host) -> None:
+    def plug(self, host: HostContext) -> None:
         host.network.plug_vif(host.instance, self.data.vif, host.rules)
         host.driver.attach_interface(host.instance, self.data.vif)
         on_host.report_devices(host)
 
-    def unplug(self, host: Host) -> None:
+    def unplug(self, host: HostContext) -> None:
         host.driver.detach_interface(host.instance, self.data.vif)
         host.network.unplug_vif(host.instance, self.data.vif)
 
@@ -71,12 +72,12 @@ class AttachInterface(_Interface):
     request_type = AttachInterfaceRequest
     answer_type = VIF
 
-    def prepare(self, desk: Desk, request: AttachInterfaceRequest) -> None:
-        self.data.wanted = desk.choose_network(NetworkRequest(
+    def prepare(self, precheck: PrecheckContext, request: AttachInterfaceRequest) -> None:
+        self.data.wanted = precheck.choose_network(NetworkRequest(
             network_id=request.network_id, port_id=request.port_id, fixed_ip=request.fixed_ip, tag=request.tag))
 
     def accept(self, ctl: Acceptance, request: AttachInterfaceRequest) -> VIF:
-        """An interface without an id is still to be made by an outside service."""
+        """Accept an interface. It has no id yet if an external service is to create it."""
         if ctl.network_is_outside:
             self.data.outside_interfaces = True
             return VIF(id="", network_id=self.data.wanted.network_id or "", label="", mac="", devname="")
@@ -90,14 +91,14 @@ class AttachInterface(_Interface):
         self.data.plugs = plugging.awaited([self.data.vif])
 
     @step("host", event="compute_attach_interface", undo="take_away", when_down="wait")
-    def attach(self, host: Host) -> None:
+    def attach(self, host: HostContext) -> None:
         self.plug(host)
 
     @step(CONDUCTOR, event="compute_attach_interface", when="plugs")
     def plugged(self, ctl: Control) -> None:
         plugging.wait(ctl, self.data.plugs)
 
-    def take_away(self, host: Host) -> None:
+    def take_away(self, host: HostContext) -> None:
         self.unplug(host)
 
     def give_back(self, ctl: Control) -> None:
@@ -127,11 +128,11 @@ class DetachInterface(_Interface):
 
     @property
     def is_needed(self) -> bool:
-        """Whether a server that has no such interface has nothing to be detached from."""
+        """Return True if the operation is refused for a server without the interface."""
         return True
 
     def vif_of(self, instance: Instance) -> VIF | None:
-        """The interface that was asked for, as the server has it."""
+        """Return the requested interface from the server's row."""
         return next((vif for vif in instance.network_info if vif.id == self.data.port_id), None)
 
     def accept(self, ctl: Acceptance, request: DetachInterfaceRequest) -> None:
@@ -141,15 +142,15 @@ class DetachInterface(_Interface):
         self.data.outside_interfaces = ctl.network_is_outside
 
     @step("host", event="compute_detach_interface", undo="put_back", when_down="wait")
-    def detach(self, host: Host) -> None:
+    def detach(self, host: HostContext) -> None:
         self.unplug(host)
 
     @step(CONDUCTOR, event="compute_detach_interface", external=NETWORK, when="outside_interfaces")
     def give_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.release(self.data.vif)
 
-    def put_back(self, host: Host) -> None:
-        # Somebody else may have taken it away while this waited for its turn.
+    def put_back(self, host: HostContext) -> None:
+        # Another operation may have detached the interface while this one was queued.
         if any(vif.id == self.data.vif.id for vif in host.instance.network_info):
             self.plug(host)
 
@@ -158,10 +159,10 @@ class DetachInterface(_Interface):
 
 
 class LoseInterface(DetachInterface):
-    """The port was deleted by its owner: whatever the server is, or is doing, it does not keep the interface.
+    """Detach an interface whose port was deleted by its owner, in any state of the server.
 
-    It waits behind what is being done, also behind the build that is about to take the port. What supersedes it finds
-    the server without the interface.
+    Queues behind the running operation, also behind a build that is about to use the port. An operation that supersedes
+    this one finds the server without the interface.
     """
 
     name = "lose_interface"
@@ -170,17 +171,17 @@ class LoseInterface(DetachInterface):
 
     @property
     def is_needed(self) -> bool:
-        return self.instance.vm_state != states.BUILDING  # which may have it later
+        return self.instance.vm_state != states.BUILDING  # the build may add it later
 
-    @step(CONDUCTOR)
-    def look(self, ctl: Control) -> None:
-        """The server may have moved while this waited, or have been built with the interface, or without it."""
+    @step(CONDUCTOR, journaled_as="look")
+    def find_interface(self, ctl: Control) -> None:
+        """Find host and interface again: the server may have moved or been built while the operation was queued."""
         self.data.vif = self.vif_of(ctl.instance) or self.data.vif
         self.data.host = ctl.instance.host or "" if self.data.vif else ""
         self.data.outside_interfaces &= self.data.vif is not None
 
     @step("host", event="compute_detach_interface", when_down="wait")
-    def detach(self, host: Host) -> None:
+    def detach(self, host: HostContext) -> None:
         super().detach(host)
 
     @step(CONDUCTOR, event="compute_detach_interface", external=NETWORK, when="outside_interfaces")

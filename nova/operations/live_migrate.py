@@ -1,9 +1,9 @@
-"""Live migration: the guest goes on running while its memory (and disks, where they are not shared) go to another host.
+"""Live migration: the guest keeps running while its memory (and disks, if not shared) are copied to another host.
 
 place (conductor) → describe (source) → make_room (destination) → depart (conductor) → migrate (source) →
-arrive_there (conductor) → finish (destination) → clean (source); of volumes and interfaces that outside services keep
-tells nova/operations/moves.py. Until it has arrived the guest is the source's, and
-everything is taken back there; afterwards it is the destination's, whatever else fails.
+arrive_there (conductor) → finish (destination) → clean (source). For volumes and interfaces of external services see
+nova/operations/moves.py. Before arrive_there the guest belongs to the source, and failures are compensated there.
+Afterwards the guest belongs to the destination, whatever else fails.
 """
 
 from __future__ import annotations
@@ -13,24 +13,25 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import Instance
 from nova.objects.moves import MigrationProgress, MigrationSource, MigrationTarget
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, NETWORK, Rules, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.base import CONDUCTOR, NETWORK, connects_volumes, step
+from nova.operations.contexts import Acceptance, Control, HostContext
 from nova.operations.moves import Move, MoveData
+from nova.operations.rules import Rules
 
 _SIZES = ("memory_total", "memory_processed", "memory_remaining", "disk_total", "disk_processed", "disk_remaining")
-# Seconds: a guest that writes faster than the network carries is a matter of minutes, not of days.
+# Seconds. A guest that writes memory faster than the network can copy takes minutes, not days.
 _DEADLINE = 24 * 3600.0
 
 
 class LiveMigrateRequest(Object, kw_only=True):
-    """``block_migration``: whether disks are copied (None: if they are not shared); ``force``: skip the filters."""
+    """``block_migration``: copy disks (None: copy if they are not shared); ``force``: skip the filters."""
 
     host: str | None = None
     block_migration: bool | None = None
@@ -38,10 +39,10 @@ class LiveMigrateRequest(Object, kw_only=True):
 
 
 class LiveMigrateData(MoveData, kw_only=True):
-    """``arrived``: the guest runs on the destination, no way back. ``left``: the source has let go of it.
+    """``arrived``: the guest runs on the destination and cannot return. ``left``: the source has removed the guest.
 
-    ``follows``: it came over though its source could not tell, and its interfaces are still bound there.
-    ``refusals``: how many hosts could not take the guest; ``refusal``: the reason of the last one.
+    ``follows``: the guest arrived although the source failed to report it; its interfaces must still be bound to the
+    destination. ``refusals``: number of hosts that could not take the guest; ``refusal``: the reason of the last one.
     """
 
     block_migration: bool | None = None
@@ -62,7 +63,7 @@ class LiveMigrate(Move):
     request_type = LiveMigrateRequest
     data_type = LiveMigrateData
     task_state = states.MIGRATING
-    migration_type = moves.LIVE_MIGRATION
+    migration_type = migration_states.LIVE_MIGRATION
 
     @classmethod
     def begin(cls, instance: Instance, request: LiveMigrateRequest) -> dict[str, object]:
@@ -78,10 +79,10 @@ class LiveMigrate(Move):
         self.begin_move(ctl, ctl.instance.flavor, request.host, forced=request.force)
 
     # --- steps -----------------------------------------------------------------------------------------
-    @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="conductor_live_migrate_instance")
+    @step(CONDUCTOR, undo="unplace", calls_scheduler=True, event="conductor_live_migrate_instance")
     def place(self, ctl: Control) -> None:
         try:
-            self.choose(ctl, moves.PREPARING)
+            self.choose(ctl, migration_states.PREPARING)
         except exception.NoValidHost:
             if self.data.refusal:
                 raise exception.NoValidHost(reason=self.data.refusal) from None
@@ -91,37 +92,37 @@ class LiveMigrate(Move):
 
     @step(CONDUCTOR, undo="bind", external=NETWORK, when="follows")
     def unbound(self, ctl: Control) -> None:
-        """Only its compensation does anything: a guest that has come over takes its interfaces along."""
+        """Do nothing. The compensation binds the interfaces to the destination if the guest arrived there."""
 
     @step("source", event="compute_check_can_live_migrate_source", task_state=states.MIGRATING, undo="close",
           results=("described",), undo_results=("left",))
-    def describe(self, host: Host) -> None:
+    def describe(self, host: HostContext) -> None:
         host.result(described=host.driver.check_migration_source(host.instance))
 
     @step("host", event="compute_pre_live_migration", task_state=states.MIGRATING, undo="rollback", evict=True,
           results=("target",), undo_results=("arrived", "follows"))
     @connects_volumes
-    def make_room(self, host: Host) -> None:
-        # Floating addresses lead to where the guest runs: they come over when it has.
+    def make_room(self, host: HostContext) -> None:
+        # Floating addresses are routed to the host where the guest runs, so they move after the guest.
         host.rules = msgspec.structs.replace(host.rules, floating={})
         on_host.connect(host)
-        # (where it comes from is not the source's to say)
+        # do not trust the host name that the source reported
         described = msgspec.structs.replace(self.data.described, host=self.data.source)
         host.result(target=host.driver.prepare_migration(host.instance, described, self.data.block_migration))
 
     @step(CONDUCTOR)
     def depart(self, ctl: Control) -> None:
-        """The last moment in which nothing has moved: whoever thought better of it meanwhile is heard here."""
-        if ctl.migration(self.data.migration).wanted == moves.CANCEL:
+        """Fail if the user cancelled the migration before anything was moved."""
+        if ctl.migration(self.data.migration).wanted == migration_states.CANCEL:
             raise exception.MigrationCancelled()
 
     @step("source", event="compute_live_migration", task_state=states.MIGRATING, deadline=_DEADLINE)
-    def migrate(self, host: Host) -> None:
-        def tell(progress: MigrationProgress) -> None:
+    def migrate(self, host: HostContext) -> None:
+        def report(progress: MigrationProgress) -> None:
             host.progress(progress.percent, **msgspec.to_builtins(progress))
 
-        tell(MigrationProgress())
-        host.driver.live_migrate(host.instance, self.data.target, tell, host.cancelled)
+        report(MigrationProgress())
+        host.driver.live_migrate(host.instance, self.data.target, report, host.cancelled)
 
     @step(CONDUCTOR)
     def arrive_there(self, ctl: Control) -> None:
@@ -134,13 +135,13 @@ class LiveMigrate(Move):
 
     @step("host", event="compute_post_live_migration_at_destination", task_state=states.MIGRATING)
     @connects_volumes
-    def finish(self, host: Host) -> None:
+    def finish(self, host: HostContext) -> None:
         on_host.connect(host)
         host.driver.finish_migration(host.instance)
         on_host.report_guest(host)
 
     @step("source", event="compute_post_live_migration", task_state=states.MIGRATING, when_down="skip", evict=True)
-    def clean(self, host: Host) -> None:
+    def clean(self, host: HostContext) -> None:
         host.driver.destroy(host.instance, keep_disks=self._shared())
         on_host.disconnect(host)
 
@@ -148,7 +149,7 @@ class LiveMigrate(Move):
 
     def unbind_volumes(self, ctl: Control) -> None:
         if self.data.arrived:
-            self._keep_ways(ctl, self.data.there, self.data.host)
+            self._restore_connections(ctl, self.data.there, self.data.host)
         else:
             super().unbind_volumes(ctl)
 
@@ -180,26 +181,27 @@ class LiveMigrate(Move):
         return True
 
     # --- while it runs -------------------------------------------------------------------------------------
-    def interrupted(self, host: Host, what: str) -> None:
-        if what == moves.FORCE_COMPLETE:
+    def interrupted(self, host: HostContext, what: str) -> None:
+        if what == migration_states.FORCE_COMPLETE:
             host.driver.force_complete_migration(host.instance.uuid)
 
     def noted(self, ctl: Control, values: dict[str, Any]) -> None:
-        told = msgspec.convert(values, MigrationProgress)
-        sizes = {name: getattr(told, name) for name in _SIZES}
-        ctl.migrate(self.data.migration, status=moves.RUNNING_POST_COPY if told.post_copy else moves.RUNNING, **sizes)
+        progress = msgspec.convert(values, MigrationProgress)
+        sizes = {name: getattr(progress, name) for name in _SIZES}
+        status = migration_states.RUNNING_POST_COPY if progress.post_copy else migration_states.RUNNING
+        ctl.migrate(self.data.migration, status=status, **sizes)
 
     # --- compensations ---------------------------------------------------------------------------------------
-    def close(self, host: Host) -> None:
-        """The source serves disks from the moment in which it described them; it has none once the guest has left."""
+    def close(self, host: HostContext) -> None:
+        """Stop serving disks on the source, or remove the guest there if it has arrived at the destination."""
         if self.data.arrived:
             self.clean(host)
             host.result(left=True)
         else:
             host.driver.close_disks(host.instance)
 
-    def rollback(self, host: Host) -> None:
-        """Take back what was prepared, unless the guest runs here: then the source was lost after it had come over."""
+    def rollback(self, host: HostContext) -> None:
+        """Undo the preparation, unless the guest runs here: then the source was lost after the guest arrived."""
         if self.data.arrived or self._came_over(host):
             host.driver.finish_migration(host.instance)
             host.result(arrived=True, follows=self.data.outside_interfaces)
@@ -209,8 +211,8 @@ class LiveMigrate(Move):
         on_host.disconnect(host)
 
     @staticmethod
-    def _came_over(host: Host) -> bool:
-        """One that a migration is just bringing is not listed."""
+    def _came_over(host: HostContext) -> bool:
+        """Return True if the guest runs here. Guests of an unfinished migration are not listed."""
         return any(guest.uuid == host.instance.uuid for guest in host.driver.guests())
 
     def unplace(self, ctl: Control) -> None:
@@ -229,29 +231,29 @@ class LiveMigrate(Move):
 
     # --- the end -------------------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
-        self.arrive(ctl, moves.COMPLETED)
+        self.arrive(ctl, migration_states.COMPLETED)
         ctl.set(task_state=None, progress=0)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         ctl.set(task_state=None, progress=0)
         ctl.fault(failure)
         if self.data.arrived:
-            self.arrive(ctl, moves.COMPLETED)
+            self.arrive(ctl, migration_states.COMPLETED)
             if failure.host != self.data.source:
                 ctl.set(vm_state=states.ERROR)
             return
         self.stay(ctl, self._status(failure))
-        vm_state = states.as_the_guest(ctl.instance.vm_state, ctl.instance.power_state)
+        vm_state = states.vm_state_of(ctl.instance.vm_state, ctl.instance.power_state)
         if vm_state:
             ctl.set(vm_state=vm_state)
 
     def _status(self, failure: Failure) -> str:
         if failure.kind == exception.MigrationCancelled.__name__:
-            return moves.CANCELLED
-        return moves.FAILED if self.data.target is not None else moves.ERROR
+            return migration_states.CANCELLED
+        return migration_states.FAILED if self.data.target is not None else migration_states.ERROR
 
     def superseded(self, ctl: Control) -> None:
         if self.data.arrived:
-            self.arrive(ctl, moves.COMPLETED)
+            self.arrive(ctl, migration_states.COMPLETED)
         else:
-            self.stay(ctl, moves.CANCELLED)
+            self.stay(ctl, migration_states.CANCELLED)

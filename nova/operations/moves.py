@@ -1,15 +1,17 @@
-"""What all moves of a server from one host to another share: the choice of the host, and the books.
+"""Common base of all moves of a server to another host: choice of the host, claims and migration record.
 
-Volumes that an outside service keeps are reached from both hosts while the server moves (bind_volumes); in the end its
-row has the ways from the new one, and the others are closed (leave_volumes).
+Volumes of an external service are connected to both hosts during the move (bind_volumes). At the end the instance's row
+has the connections of the new host, and the connections of the old host are removed (leave_volumes).
 """
 
 from __future__ import annotations
 
 import logging
 
+import msgspec
+
 from nova import exception
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects.action import Failure
 from nova.objects.base import Object, new_uuid
 from nova.objects.flavor import Flavor
@@ -24,11 +26,12 @@ LOG = logging.getLogger(__name__)
 
 
 class MoveData(Object, kw_only=True):
-    """``source`` and ``host`` (the destination) are places of the guest while ``migration`` (a uuid) is open.
+    """Data of a move. ``source`` and ``host`` (the destination) are possible hosts while ``migration`` (uuid) is open.
 
-    ``plugs``: the interfaces whose plug on the destination the guest waits for. ``outside_interfaces``: an outside
-    service keeps them, and has to hear where the server is. ``outside_volumes``: the same of volumes; ``here`` and
-    ``there``: these, as source and destination reach them. ``looks``: see :mod:`nova.operations.placing`.
+    ``plugs``: interfaces that must be plugged on the destination before the guest starts. ``outside_interfaces`` and
+    ``outside_volumes``: an external service manages the interfaces or volumes and must be informed of the new host.
+    ``here`` and ``there``: these volumes as connected to the source and to the destination. ``polls``: see
+    :mod:`nova.operations.placing`.
     """
 
     spec: RequestSpec
@@ -40,26 +43,25 @@ class MoveData(Object, kw_only=True):
     selected: bool = False
     host: str = ""
     tries: int = 0
-    looks: int = 0
+    polls: int = msgspec.field(default=0, name="looks")
     plugs: list[str] = []
     outside_interfaces: bool = False
     outside_volumes: bool = False
-    # The server has some, which are opened for the other host, too, while it moves.
+    # The server has shares, which the other host may access, too, during the move.
     shares: bool = False
     here: list[BlockDevice] = []
     there: list[BlockDevice] = []
 
 
-def fitted(instance: Instance) -> bool:
-    """Whether the server has cells or devices of its host for itself."""
+def has_dedicated_resources(instance: Instance) -> bool:
+    """Return True if the server has dedicated CPUs, NUMA cells or PCI devices."""
     return instance.numa_topology is not None or bool(instance.pci_devices)
 
 
 class Bound(Operation):
-    """Base of the operations whose external steps bind the server's interfaces (``bind``), and its volumes
-    (``bind_volumes``), to a host.
+    """Base of operations with external steps that bind interfaces (``bind``) and volumes (``bind_volumes``) to a host.
 
-    A subclass that takes volumes along names their steps among its own, and has the data of moves that are about them.
+    A subclass that moves volumes lists these steps among its own and has the volume fields of MoveData.
     """
 
     @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="outside_volumes")
@@ -69,34 +71,34 @@ class Bound(Operation):
 
     @step(CONDUCTOR, when="outside_volumes")
     def adopt_volumes(self, ctl: Control) -> None:
-        """Before anything is closed, so that the row never has a way that is not there."""
+        """Store the new connections before old ones are removed, so that the row never has a removed connection."""
         ctl.outside_volumes.adopt(self.data.there)
 
     @step(CONDUCTOR, external=VOLUMES, owed=True, when="outside_volumes")
     def leave_volumes(self, ctl: Control) -> None:
         try:
-            ctl.outside_volumes.settle()
+            ctl.outside_volumes.reconcile()
         except (exception.InvalidVolume, exception.Forbidden) as error:
-            LOG.warning("[instance: %s] What its volumes were attached by before it moved stays: %s",
+            LOG.warning("[instance: %s] Cannot remove the volume attachments to the previous host: %s",
                         self.instance.uuid, error)
 
     def unbind_volumes(self, ctl: Control) -> None:
-        self._keep_ways(ctl, self.data.here, self.data.source)
+        self._restore_connections(ctl, self.data.here, self.data.source)
 
     @staticmethod
-    def _keep_ways(ctl: Control, ways: list[BlockDevice], host: str) -> None:
-        ctl.outside_volumes.adopt(ways)
-        ctl.outside_volumes.settle(host)
+    def _restore_connections(ctl: Control, devices: list[BlockDevice], host: str) -> None:
+        ctl.outside_volumes.adopt(devices)
+        ctl.outside_volumes.reconcile(host)
 
     def take_back(self, of: Step, ctl: Control) -> None:
-        """They are bound to the host where the server is now, wherever that may be."""
+        """Bind the resources to the current host of the server, which may differ from the hosts of this operation."""
         if of.external == SHARES:
-            ctl.outside_shares.settle()
+            ctl.outside_shares.reconcile()
         elif of.when == "outside_volumes":
             if ctl.instance.deleted:
                 ctl.outside_volumes.release()
             else:
-                ctl.outside_volumes.settle()
+                ctl.outside_volumes.reconcile()
         elif ctl.instance.deleted or not ctl.instance.host:
             ctl.outside_interfaces.release()
         else:
@@ -104,18 +106,18 @@ class Bound(Operation):
 
 
 class Move(Bound):
-    """Base of the operations that claim a second host under the migration's uuid."""
+    """Base of the operations that claim resources on a second host under the migration's uuid."""
 
     migration_type: str
     kind = "move"
     ends_consoles = True
-    # Whether a claim that was lost to another server is tried on the next host.
+    # After a claim is lost to another server, the next host is tried.
     retry_from = "place"
 
     # --- acceptance --------------------------------------------------------------------------------
     def begin_move(self, ctl: Acceptance, flavor: Flavor, host: str | None = None, *, same_host: bool = False,
                    forced: bool = False, new_flavor: Flavor | None = None) -> None:
-        """Fill in where the server may go, and write the migration. Raises ComputeHostNotFound, InvalidVolume."""
+        """Fill in the possible destinations and write the migration. Raises ComputeHostNotFound, InvalidVolume."""
         instance = ctl.instance
         if host and not ctl.compute_exists(host):
             raise exception.ComputeHostNotFound(host=host)
@@ -138,33 +140,33 @@ class Move(Bound):
             user_id=ctl.ctx.user_id or "", project_id=ctl.ctx.project_id or "", created_at=ctl.now(),
             updated_at=ctl.now()))
 
-    first_status = moves.ACCEPTED
+    first_status = migration_states.ACCEPTED
 
     def relocate(self) -> bool:
-        return False  # choose() looks where the server is
+        return False  # choose() checks the current host
 
     def devices_at(self, of: Step) -> list[BlockDevice]:
         return list({"source": self.data.here, "host": self.data.there}.get(of.place, []))
 
-    # --- cells and devices -----------------------------------------------------------------------------
+    # --- dedicated resources -----------------------------------------------------------------------------
     def claim_of(self, step: Step) -> str:
-        return self.data.migration if step.place == "host" and self._fitted(self.instance) else ""
+        return self.data.migration if step.place == "host" and self._has_dedicated_resources(self.instance) else ""
 
     def use_claim(self, ctl: Control, consumer: str = "") -> None:
-        """The instance has the cells and devices of this claim (a migration's; "": its own)."""
-        if self._fitted(ctl.instance):
+        """Give the instance the dedicated resources of this claim (a migration's; "": its own)."""
+        if self._has_dedicated_resources(ctl.instance):
             ctl.use_claim(consumer)
 
-    def _fitted(self, instance: Instance) -> bool:
-        """Whether the server has, or gets, some of its host for itself."""
-        return bool(self.data.spec.dedicated_request) or fitted(instance)
+    def _has_dedicated_resources(self, instance: Instance) -> bool:
+        """Return True if the server has, or requests, dedicated resources."""
+        return bool(self.data.spec.dedicated_request) or has_dedicated_resources(instance)
 
-    # --- the place -----------------------------------------------------------------------------------
+    # --- choice of the host -----------------------------------------------------------------------------------
     def choose(self, ctl: Control, status: str) -> Selection:
-        """Claim the next candidate under the migration; asks a scheduler when there is none yet."""
+        """Claim the next candidate under the migration; request candidates from a scheduler if there are none."""
         data: MoveData = self.data
         if data.source != ctl.instance.host:
-            self._depart_from(ctl)
+            self._update_source(ctl)
         selection = placing.next_host(ctl, data, data.source)
         data.host = selection.host
         ctl.claim(selection, data.spec, data.migration)
@@ -172,8 +174,9 @@ class Move(Bound):
         ctl.migrate(data.migration, dest_compute=selection.host, dest_node=selection.node, status=status)
         return selection
 
-    def _depart_from(self, ctl: Control) -> None:
-        """What this waited behind, or had to compensate for, has left the server on another host."""
+    def _update_source(self, ctl: Control) -> None:
+        """Update the source: the operation that ran before, or that this one superseded, moved the server to another
+        host."""
         data, here = self.data, ctl.instance
         if here.host in (data.spec.force_host, data.spec.requested_host):
             raise exception.NoValidHost(reason=f"the server is on host {here.host} already.")
@@ -183,10 +186,10 @@ class Move(Bound):
         ctl.migrate(data.migration, source_compute=data.source, source_node=data.source_node)
 
     def let_go(self, ctl: Control) -> None:
-        """Give the claim back; the candidate is not tried again."""
+        """Release the claim on the current candidate and remove it from the candidates."""
         data: MoveData = self.data
         if data.candidates:
-            # Counted where the claim is: one that was lost was never counted.
+            # The node counts heavy operations only while the claim exists: a lost claim was never counted.
             ctl.finish_io(failed=None, consumer=data.migration)
             ctl.release_claim(data.migration)
             ctl.migrate(data.migration, dest_compute="", dest_node="")
@@ -195,16 +198,17 @@ class Move(Bound):
         placing.rule_out(data)
 
     def may_retry(self, failure: Failure) -> bool:
-        # Losing the room to another server is nobody's fault; every node is lost at most once.
+        # A claim lost to another server does not count as a failure; each node is tried at most once.
         if failure.kind != "ClaimLost":
             return False
         if not self.data.candidates:
             self.data.selected = False
         return True
 
-    # --- the books at the end --------------------------------------------------------------------------
+    # --- claims and migration record at the end -------------------------------------------------------------
     def arrive(self, ctl: Control, status: str) -> None:
-        """The server is the destination's alone: its own claim is given back, the migration's is its own now."""
+        """Make the destination the only host: release the instance's own claim and transfer the migration's claim to
+        it."""
         data: MoveData = self.data
         ctl.release_claim()
         ctl.rekey_claim(data.migration)
@@ -213,5 +217,5 @@ class Move(Bound):
         ctl.migrate(data.migration, status=status, open=False)
 
     def stay(self, ctl: Control, status: str) -> None:
-        """The server stays where it was."""
+        """Close the migration; the server stays on the source."""
         ctl.migrate(self.data.migration, status=status, open=False)

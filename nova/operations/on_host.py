@@ -1,31 +1,31 @@
-"""What the steps on a host have in common; each of these may run again and changes nothing then."""
+"""Common actions of steps on a host; each is idempotent."""
 
 from __future__ import annotations
 
 from nova import exception
 from nova.objects import states
 from nova.objects.instance import Instance
-from nova.operations.contexts import Host
+from nova.operations.contexts import HostContext
 
 
-def connect(host: Host, instance: Instance | None = None, runs: bool = True) -> None:
-    """The interfaces and volumes of ``instance`` (default: the order's) are there for its guest; its shares, too, if
-    that ``runs``."""
+def connect(host: HostContext, instance: Instance | None = None, runs: bool = True) -> None:
+    """Plug the interfaces and connect the volumes of ``instance`` (default: the order's), and its shares if the guest
+    ``runs``."""
     host.network.plug(instance or host.instance, host.rules)
     host.connect_volumes(instance)
     if runs:
         host.connect_shares(instance)
 
 
-def disconnect(host: Host, instance: Instance | None = None) -> None:
-    """The guest is gone, or was never there, and leaves nothing connected."""
+def disconnect(host: HostContext, instance: Instance | None = None) -> None:
+    """Unplug all interfaces and disconnect all volumes and shares after the guest is removed."""
     host.network.unplug(instance or host.instance)
     host.disconnect_volumes()
     host.disconnect_shares()
 
 
-def power_off(host: Host, timeout: int) -> None:
-    """Power off and report; a guest that is gone is as off as can be. ``timeout``: see GuestDriver.power_off."""
+def power_off(host: HostContext, timeout: int) -> None:
+    """Power off and report the power state; a missing guest counts as off. ``timeout``: see GuestDriver.power_off."""
     try:
         host.driver.power_off(host.instance, timeout=timeout)
         report_power(host)
@@ -34,17 +34,17 @@ def power_off(host: Host, timeout: int) -> None:
     host.disconnect_shares()
 
 
-def report_power(host: Host) -> None:
-    """Raises GuestNotFound."""
+def report_power(host: HostContext) -> None:
+    """Report the power state of the guest. Raises GuestNotFound."""
     host.set(power_state=host.driver.power_state(host.instance.uuid))
 
 
-def report_devices(host: Host) -> None:
-    """Where the guest finds its interfaces and disks. Raises GuestNotFound."""
+def report_devices(host: HostContext) -> None:
+    """Report the addresses of the guest's interfaces and disks. Raises GuestNotFound."""
     host.set(device_addresses=host.driver.device_addresses(host.instance.uuid))
 
 
-def report_guest(host: Host) -> None:
-    """Of one that was defined anew. Raises GuestNotFound."""
+def report_guest(host: HostContext) -> None:
+    """Report the power state and device addresses of a guest that was defined again. Raises GuestNotFound."""
     report_power(host)
     report_devices(host)

@@ -1,4 +1,4 @@
-"""Changing the administrator's password in a running guest, by the agent in it."""
+"""Change password: set the administrator's password in a running guest through the guest agent."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from nova import exception
 from nova.objects import states
 from nova.objects.base import Object
 from nova.objects.guest import password_items
-from nova.operations.base import NoData, Operation, Rules, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.base import NoData, Operation, step
+from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.operations.rules import Rules
 
-# An agent answers within seconds, or is given up.
+# A guest agent answers within seconds or not at all.
 _DEADLINE = 120.0
 
 
@@ -18,7 +19,7 @@ class ChangePasswordRequest(Object, kw_only=True):
 
 
 class ChangePasswordData(NoData, kw_only=True):
-    """``sealed``: the password so that none but the owner of the server's key can read it; "": there is no such key."""
+    """``sealed``: the password encrypted with the public key of the server; "" if there is no such key."""
 
     sealed: str = ""
 
@@ -33,19 +34,19 @@ class ChangePassword(Operation):
 
     def accept(self, ctl: Acceptance, request: ChangePasswordRequest) -> None:
         ctl.keep_secret(request.admin_pass)
-        self.data.sealed = ctl.sealed_for_user(request.admin_pass)
+        self.data.sealed = ctl.encrypted_for_user(request.admin_pass)
 
     @step("host", event="compute_set_admin_password", task_state=states.UPDATING_PASSWORD, deadline=_DEADLINE)
-    def change(self, host: Host) -> None:
+    def change(self, host: HostContext) -> None:
         password = host.instance.admin_pass
         if password is None:
-            # Never an empty one instead.
+            # Never set an empty password instead.
             raise exception.InstancePasswordSetFailed(
-                instance=host.instance.uuid, reason="conductors cannot read the new one any more")
+                instance=host.instance.uuid, reason="the stored new password cannot be decrypted")
         host.driver.set_password(host.instance, password)
 
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
         if self.data.sealed:
-            # Read as os-server-password, like one that the guest posts.
+            # The API os-server-password returns it, like a password that the guest posts.
             ctl.set_items(password_items(self.data.sealed))

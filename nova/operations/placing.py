@@ -1,4 +1,4 @@
-"""The choice of a host, one candidate after the other: what builds, moves and unshelving share."""
+"""Choice of a host for builds, moves and unshelving: one candidate after the other."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from nova.operations.contexts import Control
 
 LOG = logging.getLogger(__name__)
 
-# How often a host is looked at that has yet to remove what is left of the instance, and seconds between two looks.
-LOOKS, PAUSE = 30, 1.0
+# Maximum number of polls of a host that still has to remove remains of the instance, and seconds between two polls.
+MAX_POLLS, POLL_INTERVAL = 30, 1.0
 
 
-class Placed(Protocol):
-    """Of the data: ``candidates``, the host in use first; ``selected``: they are a scheduler's answer; ``looks``: how
-    often it has waited for a host to become clean.
+class PlacementData(Protocol):
+    """Data of an operation that chooses a host.
+
+    ``candidates``: the host in use first. ``selected``: the candidates are the result of a scheduler. ``polls``: number
+    of waits for a host to remove remains of the instance.
     """
 
     spec: RequestSpec
@@ -29,42 +31,42 @@ class Placed(Protocol):
     selected: bool
     host: str
     plugs: list[str]
-    looks: int
+    polls: int
 
 
-class Tried(Placed, Protocol):
-    """``tries`` counts hosts tried."""
+class RetryData(PlacementData, Protocol):
+    """Placement data with a limit of ``max_tries`` hosts; ``tries`` counts the hosts that failed."""
 
     tries: int
     max_tries: int
 
 
-def next_host(ctl: Control, data: Placed, *never: str) -> Selection:
-    """The next candidate; asks a scheduler if there is none, leaving out ``never``. Raises NoValidHost.
+def next_host(ctl: Control, data: PlacementData, *excluded: str) -> Selection:
+    """Return the next candidate; request candidates from a scheduler if there are none. Raises NoValidHost.
 
-    A host where something of the instance may be left is no candidate. If there is no other one it is told to remove
-    that now, and waited for some time.
+    Leaves out the hosts ``excluded`` and hosts that still have remains of the instance. If no other host is available,
+    hosts with remains are ordered to remove them now, and the step waits.
     """
     if not data.selected:
         ctl.group_hosts(data.spec)
-        # Looked at now: what this waited behind, or had to compensate for, may have left something anywhere.
-        left = [host for host in ctl.evicted_hosts() if host not in (*never, *data.spec.ignore_hosts)]
+        # Checked here, because an operation that ran before or was superseded may have left remains on any host.
+        left = [host for host in ctl.evicted_hosts() if host not in (*excluded, *data.spec.ignore_hosts)]
         clean = msgspec.structs.replace(data.spec, ignore_hosts=[*data.spec.ignore_hosts, *left])
         try:
             select(ctl, data, clean)
         except exception.NoValidHost:
             _wait_for(ctl, data, left)
             raise
-        data.looks = 0
+        data.polls = 0
     if not data.candidates:
         raise exception.NoValidHost(reason="The hosts that were chosen have no room any more.")
     return data.candidates[0]
 
 
-def select(ctl: Control, data: Placed, spec: RequestSpec) -> None:
-    """Ask a scheduler for candidates. Raises NoValidHost.
+def select(ctl: Control, data: PlacementData, spec: RequestSpec) -> None:
+    """Request candidates from a scheduler. Raises NoValidHost.
 
-    If the candidates at hand only miss a soft policy of the server group, and there are no others, these are taken.
+    If there are none, present candidates that only violate a soft policy of the server group are kept.
     """
     group = data.spec.group
     try:
@@ -72,28 +74,28 @@ def select(ctl: Control, data: Placed, spec: RequestSpec) -> None:
     except exception.NoValidHost:
         if group is None or not group.stale or not data.candidates:
             raise
-        LOG.info("No other host serves the soft policy of server group %s better than host %s", group.uuid,
+        LOG.info("No host meets the soft policy of server group %s better than host %s", group.uuid,
                  data.candidates[0].host)
     data.selected = True
     if group is not None:
         group.stale = False
 
 
-def _wait_for(ctl: Control, data: Placed, left: list[str]) -> None:
-    """Raises Wait while one of these hosts may become clean; one that is down does not."""
-    waited_for = [host for host in left if ctl.host_up(host)] if data.looks < LOOKS else []
-    for host in waited_for:
+def _wait_for(ctl: Control, data: PlacementData, left: list[str]) -> None:
+    """Raise Wait while one of these hosts may remove its remains of the instance. Ignores hosts that are down."""
+    polled_hosts = [host for host in left if ctl.host_up(host)] if data.polls < MAX_POLLS else []
+    for host in polled_hosts:
         ctl.hasten_eviction(host)
-    if waited_for:
-        data.looks += 1
-        raise Wait(seconds=PAUSE)
+    if polled_hosts:
+        data.polls += 1
+        raise Wait(seconds=POLL_INTERVAL)
 
 
-def rule_out(data: Placed) -> None:
-    """Never try the candidate in use again, if there is one.
+def rule_out(data: PlacementData) -> None:
+    """Remove the current candidate, if there is one, and exclude it from later scheduler requests.
 
-    A candidate that only missed a soft policy of the server group is kept: the scheduler is asked again, with the
-    members where they are now.
+    A candidate that only violates a soft policy of the server group is not excluded: the scheduler is called again with
+    the current hosts of the members.
     """
     group = data.spec.group
     if group is not None and group.stale:
@@ -104,14 +106,14 @@ def rule_out(data: Placed) -> None:
     data.host, data.plugs = "", []
 
 
-def is_tried_again(data: Tried, failure: Failure) -> bool:
-    """Whether to go on with the next candidate, or with what a scheduler says then."""
-    # Losing the room to another server is nobody's fault; every node is lost at most once.
+def should_retry(data: RetryData, failure: Failure) -> bool:
+    """Count the failure and return True to continue with the next candidate or a new scheduler request."""
+    # A claim lost to another server does not count as a failure; each node is tried at most once.
     if failure.kind != exception.ClaimLost.__name__:
         data.tries += 1
     if not failure.retry or data.tries >= data.max_tries:
         return False
-    # Out of alternates with tries left: ask again, without the nodes that failed.
+    # No candidates left but retries are: call the scheduler again, without the nodes that failed.
     if not data.candidates:
         data.selected = False
     return True

@@ -1,7 +1,7 @@
-"""Waiting until the network back end says that interfaces are plugged: no guest runs before, and no thread waits.
+"""Plugging: wait until the network back end reports that interfaces are plugged, without holding a thread.
 
-A step on the host starts the guest paused, a step of the conductor waits, and another one on the host lets it go. Back
-ends that do not tell (``VIF.awaits_plug``) are not waited for.
+A host step starts the guest paused, a conductor step waits, and another host step unpauses the guest. Interfaces of
+back ends that do not report plugging (``VIF.awaits_plug`` is False) are not waited for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from nova.objects.external_event import FAILED
 from nova.objects.network import VIF
 from nova.operations import on_host
 from nova.operations.base import Wait, event_key
-from nova.operations.contexts import Control, Host
+from nova.operations.contexts import Control, HostContext
 
 LOG = logging.getLogger(__name__)
 
@@ -22,26 +22,28 @@ PLUGGED = "network-vif-plugged"
 
 
 def awaited(vifs: Iterable[VIF]) -> list[str]:
-    """The ids of those of which the back end tells."""
+    """Return the ids of the interfaces whose plugging the back end reports."""
     return [vif.id for vif in vifs if vif.awaits_plug]
 
 
-def start(host: Host, run: Callable[..., None]) -> None:
-    """Have ``run(paused=...)`` start the guest: paused if its interfaces are waited for (``plugs`` tells which)."""
+def start(host: HostContext, run: Callable[..., None]) -> None:
+    """Start the guest with ``run(paused=...)``: paused if plug events are awaited. Reports the awaited interfaces as
+    ``plugs``."""
     plugs = awaited(host.instance.network_info)
     run(paused=bool(plugs))
     host.result(plugs=plugs)
 
 
 def forget(ctl: Control) -> None:
-    """Before the interfaces are plugged on another host: what was told until now is of the one before."""
-    told = [event_key(PLUGGED, vif_id) for vif_id in awaited(ctl.instance.network_info)]
-    if told:
-        ctl.forget_events(*told)
+    """Delete plug events of the previous host before the interfaces are plugged on another host."""
+    keys = [event_key(PLUGGED, vif_id) for vif_id in awaited(ctl.instance.network_info)]
+    if keys:
+        ctl.forget_events(*keys)
 
 
 def wait(ctl: Control, vif_ids: Sequence[str]) -> None:
-    """Return when all are plugged, or when that no longer matters (vif_plugging_is_fatal, vif_plugging_timeout).
+    """Return when all interfaces are plugged, or when plugging is not required (vif_plugging_is_fatal,
+    vif_plugging_timeout).
 
     Raises Wait, VirtualInterfaceCreateFailed.
     """
@@ -58,13 +60,13 @@ def wait(ctl: Control, vif_ids: Sequence[str]) -> None:
             raise exception.VirtualInterfaceCreateFailed(
                 reason=f"the network service did not plug {', '.join(missing)} in {ctl.plugging_timeout} s")
     if failed or missing:
-        LOG.warning("[instance: %s] goes on without a word that its interfaces %s are plugged", ctl.instance.uuid,
-                    ", ".join([*failed, *missing]))
+        LOG.warning("[instance: %s] No plug event for interfaces %s, and vif_plugging_is_fatal is false: continuing",
+                    ctl.instance.uuid, ", ".join([*failed, *missing]))
     ctl.forget_events(*keys.values())
     ctl.interfaces.complete(*(vif_id for vif_id in vif_ids if vif_id not in (*failed, *missing)))
 
 
-def go(host: Host) -> None:
-    """The guest, which was started paused, runs."""
+def go(host: HostContext) -> None:
+    """Unpause the guest, which was started paused."""
     host.driver.unpause(host.instance)
     on_host.report_power(host)

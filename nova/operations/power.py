@@ -1,4 +1,4 @@
-"""Power actions: one step on the server's host each, and what the server is afterwards."""
+"""Power actions: operations with one step on the server's host that changes the power state."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.operations import on_host
-from nova.operations.base import Operation, Rules, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.base import Operation, connects_volumes, step
+from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.operations.rules import Rules
 
 
-class AsTheGuest(Operation):
-    """Its steps report the power state that they leave."""
+class FollowsPowerState(Operation):
+    """Base of operations whose steps report the resulting power state."""
 
     def failed(self, ctl: Control, failure: Failure) -> None:
-        """What failed may have had its effect: the server is as the host says that it left the guest."""
+        """Set the vm_state from the power state reported by the host: a failed step may have had an effect."""
         super().failed(ctl, failure)
-        vm_state = states.as_the_guest(ctl.instance.vm_state, ctl.instance.power_state)
+        vm_state = states.vm_state_of(ctl.instance.vm_state, ctl.instance.power_state)
         if vm_state:
             ctl.set(vm_state=vm_state)
 
 
-class PowerAction(AsTheGuest):
-    """``final`` is the vm_state of success."""
+class PowerAction(FollowsPowerState):
+    """Base of power actions. ``final`` is the vm_state after success."""
 
     final: ClassVar[str]
 
@@ -42,23 +43,23 @@ class Start(PowerAction):
 
     @step("host", event="compute_start_instance", task_state=states.POWERING_ON)
     @connects_volumes
-    def power_on(self, host: Host) -> None:
+    def power_on(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.revert_move(host.instance)  # its host may have been given up in the middle of a move
+        host.driver.revert_move(host.instance)  # the host may have failed in the middle of a move
         host.driver.power_on(host.instance)
         on_host.report_guest(host)
 
 
 class ResumeOnBootRequest(Object, kw_only=True):
-    """``host``: that was booted ("": wherever the server is)."""
+    """``host``: the host that was booted ("": the current host of the server)."""
 
     host: str = ""
 
 
 class ResumeOnBoot(Start):
-    """What a host that was booted asks for: the server is ACTIVE, and its guest shall run again.
+    """Start the guest of an ACTIVE server after its host was booted. Requested by the host.
 
-    Who stopped, moved or deleted the server since then was faster.
+    Refused if a user stopped, moved or deleted the server meanwhile.
     """
 
     name = "resume_on_boot"
@@ -79,7 +80,7 @@ class Stop(PowerAction):
     final = states.STOPPED
 
     @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF)
-    def power_off(self, host: Host) -> None:
+    def power_off(self, host: HostContext) -> None:
         on_host.power_off(host, host.shutdown_timeout)
 
     def succeeded(self, ctl: Control) -> None:
@@ -88,9 +89,9 @@ class Stop(PowerAction):
 
 
 class SyncPower(PowerAction):
-    """What the power sync starts for a guest that is not as its server says: the host measures again and decides.
+    """Correct a server whose reported power state does not match its vm_state. The host checks the guest again first.
 
-    The report that led to it may be older than what the user has done since.
+    The report that caused this operation may be older than the last user action.
     """
 
     name = "sync_power"
@@ -100,8 +101,8 @@ class SyncPower(PowerAction):
     task_state = states.POWERING_OFF
     ends_consoles = True
 
-    @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF)
-    def settle(self, host: Host) -> None:
+    @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF, journaled_as="settle")
+    def sync(self, host: HostContext) -> None:
         try:
             power_state = host.driver.power_state(host.instance.uuid)
         except exception.GuestNotFound:
@@ -115,21 +116,21 @@ class SyncPower(PowerAction):
 
     def succeeded(self, ctl: Control) -> None:
         ctl.set(task_state=None)
-        if ctl.instance.power_state == states.SHUTDOWN and ctl.instance.vm_state not in _PUT_AWAY:
+        if ctl.instance.power_state == states.SHUTDOWN and ctl.instance.vm_state not in _SHELVED_OR_DELETED:
             ctl.set(vm_state=states.STOPPED)
 
 
-_GONE = frozenset({states.SHUTDOWN, states.CRASHED, states.POWER_SUSPENDED})
-# Off, and not as a user has stopped it.
-_PUT_AWAY = frozenset({states.SHELVED, states.SOFT_DELETED})
-# A guest that is gone is as off as can be: whoever wants it on defines it anew.
-OFF = frozenset({states.STOPPED, *_PUT_AWAY})
+_STOPPED = frozenset({states.SHUTDOWN, states.CRASHED, states.POWER_SUSPENDED})
+# States in which the guest is off although no user stopped it.
+_SHELVED_OR_DELETED = frozenset({states.SHELVED, states.SOFT_DELETED})
+# States without a running guest. A missing guest counts as off; powering on defines it again.
+OFF = frozenset({states.STOPPED, *_SHELVED_OR_DELETED})
 _ON = frozenset({states.RUNNING, states.POWER_PAUSED, states.POWER_SUSPENDED})
 
 
 def differs(vm_state: str, power_state: int) -> bool:
-    """Whether a guest in this power state is not what its server says, so that it has to be powered off."""
-    return ((vm_state == states.ACTIVE and power_state in _GONE) or (vm_state in OFF and power_state in _ON)
+    """Return True if the guest must be powered off because its power state contradicts the vm_state."""
+    return ((vm_state == states.ACTIVE and power_state in _STOPPED) or (vm_state in OFF and power_state in _ON)
             or (vm_state == states.PAUSED and power_state in (states.SHUTDOWN, states.CRASHED)))
 
 
@@ -143,7 +144,7 @@ class RebootSoft(PowerAction):
 
     @step("host", event="compute_reboot_instance", task_state=states.REBOOT_STARTED)
     @connects_volumes
-    def reboot(self, host: Host) -> None:
+    def reboot(self, host: HostContext) -> None:
         on_host.connect(host)
         host.driver.reboot(host.instance, hard=False, timeout=host.image_shutdown_timeout)
         on_host.report_guest(host)
@@ -166,9 +167,9 @@ class RebootHard(PowerAction):
 
     @step("host", event="compute_reboot_instance", task_state=states.REBOOT_STARTED_HARD)
     @connects_volumes
-    def reboot(self, host: Host) -> None:
+    def reboot(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.revert_move(host.instance)  # a move that failed may have left its disks aside
+        host.driver.revert_move(host.instance)  # a failed move may have set its disks aside
         host.driver.reboot(host.instance, hard=True)
         on_host.report_guest(host)
 
@@ -180,7 +181,7 @@ class Pause(PowerAction):
     final = states.PAUSED
 
     @step("host", event="compute_pause_instance", task_state=states.PAUSING)
-    def pause(self, host: Host) -> None:
+    def pause(self, host: HostContext) -> None:
         host.driver.pause(host.instance)
         on_host.report_power(host)
 
@@ -192,7 +193,7 @@ class Unpause(PowerAction):
     final = states.ACTIVE
 
     @step("host", event="compute_unpause_instance", task_state=states.UNPAUSING)
-    def unpause(self, host: Host) -> None:
+    def unpause(self, host: HostContext) -> None:
         host.driver.unpause(host.instance)
         on_host.report_power(host)
 
@@ -205,7 +206,7 @@ class Suspend(PowerAction):
     final = states.SUSPENDED
 
     @step("host", event="compute_suspend_instance", task_state=states.SUSPENDING)
-    def suspend(self, host: Host) -> None:
+    def suspend(self, host: HostContext) -> None:
         host.driver.suspend(host.instance)
         on_host.report_power(host)
 
@@ -219,19 +220,19 @@ class Resume(PowerAction):
 
     @step("host", event="compute_resume_instance", task_state=states.RESUMING)
     @connects_volumes
-    def resume(self, host: Host) -> None:
+    def resume(self, host: HostContext) -> None:
         on_host.connect(host)
         host.driver.resume(host.instance)
         on_host.report_guest(host)
 
 
 class TriggerCrashDump(Operation):
-    """The guest gets an interrupt that it cannot ignore; what it does then is its own business."""
+    """Send the guest a non-maskable interrupt, which makes a configured guest write a crash dump."""
 
     name = action = "trigger_crash_dump"
     rules = Rules(label="trigger_crash_dump", host="needed", beside=True, release=3, vm_states=frozenset({
         states.ACTIVE, states.PAUSED, states.RESCUED, states.RESIZED, states.ERROR}))
 
     @step("host", event="compute_trigger_crash_dump")
-    def trigger(self, host: Host) -> None:
+    def trigger(self, host: HostContext) -> None:
         host.driver.trigger_crash_dump(host.instance)

@@ -1,12 +1,12 @@
-"""Rebuild: a server gets new disks, from the same image or from another one; its id, host and addresses stay.
+"""Rebuild: give a server new disks, from its image or another one; id, host and addresses do not change.
 
-check (conductor; the scheduler says whether the host may have another image) → replace, start (host). The server keeps
-its old disks until the new ones are made: one whose rebuild failed before has the old image, and a hard reboot starts
-it from that; later on it has the new one.
+check (conductor; the scheduler checks if the host supports another image) → replace, start (host). The old disks are
+kept until the new ones exist: if the rebuild fails before, a hard reboot starts the server from the old image,
+afterwards from the new one.
 
-A volume that the server boots from is made anew, too (API 2.93); the embedded back end keeps what was in it until the
-rebuild has succeeded. An outside service writes it while no host has it: let_go (host) → free, write, connect
-(conductor) come before replace, and complete (conductor) at the end.
+A boot volume is rewritten, too (API 2.93). The embedded volume back end keeps the old content until the rebuild has
+succeeded. An external service rewrites the volume while no host uses it: let_go (host) → free, write, connect
+(conductor) run before replace, and complete (conductor) at the end.
 """
 
 from __future__ import annotations
@@ -29,24 +29,26 @@ from nova.objects.requirements.requested_resources import requested_resources
 from nova.objects.scheduling import RequestSpec
 from nova.objects.volume import VolumeContent
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, VOLUMES, Operation, Rules, Step, Wait, connects_volumes, event_key, step
-from nova.operations.contexts import Acceptance, Control, Desk, Host
+from nova.operations.base import CONDUCTOR, VOLUMES, Operation, Step, Wait, connects_volumes, event_key, step
+from nova.operations.contexts import Acceptance, Control, HostContext, PrecheckContext
+from nova.operations.rules import Rules
 
 _EVENT = "compute_rebuild_instance"
-# What a request may change besides the image, by the names of the server's columns.
+# Server columns that a request may change in addition to the image.
 _COLUMNS = ("display_name", "display_description", "hostname", "access_ip_v4", "access_ip_v6", "disk_config",
             "metadata", "user_data", "trusted_certs")
 
 
 class RebuildRequest(Object, kw_only=True):
-    """``image``, ``kernel_id`` and ``ramdisk_id``: the caller was shown them. What is UNSET stays as it is."""
+    """Request to rebuild. ``image``, ``kernel_id`` and ``ramdisk_id`` are visible to the caller. UNSET fields do not
+    change."""
 
     image: Image
     kernel_id: str = ""
     ramdisk_id: str = ""
     admin_pass: str | None = None
     keep_ephemerals: bool = False
-    # A volume that the server boots from is made anew; else only its own image is taken.
+    # Rewrite the boot volume. If False, only the current image is accepted.
     reimage: bool = True
     personality: list[Personality] = []
     key_name: str | UnsetType | None = UNSET
@@ -62,7 +64,7 @@ class RebuildRequest(Object, kw_only=True):
 
 
 class ImageOfServer(Object, kw_only=True):
-    """The columns of a server that say from which image its disks are."""
+    """The columns of a server that describe the image of its disks."""
 
     image: Image | None = None
     image_ref: str = ""
@@ -72,10 +74,10 @@ class ImageOfServer(Object, kw_only=True):
 
 
 class RebuildData(Object, kw_only=True):
-    """``spec``: what the scheduler is asked about another image, until it has answered (``selected``).
+    """``spec``: the scheduler request that checks another image, until it is answered (``selected``).
 
-    ``token`` stands for the new disks; ``replaced``: the server has them. ``off``: it is stopped afterwards, as it was.
-    ``volume``: what was in the volume that it boots from; ``outside_volumes``: an outside service makes that anew.
+    ``token`` identifies the new disks; ``replaced``: the server uses them. ``off``: the server is stopped afterwards,
+    as before. ``volume``: old content of the boot volume; ``outside_volumes``: an external service rewrites the volume.
     """
 
     host: str = ""
@@ -100,10 +102,10 @@ class Rebuild(Operation):
     kind = "build"
     shuts_down = ends_consoles = True
 
-    def prepare(self, desk: Desk, request: RebuildRequest) -> None:
+    def prepare(self, precheck: PrecheckContext, request: RebuildRequest) -> None:
         root = root_volume(self.instance.block_devices)
         if root is not None and request.reimage:
-            desk.check_not_shared(root)
+            precheck.check_not_shared(root)
 
     def accept(self, ctl: Acceptance, request: RebuildRequest) -> None:
         instance, image = ctl.instance, request.image
@@ -130,14 +132,14 @@ class Rebuild(Operation):
         instance, image, had = ctl.instance, request.image, ctl.instance.image
         if had is None or had.id != image.id:
             wanted = requested_resources(instance.flavor, image).required
-            known = requested_resources(instance.flavor, had, existing=True).required
+            current = requested_resources(instance.flavor, had, existing=True).required
             self.data.spec = RequestSpec(
                 instance_uuids=[instance.uuid], project_id=instance.project_id, user_id=instance.user_id,
-                flavor=instance.flavor, image=image, required_traits=sorted(set(wanted) - set(known)),
+                flavor=instance.flavor, image=image, required_traits=sorted(set(wanted) - set(current)),
                 requested_host=instance.host, requested_node=instance.node, alternates=0, in_place=True)
-        kept = {name: value for name, value in instance.system_metadata.items() if not _goes_with_the_disks(name)}
+        items = {name: value for name, value in instance.system_metadata.items() if not _describes_disks(name)}
         ctl.set(image=image, image_ref="" if instance.volume_backed else image.id, kernel_id=request.kernel_id,
-                ramdisk_id=request.ramdisk_id, system_metadata=kept | metadata_of(image))
+                ramdisk_id=request.ramdisk_id, system_metadata=items | metadata_of(image))
 
     def _change(self, ctl: Acceptance, request: RebuildRequest) -> None:
         changes = {name: value for name in _COLUMNS if (value := getattr(request, name)) is not UNSET}
@@ -150,19 +152,19 @@ class Rebuild(Operation):
                 **changes)
 
     # --- steps -----------------------------------------------------------------------------------------
-    @step(CONDUCTOR, asks_scheduler=True, event="rebuild_server")
+    @step(CONDUCTOR, calls_scheduler=True, event="rebuild_server")
     def check(self, ctl: Control) -> None:
-        """Whether the host may have the server with its new image; it claims nothing, for it has it already."""
+        """Ask the scheduler if the host supports the new image. Claims nothing: the server keeps its claim."""
         ctl.check_secrets()
         if not self.data.selected:
             ctl.select(self.data.spec)
             self.data.selected = True
         if self.data.outside_volumes:
-            ctl.forget_events(self._written())
+            ctl.forget_events(self._reimage_event())
 
     @step("host", event=_EVENT, when="outside_volumes")
-    def let_go(self, host: Host) -> None:
-        """The guest is off, and its host does not use the volume."""
+    def let_go(self, host: HostContext) -> None:
+        """Stop the guest and disconnect the volume from its host."""
         with contextlib.suppress(exception.GuestNotFound):
             host.driver.power_off(host.instance, timeout=self._timeout(host))
         host.volumes.disconnect(self._root().connection_info)
@@ -173,15 +175,15 @@ class Rebuild(Operation):
 
     @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="outside_volumes")
     def write(self, ctl: Control) -> None:
-        key, root, image = self._written(), self._root(), ctl.instance.image
+        key, root, image = self._reimage_event(), self._root(), ctl.instance.image
         came = ctl.events(key)
         if key not in came and not ctl.waited_out and image is not None:
             ctl.outside_volumes.reimage(root, image)
             raise Wait(key, seconds=ctl.reimage_timeout * (root.size_gb or 1))
         ctl.forget_events(key)
         if came.get(key, FAILED) == FAILED:
-            raise exception.InvalidVolume(reason=f"the volume service did not write volume {root.volume_id} "
-                                                 f"{'anew' if key in came else 'in time'}")
+            raise exception.InvalidVolume(reason=f"the volume service did not reimage volume {root.volume_id} "
+                                                 f"{'successfully' if key in came else 'in time'}")
         self.data.replaced = True
 
     @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="outside_volumes")
@@ -189,13 +191,13 @@ class Rebuild(Operation):
         ctl.outside_volumes.connect(self.data.host, self._root())
 
     @step("host", event=_EVENT, task_state=states.REBUILD_BLOCK_DEVICE_MAPPING, results=("replaced",))
-    def replace(self, host: Host) -> None:
+    def replace(self, host: HostContext) -> None:
         host.replace_disks(self.data.token, self.data.keep_ephemerals, self._timeout(host))
         host.result(replaced=True)
 
     @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, results=("replaced",))
     @connects_volumes
-    def start(self, host: Host) -> None:
+    def start(self, host: HostContext) -> None:
         host.result(replaced=True)
         on_host.connect(host)
         host.spawn()
@@ -212,16 +214,16 @@ class Rebuild(Operation):
         assert device is not None
         return device
 
-    def _written(self) -> str:
-        """The event by which an outside service says that it has written the volume anew."""
+    def _reimage_event(self) -> str:
+        """Return the key of the event that reports the rewritten volume."""
         return event_key("volume-reimaged", self._root().volume_id)
 
-    def _timeout(self, host: Host) -> int:
+    def _timeout(self, host: HostContext) -> int:
         return 0 if self.data.off else host.shutdown_timeout
 
     # --- compensations ---------------------------------------------------------------------------------
     def reconnect(self, ctl: Control) -> None:
-        """A hard reboot finds the volume, whatever is in it."""
+        """Reconnect the volume, whatever it contains, so that a hard reboot can start the server."""
         ctl.outside_volumes.connect(self.data.host, self._root())
         ctl.outside_volumes.complete(self._root())
 
@@ -237,7 +239,7 @@ class Rebuild(Operation):
         ctl.set(vm_state=states.STOPPED if self.data.off else states.ACTIVE, task_state=None, launched_at=ctl.now())
 
     def failed(self, ctl: Control, failure: Failure) -> None:
-        # How far a host came that was lost is not known: the server has what its user wanted.
+        # The progress of a lost host is unknown, so trust the requested state.
         if self.data.volume is not None or not (self.data.replaced or failure.kind == exception.HostDown.__name__):
             self._restore(ctl)
         ctl.set(vm_state=states.ERROR, task_state=None)
@@ -248,10 +250,10 @@ class Rebuild(Operation):
             self._restore(ctl)
 
     def _restore(self, ctl: Control) -> None:
-        """The server has the image that it had."""
+        """Restore the previous image of the server."""
         self._end_reimage(ctl, done=False)
         had, has = self.data.before.system_metadata, ctl.instance.system_metadata
-        ctl.set_items({name: had.get(name) for name in {*had, *has} if _goes_with_the_disks(name)})
+        ctl.set_items({name: had.get(name) for name in {*had, *has} if _describes_disks(name)})
         ctl.set(**{name: getattr(self.data.before, name) for name in ImageOfServer.__struct_fields__
                    if name != "system_metadata"})
 
@@ -260,13 +262,14 @@ class Rebuild(Operation):
             ctl.volumes.end_reimage(self.data.volume, done)
 
 
-def _goes_with_the_disks(item: str) -> bool:
-    """Whether system_metadata say that of what is on the disks: of their image, or what password the guest posted."""
+def _describes_disks(item: str) -> bool:
+    """Return True if an item of system_metadata describes the disks: properties of the image, or the password posted by
+    the guest."""
     return item.startswith(METADATA) or item in PASSWORD_KEYS
 
 
 def _check_claim(instance: Instance, image: Image) -> None:
-    """Whether the server may keep what it has claimed on its host. Raises InvalidInput."""
+    """Check that the server may keep its claim on the host with this image. Raises InvalidInput."""
     flavor, had = instance.flavor, instance.image
     if guest_topology(flavor, image) != guest_topology(flavor, had):
         raise exception.InvalidInput("The image has other NUMA constraints than the one that the server has: it cannot "

@@ -1,6 +1,6 @@
-"""Rescue: a server is started from another disk, its own disks beside it, until it is unrescued.
+"""Rescue: start a server from another disk, with its own disks attached, until it is unrescued.
 
-What the rescue made is removed by unrescue, by a hard reboot, a rebuild or a delete.
+Unrescue, hard reboot, rebuild and delete remove the rescue disk.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from nova.objects.requirements import hardware
 from nova.objects.requirements.hardware_values import BLOCK_BUSES
 from nova.objects.requirements.properties import choice
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, Rules, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.base import CONDUCTOR, connects_volumes, step
+from nova.operations.contexts import Acceptance, Control, HostContext
 from nova.operations.power import PowerAction
+from nova.operations.rules import Rules
 
-# What an image must say, and its host be able to do, where a server boots from a volume.
+# Properties that the image must have, and trait of the host, to rescue a server that boots from a volume.
 _PROPERTIES = ("hw_rescue_device", "hw_rescue_bus")
 _TRAIT = "COMPUTE_RESCUE_BFV"
-# The item of system_metadata that says when a server was rescued.
+# Key in system_metadata: time of the rescue.
 SINCE = "rescued_at"
 
 
 class RescueRequest(Object, kw_only=True):
-    """``image``, ``kernel_id`` and ``ramdisk_id``: the caller was shown them; None: the host's, or the server's own.
+    """``image``, ``kernel_id`` and ``ramdisk_id`` are visible to the caller; None: the host's rescue image, or the
+    server's.
 
-    ``volume_backed``: whether a server that boots from a volume may be meant (API 2.87).
+    ``volume_backed``: True if the server may boot from a volume (API 2.87).
     """
 
     image: Image | None = None
@@ -42,7 +44,7 @@ class RescueRequest(Object, kw_only=True):
 
 
 class RescueData(Object, kw_only=True):
-    """``running``: so was the guest before."""
+    """``running``: the guest was running before the rescue."""
 
     host: str = ""
     image: Image | None = None
@@ -53,7 +55,7 @@ class RescueData(Object, kw_only=True):
 
 class _Rescue(PowerAction):
     def failed(self, ctl: Control, failure: Failure) -> None:
-        """A hard reboot brings the server back."""
+        """Set vm_state ERROR. A hard reboot recovers the server."""
         super().failed(ctl, failure)
         ctl.set(vm_state=states.ERROR)
 
@@ -84,9 +86,9 @@ class Rescue(_Rescue):
 
     @step("host", event="compute_rescue_instance", task_state=states.RESCUING, undo="put_back")
     @connects_volumes
-    def rescue(self, host: Host) -> None:
+    def rescue(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.revert_move(host.instance)  # a move that failed may have left its disks aside
+        host.driver.revert_move(host.instance)  # a failed move may have set its disks aside
         timeout = host.shutdown_timeout if self.data.running else 0
         host.rescue(self.data.image, self.data.kernel_id, self.data.ramdisk_id, timeout)
         on_host.report_guest(host)
@@ -95,12 +97,12 @@ class Rescue(_Rescue):
         super().succeeded(ctl)
         ctl.set_items({SINCE: ctl.now().isoformat()})
 
-    def put_back(self, host: Host) -> None:
+    def put_back(self, host: HostContext) -> None:
         host.driver.unrescue(host.instance)
         if self.data.running:
             host.connect_shares()
             host.driver.power_on(host.instance)
-        with contextlib.suppress(exception.GuestNotFound):  # it was an ERROR without one
+        with contextlib.suppress(exception.GuestNotFound):  # a server in ERROR may have no guest
             on_host.report_guest(host)
 
 
@@ -113,7 +115,7 @@ class Unrescue(_Rescue):
 
     @step("host", event="compute_unrescue_instance", task_state=states.UNRESCUING)
     @connects_volumes
-    def unrescue(self, host: Host) -> None:
+    def unrescue(self, host: HostContext) -> None:
         on_host.connect(host)
         host.driver.unrescue(host.instance)
         host.driver.power_on(host.instance)
@@ -131,7 +133,7 @@ def _check_hardware(ctl: Acceptance, instance: Instance, image: Image) -> None:
     """
     device, bus = (image.properties.get(name) for name in _PROPERTIES)
     if device or bus:
-        # The server keeps its own hardware, and gets one more disk.
+        # The server keeps its hardware and gets one more disk.
         kind = choice("hw_rescue_device", device or None, ("disk", "cdrom")) or (
             "cdrom" if image.disk_format == "iso" else "disk")
         choice("hw_rescue_bus", bus or None, BLOCK_BUSES[kind])
@@ -146,7 +148,7 @@ def _check_hardware(ctl: Acceptance, instance: Instance, image: Image) -> None:
 
 
 def _image_beside_volumes(ctl: Acceptance, instance: Instance, request: RescueRequest) -> Image:
-    """What to rescue a server from that boots from a volume. Raises InstanceNotRescuable."""
+    """Return the rescue image for a server that boots from a volume. Raises InstanceNotRescuable."""
     def refuse(reason: str) -> exception.InstanceNotRescuable:
         return exception.InstanceNotRescuable(instance_id=instance.uuid, reason=reason)
 

@@ -1,16 +1,16 @@
-"""Reset state: an administrator's word about a server; what was under way is compensated behind it.
+"""Reset state: set the state of a server as an administrator requests; supersedes and compensates any other operation.
 
-A server that waited for a word about its resize does not wait any more: it stays where it is, as if it were confirmed.
-One that was soft-deleted is back, and one that was on the shelf is not any more if it has its host still.
+An unconfirmed resize ends as if it were confirmed. A soft-deleted server is restored. A shelved server that still has
+its host is unshelved.
 """
 
 from __future__ import annotations
 
 from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.operations.base import Rules
 from nova.operations.contexts import Acceptance, Control
 from nova.operations.resize import EndsMove
+from nova.operations.rules import Rules
 from nova.operations.shelve import HOST, SINCE
 
 
@@ -31,7 +31,7 @@ class ResetState(EndsMove):
         ctl.set(vm_state=request.state)
         super().accept(ctl, request)
 
-    # The states are set since its acceptance; they may be those of what was asked for meanwhile.
+    # Acceptance sets the states. Later requests may have changed them since, so the end does not set them again.
     def succeeded(self, ctl: Control) -> None:
         if ctl.instance.host:
             ctl.set_items({SINCE: None, HOST: None})

@@ -1,9 +1,9 @@
-"""Resize and cold migration: the guest is shut down, its disks are copied, and it waits for a word of its user.
+"""Resize and cold migration: the guest is shut down, its disks are copied, and the user confirms or reverts the move.
 
-place (conductor) → move_out (source) → receive (destination) → close (source); where the network back end tells when
-interfaces are plugged, plugged (conductor) → go (destination) come before the last. Of volumes and interfaces that
-outside services keep tells nova/operations/moves.py. The source keeps the disks that it set aside until the move is
-confirmed; reverting puts them back.
+place (conductor) → move_out (source) → receive (destination) → close (source). If the network back end reports when
+interfaces are plugged, plugged (conductor) → go (destination) run before close. For volumes and interfaces of external
+services see nova/operations/moves.py. The source keeps the disks that it set aside until the move is confirmed;
+a revert restores them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import ClassVar
 import msgspec
 
 from nova import exception
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
@@ -25,11 +25,12 @@ from nova.objects.moves import DiskSource
 from nova.objects.requirements import local_disks
 from nova.objects.requirements.requested_resources import requests_dedicated_resources
 from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, SHARES, VOLUMES, Rules, Step, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, Host
-from nova.operations.moves import Bound, Move, MoveData, fitted
+from nova.operations.base import CONDUCTOR, NETWORK, SHARES, VOLUMES, Step, connects_volumes, step
+from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.operations.moves import Bound, Move, MoveData, has_dedicated_resources
+from nova.operations.rules import Rules
 
-# system_metadata: what the server was before it was resized.
+# Key in system_metadata: vm_state before the resize.
 _BEFORE = "old_vm_state"
 
 
@@ -43,16 +44,16 @@ class MigrateRequest(Object, kw_only=True):
 
 
 class ResizeData(MoveData, kw_only=True):
-    """``running``: the guest is started again at its end; ``disks``: where the source serves them.
+    """``running``: the guest is started at the end; ``disks``: address at which the source serves them.
 
-    ``stranded``: the source could not put the guest back, or not yet. ``looks_for_shares``: how often another server
-    was waited for which gave up an access to one of them.
+    ``stranded``: the source failed to restore the guest, or has not done it yet. ``share_polls``: number of waits for
+    another server to release its access to a share.
     """
 
     flavor: Flavor | None = None
     running: bool = True
     stranded: bool = False
-    looks_for_shares: int = 0
+    share_polls: int = msgspec.field(default=0, name="looks_for_shares")
     disks: DiskSource | None = None
 
 
@@ -63,8 +64,8 @@ class Resize(Move):
     data_type = ResizeData
     task_state = states.RESIZE_PREP
     shuts_down = True
-    migration_type = moves.RESIZE
-    first_status = moves.PRE_MIGRATING
+    migration_type = migration_states.RESIZE
+    first_status = migration_states.PRE_MIGRATING
 
     def accept(self, ctl: Acceptance, request: ResizeRequest) -> None:
         instance = ctl.instance
@@ -89,20 +90,20 @@ class Resize(Move):
         return {"spec": {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)}}
 
     # --- steps -----------------------------------------------------------------------------------------
-    @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="cold_migrate")
+    @step(CONDUCTOR, undo="unplace", calls_scheduler=True, event="cold_migrate")
     def place(self, ctl: Control) -> None:
-        self.choose(ctl, moves.MIGRATING)
+        self.choose(ctl, migration_states.MIGRATING)
 
     bind_volumes = Move.bind_volumes
 
     @step(CONDUCTOR, undo="close_shares", external=SHARES, when="shares")
     def open_shares(self, ctl: Control) -> None:
-        self.data.looks_for_shares += 1
-        ctl.outside_shares.allow(self.data.host, self.data.looks_for_shares)
+        self.data.share_polls += 1
+        ctl.outside_shares.allow(self.data.host, self.data.share_polls)
 
     @step("source", event="compute_resize_instance", task_state=states.RESIZE_MIGRATING, undo="move_back",
           results=("disks",), undo_results=("stranded",))
-    def move_out(self, host: Host) -> None:
+    def move_out(self, host: HostContext) -> None:
         host.driver.check_resize(host.instance, self.data.flavor)
         timeout = host.shutdown_timeout if self.data.running else 0
         host.result(disks=host.driver.open_disks(host.instance, timeout))
@@ -115,10 +116,10 @@ class Resize(Move):
     @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, undo="drop", evict=True,
           results=("plugs",))
     @connects_volumes
-    def receive(self, host: Host) -> None:
+    def receive(self, host: HostContext) -> None:
         moved = self._moved(host.instance)
         on_host.connect(host, moved, self.data.running)
-        # (where it comes from is not the source's to say)
+        # do not trust the host name that the source reported
         host.driver.receive_disks(moved, msgspec.structs.replace(self.data.disks, host=self.data.source))
         host.driver.finish_move(moved)
         if self.data.running:
@@ -130,21 +131,21 @@ class Resize(Move):
         plugging.wait(ctl, self.data.plugs)
 
     @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, evict=True, when="plugs")
-    def go(self, host: Host) -> None:
+    def go(self, host: HostContext) -> None:
         plugging.go(host)
 
     @step("source", event="compute_finish_resize", when_down="skip")
-    def close(self, host: Host) -> None:
+    def close(self, host: HostContext) -> None:
         host.driver.close_disks(host.instance)
 
     adopt_volumes, leave_volumes = Move.adopt_volumes, Move.leave_volumes
 
     def _moved(self, instance: Instance) -> Instance:
-        """The server as it is on the destination."""
+        """Return the instance as it is on the destination."""
         return msgspec.structs.replace(instance, flavor=self.data.flavor, host=self.data.host)
 
     # --- compensations -----------------------------------------------------------------------------------
-    def drop(self, host: Host) -> None:
+    def drop(self, host: HostContext) -> None:
         moved = self._moved(host.instance)
         host.driver.destroy(moved)
         on_host.disconnect(host, moved)
@@ -157,14 +158,14 @@ class Resize(Move):
         ctl.outside_interfaces.bind(self.data.source)
 
     @connects_volumes
-    def move_back(self, host: Host) -> None:
+    def move_back(self, host: HostContext) -> None:
         if self.data.stranded:
             self.drop(host)
             host.result(stranded=False)
         put_back(host, host.instance, self.data.running)
 
     def not_undone(self, of: Step) -> None:
-        # On one and the same host the guest of before has no place while that of afterwards is there.
+        # On the same host the original guest cannot be restored while the resized guest exists.
         self.data.stranded |= of.name == "move_out" or (of.name == "receive" and self.data.host == self.data.source)
 
     def stays(self, host: str) -> bool:
@@ -179,32 +180,32 @@ class Resize(Move):
         chosen = data.candidates[0]
         ctl.set_items({_BEFORE: ctl.instance.vm_state})
         ctl.finish_io(failed=None, node_uuid=chosen.node_uuid)
-        ctl.migrate(data.migration, status=moves.FINISHED)
+        ctl.migrate(data.migration, status=migration_states.FINISHED)
         self.use_claim(ctl, data.migration)
         ctl.set(vm_state=states.RESIZED, task_state=None, flavor=data.flavor, host=chosen.host, node=chosen.node,
                 availability_zone=chosen.availability_zone, launched_at=ctl.now())
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         self.superseded(ctl)
-        # Of a guest that was not put back a hard reboot takes care.
+        # A hard reboot recovers a guest that was not restored.
         vm_state = (states.ERROR if self.data.stranded
-                    else states.as_the_guest(ctl.instance.vm_state, ctl.instance.power_state))
+                    else states.vm_state_of(ctl.instance.vm_state, ctl.instance.power_state))
         ctl.set(task_state=None, **({"vm_state": vm_state} if vm_state else {}))
         ctl.fault(failure)
 
     def superseded(self, ctl: Control) -> None:
-        self.stay(ctl, moves.ERROR)
+        self.stay(ctl, migration_states.ERROR)
         if self.data.flavor is not None:
             give_back(ctl, ctl.instance.flavor, self.data.flavor)
 
 
 class Migrate(Resize):
-    """Cold migration: the same, with the flavor that the server has."""
+    """Cold migration: a resize to the same flavor."""
 
     name = action = "migrate"
     rules = Rules(label="migrate", vm_states=frozenset({states.ACTIVE, states.STOPPED}), host="up")
     request_type = MigrateRequest
-    migration_type = moves.MIGRATION
+    migration_type = migration_states.MIGRATION
 
     def accept(self, ctl: Acceptance, request: MigrateRequest) -> None:  # type: ignore[override]
         if request.host and request.host == ctl.instance.host:
@@ -212,8 +213,8 @@ class Migrate(Resize):
         self._begin(ctl, ctl.instance.flavor, request.host, same_host=False)
 
 
-def put_back(host: Host, instance: Instance, running: bool) -> None:
-    """On the source: the guest is as it was before it moved out."""
+def put_back(host: HostContext, instance: Instance, running: bool) -> None:
+    """Restore the guest on the source as it was before the move."""
     host.driver.close_disks(instance)
     host.connect_volumes(instance)
     host.driver.revert_move(instance)
@@ -224,18 +225,18 @@ def put_back(host: Host, instance: Instance, running: bool) -> None:
     on_host.report_guest(host)
 
 
-def give_back(ctl: Control, kept: Flavor, other: Flavor) -> None:
-    """The server has the flavor ``kept`` for good: what it was charged beyond that, for ``other``, is given back."""
-    ctl.charge(min(0, kept.vcpus - other.vcpus), min(0, kept.memory_mb - other.memory_mb))
+def give_back(ctl: Control, flavor: Flavor, other: Flavor) -> None:
+    """Release the quota that was charged for ``other`` in excess of ``flavor``, which the server keeps."""
+    ctl.charge(min(0, flavor.vcpus - other.vcpus), min(0, flavor.memory_mb - other.memory_mb))
 
 
-# --- the word of the user ----------------------------------------------------------------------------------
+# --- confirm and revert ----------------------------------------------------------------------------------
 class FinishData(Object, kw_only=True):
-    """``host``: where the server runs now; ``source``: where it came from, with the flavor that it had there.
+    """Data of a confirm or revert. ``host``: current host; ``source``: host before the move, with ``old_flavor``.
 
-    ``stays``: the destination kept its guest when it should have let go of it; ``gone``: it has it no longer, though
-    another operation took over; ``fitted``: the server has cells or devices for itself on one of them.
-    ``outside_interfaces``, ``outside_volumes``: as for other moves; ``there``: these, as the source reaches them.
+    ``stays``: the destination failed to remove its guest and keeps it; ``removed``: the destination removed its guest
+    although another operation took over; ``dedicated``: the server has dedicated resources on one of the hosts.
+    ``outside_interfaces``, ``outside_volumes``: see MoveData; ``there``: the volumes as connected to the source.
     """
 
     host: str = ""
@@ -245,8 +246,8 @@ class FinishData(Object, kw_only=True):
     old_flavor: Flavor | None = None
     running: bool = True
     stays: bool = False
-    gone: bool = False
-    fitted: bool = False
+    removed: bool = msgspec.field(default=False, name="gone")
+    dedicated: bool = msgspec.field(default=False, name="fitted")
     outside_interfaces: bool = False
     outside_volumes: bool = False
     shares: bool = False
@@ -258,25 +259,26 @@ class _Finish(Bound):
     kind = "move"
 
     def _take(self, ctl: Acceptance, status: str) -> None:
-        migration = ctl.the_migration(moves.FINISHED)
+        migration = ctl.the_migration(migration_states.FINISHED)
         self.take(ctl, migration)
         ctl.migrate(migration.uuid, status=status)
 
     def take(self, ctl: Control, migration: Migration) -> None:
-        """This is the move that is ended."""
+        """Fill in the data of the move that ends."""
         self.data.migration, self.data.old_flavor = migration.uuid, migration.old_flavor
         self.data.source, self.data.source_node = migration.source_compute, migration.source_node
         self.data.running = ctl.instance.system_metadata.get(_BEFORE) != states.STOPPED
-        self.data.fitted = fitted(ctl.instance) or (migration.old_flavor is not None and requests_dedicated_resources(
-            migration.old_flavor, ctl.instance.image))
+        self.data.dedicated = has_dedicated_resources(ctl.instance) or (
+            migration.old_flavor is not None
+            and requests_dedicated_resources(migration.old_flavor, ctl.instance.image))
         self.data.outside_interfaces = ctl.network_is_outside
         self.data.shares = bool(ctl.instance.shares)
 
     def claim_of(self, step: Step) -> str:
-        return self.instance.uuid if self.data.fitted and step.place == "source" else ""
+        return self.instance.uuid if self.data.dedicated and step.place == "source" else ""
 
     def superseded(self, ctl: Control) -> None:
-        ctl.migrate(self.data.migration, status=moves.ERROR)
+        ctl.migrate(self.data.migration, status=migration_states.ERROR)
 
     @staticmethod
     def _forget_before(ctl: Control) -> None:
@@ -289,26 +291,26 @@ class ConfirmResize(_Finish):
     rules = Rules(label="confirmResize", vm_states=frozenset({states.RESIZED}))
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
-        self._take(ctl, moves.CONFIRMING)
+        self._take(ctl, migration_states.CONFIRMING)
         if not ctl.host_up(self.data.source):
             raise exception.ComputeServiceUnavailable()
 
     @step("source", event="compute_confirm_resize", when_down="skip", evict=True)
-    def forget(self, host: Host) -> None:
+    def forget(self, host: HostContext) -> None:
         host.driver.confirm_move(host.instance)
         if self.data.source != self.data.host:
             host.network.unplug(host.instance)
 
-    @step(CONDUCTOR)
-    def settle(self, ctl: Control) -> None:
+    @step(CONDUCTOR, journaled_as="settle")
+    def end_move(self, ctl: Control) -> None:
         ctl.release_claim()
         ctl.rekey_claim(self.data.migration)
-        ctl.migrate(self.data.migration, status=moves.CONFIRMED, open=False)
+        ctl.migrate(self.data.migration, status=migration_states.CONFIRMED, open=False)
         if self.data.old_flavor is not None:
             give_back(ctl, ctl.instance.flavor, self.data.old_flavor)
         self._forget_before(ctl)
 
-    # Who ends a move by another operation leaves that to the look for stale accesses.
+    # Other operations that end a move leave the accesses to the periodic check for stale accesses.
     @step(CONDUCTOR, external=SHARES, owed=True, when="shares")
     def leave_shares(self, ctl: Control) -> None:
         ctl.outside_shares.leave(self.data.host)
@@ -318,31 +320,31 @@ class ConfirmResize(_Finish):
         ctl.set(task_state=None, vm_state=states.STOPPED if stopped else states.ACTIVE)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
-        # Of what the source had set aside a part may be gone: nobody must be able to go back to that.
-        self.settle_without_source(ctl)
+        # The source may have removed some of its disks: a revert must not be possible any more.
+        self.end_move_without_source(ctl)
         self.succeeded(ctl)
         ctl.fault(failure)
 
-    def settle_without_source(self, ctl: Control) -> None:
-        """It removes later what it has."""
+    def end_move_without_source(self, ctl: Control) -> None:
+        """End the move and let the source remove its disks later."""
         if self.data.source != ctl.instance.host:
             ctl.evict(self.data.source, self.keeps_disks(self.data.source))
-        self.settle(ctl)
+        self.end_move(ctl)
 
 
 class EndsMove(ConfirmResize):
-    """What begins with the end of a resize that waits for its user's word: as if that were confirmed.
+    """Base of operations that first confirm a pending resize.
 
-    A subclass names these steps before its own: ``look, forget, settle = EndsMove.look, ...``.
+    A subclass lists these steps before its own: ``check_move, forget, end_move = EndsMove.check_move, ...``.
     """
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
         for migration in ctl.open_migrations():
             self.data.migration = migration.uuid
 
-    @step(CONDUCTOR, when="migration")
-    def look(self, ctl: Control) -> None:
-        """Whether the move is open still, now that what was under way is compensated."""
+    @step(CONDUCTOR, when="migration", journaled_as="look")
+    def check_move(self, ctl: Control) -> None:
+        """Check if the move is still open, after all compensations."""
         migration = ctl.migration(self.data.migration)
         if migration.open:
             self.take(ctl, migration)
@@ -351,19 +353,19 @@ class EndsMove(ConfirmResize):
             self.data.migration = ""
 
     @step("source", when="migration", when_down="skip", evict=True)
-    def forget(self, host: Host) -> None:
+    def forget(self, host: HostContext) -> None:
         super().forget(host)
 
-    @step(CONDUCTOR, when="migration")
-    def settle(self, ctl: Control) -> None:
-        super().settle(ctl)
+    @step(CONDUCTOR, when="migration", journaled_as="settle")
+    def end_move(self, ctl: Control) -> None:
+        super().end_move(ctl)
 
     def superseded(self, ctl: Control) -> None:
-        """The move ends all the same."""
+        """End the move in any case."""
         if self.data.migration:
-            self.look(ctl)
+            self.check_move(ctl)
         if self.data.migration:
-            self.settle_without_source(ctl)
+            self.end_move_without_source(ctl)
 
 
 class RevertResize(_Finish):
@@ -374,7 +376,7 @@ class RevertResize(_Finish):
     ends_consoles = True
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
-        self._take(ctl, moves.REVERTING)
+        self._take(ctl, migration_states.REVERTING)
         left = ctl.volumes_bound_elsewhere(self.data.source)
         if left:
             raise exception.InvalidVolume(
@@ -389,14 +391,14 @@ class RevertResize(_Finish):
         self.data.there = ctl.outside_volumes.connect_also(self.data.source)
 
     def unbind_volumes(self, ctl: Control) -> None:
-        if self.data.gone if self.taken_over else not self.data.stays:
-            self._keep_ways(ctl, self.data.there, self.data.source)
+        if self.data.removed if self.taken_over else not self.data.stays:
+            self._restore_connections(ctl, self.data.there, self.data.source)
         else:
-            self._keep_ways(ctl, [], self.data.host)
+            self._restore_connections(ctl, [], self.data.host)
 
     @step("host", event="compute_revert_resize", task_state=states.RESIZE_REVERTING, when_down="skip", evict=True,
           undo="keep", undo_results=("gone", "stays"))
-    def drop(self, host: Host) -> None:
+    def drop(self, host: HostContext) -> None:
         host.driver.destroy(host.instance)
         on_host.disconnect(host)
 
@@ -409,7 +411,7 @@ class RevertResize(_Finish):
 
     @step("source", event="compute_finish_revert_resize", task_state=states.RESIZE_REVERTING)
     @connects_volumes
-    def back(self, host: Host) -> None:
+    def back(self, host: HostContext) -> None:
         before = msgspec.structs.replace(host.instance, flavor=self.data.old_flavor, host=self.data.source)
         put_back(host, before, self.data.running)
 
@@ -420,11 +422,11 @@ class RevertResize(_Finish):
         ctl.outside_shares.leave(self.data.source)
 
     @connects_volumes
-    def keep(self, host: Host) -> None:
-        """On the destination: a guest that could not be removed goes on."""
-        gone = not any(guest.uuid == host.instance.uuid for guest in host.driver.guests())
-        if self.taken_over or gone:
-            host.result(gone=gone)
+    def keep(self, host: HostContext) -> None:
+        """Restart the guest on the destination if it could not be removed there."""
+        removed = not any(guest.uuid == host.instance.uuid for guest in host.driver.guests())
+        if self.taken_over or removed:
+            host.result(gone=removed)
             return
         on_host.connect(host, runs=self.data.running)
         if self.data.running:
@@ -433,23 +435,23 @@ class RevertResize(_Finish):
         host.result(stays=True)
 
     def succeeded(self, ctl: Control) -> None:
-        self._return(ctl, moves.REVERTED)
+        self._return(ctl, migration_states.REVERTED)
         ctl.set(task_state=None, vm_state=states.ACTIVE if self.data.running else states.STOPPED)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         if self.data.stays:
-            # The user may say it again.
-            ctl.migrate(self.data.migration, status=moves.FINISHED)
+            # The user may repeat the revert.
+            ctl.migrate(self.data.migration, status=migration_states.FINISHED)
             ctl.set(task_state=None)
         else:
-            # What there is of the server is at the source: a hard reboot puts it back and starts it.
-            self._return(ctl, moves.ERROR)
+            # The server's disks are on the source: a hard reboot restores and starts the guest.
+            self._return(ctl, migration_states.ERROR)
             ctl.set(task_state=None, vm_state=states.ERROR)
         ctl.fault(failure)
 
     def superseded(self, ctl: Control) -> None:
-        if self.data.gone:
-            self._return(ctl, moves.ERROR)
+        if self.data.removed:
+            self._return(ctl, migration_states.ERROR)
         else:
             super().superseded(ctl)
 
@@ -458,7 +460,7 @@ class RevertResize(_Finish):
         old = data.old_flavor or ctl.instance.flavor
         give_back(ctl, old, ctl.instance.flavor)
         ctl.release_claim(data.migration)
-        if data.fitted:
+        if data.dedicated:
             ctl.use_claim()
         ctl.migrate(data.migration, status=status, open=False)
         self._forget_before(ctl)

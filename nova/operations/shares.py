@@ -1,11 +1,13 @@
-"""Giving a server a share, and taking it away: while it is off, beside whatever else is done to it.
+"""Attach a share to a server that is stopped, and detach it. These operations queue behind the running operation.
 
-The share is opened for the server's host before the server has it, and closed after it has it no longer. Its guest gets
-it when it is started. One that could not be given, or taken away, stays in the list of the server as an error, and can
-be taken away.
+Access to the share is granted to the server's host before the server has the share, and revoked after the server has
+lost it. The guest mounts the share when it starts. A share that could not be attached or detached stays in the server's
+list with status "error" and can be detached.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from nova import exception
 from nova.objects import share as shares
@@ -13,12 +15,13 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, new_uuid
 from nova.objects.share import Share, ShareMapping
-from nova.operations.base import CONDUCTOR, SHARES, NoRequest, Operation, Rules, Step, step
-from nova.operations.contexts import Acceptance, Control, Desk, Host
+from nova.operations.base import CONDUCTOR, SHARES, NoRequest, Operation, Step, step
+from nova.operations.contexts import Acceptance, Control, HostContext, PrecheckContext
+from nova.operations.rules import Rules
 
 
 class AttachShareRequest(Object, kw_only=True):
-    """``tag``: by which the guest mounts the share; None: its id."""
+    """``tag``: mount tag in the guest; None: the id of the share."""
 
     share_id: str
     tag: str | None = None
@@ -29,16 +32,16 @@ class DetachShareRequest(Object, kw_only=True):
 
 
 class AttachShareData(Object, kw_only=True):
-    """``looks``: how often another server's access was waited for."""
+    """``polls``: number of waits for another server to release its access."""
 
     host: str = ""
     share: Share | None = None
     mapping: ShareMapping | None = None
-    looks: int = 0
+    polls: int = msgspec.field(default=0, name="looks")
 
 
 class DetachShareData(Object, kw_only=True):
-    """``mapping``: as it was before; ``let_go``: the host does not use it any more."""
+    """``mapping``: the mapping before the detach; ``let_go``: the host has unmounted the share."""
 
     host: str = ""
     mapping: ShareMapping | None = None
@@ -46,11 +49,11 @@ class DetachShareData(Object, kw_only=True):
 
 
 class _Share(Operation):
-    """What both share: the mapping of their data, and what becomes of it when they are not done."""
+    """Common end of attach and detach: the mapping gets status "error" if the operation fails."""
 
     def take_back(self, of: Step, ctl: Control) -> None:
-        """What the server has by now is kept, whoever gave it."""
-        ctl.outside_shares.settle()
+        """Reconcile the accesses with the shares that the server has now."""
+        ctl.outside_shares.reconcile()
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         super().failed(ctl, failure)
@@ -67,9 +70,9 @@ class AttachShare(_Share):
     answer_type = ShareMapping
     data_type = AttachShareData
 
-    def prepare(self, desk: Desk, request: AttachShareRequest) -> None:
-        if self.instance.share(request.share_id) is None:  # else the request is refused anyway
-            self.data.share = desk.check_share(request.share_id)
+    def prepare(self, precheck: PrecheckContext, request: AttachShareRequest) -> None:
+        if self.instance.share(request.share_id) is None:  # accept() refuses a second attachment
+            self.data.share = precheck.check_share(request.share_id)
 
     def accept(self, ctl: Acceptance, request: AttachShareRequest) -> ShareMapping:
         uuid, tag = self.instance.uuid, request.tag or request.share_id
@@ -89,8 +92,8 @@ class AttachShare(_Share):
 
     @step(CONDUCTOR, event="compute_allow_share", undo="deny", external=SHARES)
     def allow(self, ctl: Control) -> None:
-        self.data.looks += 1
-        ctl.outside_shares.allow(self.data.host, self.data.looks, self.data.mapping.share_id)
+        self.data.polls += 1
+        ctl.outside_shares.allow(self.data.host, self.data.polls, self.data.mapping.share_id)
 
     def deny(self, ctl: Control) -> None:
         ctl.outside_shares.deny(self.data.host, self.data.mapping.share_id)
@@ -111,7 +114,7 @@ class DetachShare(_Share):
         mapping = self.instance.share(request.share_id)
         if mapping is None:
             raise exception.ShareNotAttached(instance_uuid=self.instance.uuid, share_id=request.share_id)
-        # Of a host that is down nobody knows whether the guest runs: without its shares it may go on elsewhere.
+        # The state of a guest on a failed host is unknown. Without its shares the server can be evacuated.
         runs = self.instance.runs and ctl.host_up(self.instance.host or "")
         if runs or mapping.status not in (shares.INACTIVE, shares.ERROR):
             raise exception.ShareStatusIncorrect(
@@ -121,7 +124,7 @@ class DetachShare(_Share):
         ctl.shares.become(mapping, shares.DETACHING)
 
     @step("host", event="compute_deny_share", when_down="skip", results=("let_go",))
-    def leave(self, host: Host) -> None:
+    def leave(self, host: HostContext) -> None:
         host.disconnect_shares(self.data.mapping)
         host.result(let_go=True)
 
@@ -130,7 +133,7 @@ class DetachShare(_Share):
         ctl.outside_shares.deny("", self.data.mapping.share_id)
 
     def superseded(self, ctl: Control) -> None:
-        """Before the access is touched the server has it as it had it."""
+        """Restore the status of the share, unless the host has already unmounted it."""
         ctl.shares.become(self.data.mapping, shares.ERROR if self.data.let_go else self.data.mapping.status)
 
     def succeeded(self, ctl: Control) -> None:

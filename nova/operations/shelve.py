@@ -1,9 +1,9 @@
-"""Shelving: a server that is off for long is saved in an image, and gives its host back.
+"""Shelve: save a stopped server in an image and release its host.
 
-Shelve: make_image (conductor) → halt, capture, upload (host) → settle (conductor); and, at once or later, as
-ShelveOffload: destroy (host) → unbind_volumes, unbind_interfaces, forget (conductor). In the end drop_former
-(conductor): the image of an earlier time, where that could not go. A server that boots from a volume needs no image.
-Once it is settled the server can be had again from what was saved: nothing is taken back.
+Shelve: make_image (conductor) → halt, capture, upload (host) → settle (conductor). Then, at once or later as
+ShelveOffload: destroy (host) → unbind_volumes, unbind_interfaces, forget (conductor). At the end drop_former
+(conductor) deletes the image of a previous shelving that could not be deleted then. A server that boots from a volume
+needs no image. After settle the server can be restored from the image, so no step is compensated.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from typing import ClassVar
 from nova.objects import states
 from nova.objects.base import Object
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Rules, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, Host
-from nova.operations.power import AsTheGuest
+from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, connects_volumes, step
+from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.operations.power import FollowsPowerState
+from nova.operations.rules import Rules
 from nova.operations.snapshot import DEADLINE, SavedData, Saving
 
-# system_metadata of a shelved server.
+# Keys in system_metadata of a shelved server.
 IMAGE, SINCE, HOST = "shelved_image_id", "shelved_at", "shelved_host"
 
-# Characters of a server's name in that of its image, which image services want to be of 255 at most.
+# Maximum number of characters of the server's name in the image's name, which is limited to 255.
 _NAME_ROOM = 247
 
 _SHELVE, _OFFLOAD = "compute_shelve_instance", "compute_shelve_offload_instance"
 
 
 class ShelveRequest(Object, kw_only=True):
-    """``offload``: whether it gives its host back at once; None: as configured."""
+    """``offload``: release the host at once; None: as configured."""
 
     offload: bool | None = None
 
 
 class ShelveData(SavedData, kw_only=True):
-    """``offload``: its host is given back, too. ``unbinds_…``: there are some that an outside service keeps.
+    """``offload``: release the host, too. ``unbinds_…``: the server has such resources of an external service.
 
-    ``settled``: it is on the shelf; ``former``: the image of an earlier time there that is there still.
+    ``settled``: the server is shelved; ``former``: id of the remaining image of a previous shelving.
     """
 
     offload: bool = False
@@ -47,13 +48,13 @@ class ShelveData(SavedData, kw_only=True):
 
 
 class _Offloading(Operation):
-    """The steps that take a saved server off its host."""
+    """The steps that remove a saved server from its host."""
 
     data_type: ClassVar[type[Object]] = ShelveData
     ends_consoles = True
 
     def superseded(self, ctl: Control) -> None:
-        """Its guest may be gone already: it goes, and can be had again from what was saved, whatever it is called."""
+        """Complete the offload: the guest may be removed already, and the server can be restored from its image."""
         if self.data.offload and self.data.settled:
             ctl.evict(self.data.host, keep_disks=False)
             self._leave(ctl)
@@ -64,7 +65,7 @@ class _Offloading(Operation):
         self.data.unbinds_interfaces = ctl.network_is_outside and bool(self.instance.network_info)
 
     @step("host", event=_OFFLOAD, task_state=states.SHELVING_OFFLOADING, when="offload", when_down="skip", evict=True)
-    def destroy(self, host: Host) -> None:
+    def destroy(self, host: HostContext) -> None:
         host.driver.destroy(host.instance)
         on_host.disconnect(host)
 
@@ -87,7 +88,7 @@ class _Offloading(Operation):
         ctl.set(host=None, node=None, numa_topology=None, pci_devices=None)
 
 
-class Shelve(_Offloading, Saving, AsTheGuest):
+class Shelve(_Offloading, Saving, FollowsPowerState):
     name = action = "shelve"
     rules = Rules(label="shelve", without_shares=True, host="needed", release=3, vm_states=frozenset({
         states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED}))
@@ -101,7 +102,7 @@ class Shelve(_Offloading, Saving, AsTheGuest):
         if not instance.volume_backed:
             self.data.image = ctl.images.describe(f"{(instance.display_name or '')[:_NAME_ROOM]}-shelved", {})
             self.data.former = instance.system_metadata.get(IMAGE, "")
-            # It is the server's, and goes with it, whoever asks.
+            # The image belongs to the server's project, whoever requests the shelving, and is deleted with the server.
             self.data.image.owner, self.data.image.visibility = instance.project_id, "private"
             self.data.image.members = []
         wanted = ctl.offloads_at_once if request.offload is None else request.offload
@@ -114,22 +115,22 @@ class Shelve(_Offloading, Saving, AsTheGuest):
         self._make(ctl)
 
     @step("host", event=_SHELVE, task_state=states.SHELVING, undo="restart")
-    def halt(self, host: Host) -> None:
+    def halt(self, host: HostContext) -> None:
         clean = host.instance.vm_state == states.ACTIVE
         host.driver.power_off(host.instance, timeout=host.shutdown_timeout if clean else 0)
         on_host.report_power(host)
 
     @step("host", event=_SHELVE, task_state=states.SHELVING_IMAGE_PENDING_UPLOAD, undo="discard", when="image",
           deadline=DEADLINE)
-    def capture(self, host: Host) -> None:
+    def capture(self, host: HostContext) -> None:
         self._capture(host)
 
     @step("host", event=_SHELVE, task_state=states.SHELVING_IMAGE_UPLOADING, when="image", deadline=DEADLINE)
-    def upload(self, host: Host) -> None:
+    def upload(self, host: HostContext) -> None:
         self._upload(host)
 
-    @step(CONDUCTOR)
-    def settle(self, ctl: Control) -> None:
+    @step(CONDUCTOR, journaled_as="settle")
+    def mark_shelved(self, ctl: Control) -> None:
         instance, image = ctl.instance, self.data.image
         ctl.set_items({SINCE: ctl.now().isoformat(), HOST: instance.host or "", **({IMAGE: image.id} if image else {})})
         ctl.set(vm_state=states.SHELVED)
@@ -143,8 +144,8 @@ class Shelve(_Offloading, Saving, AsTheGuest):
         ctl.images.delete(self.data.former)
 
     @connects_volumes
-    def restart(self, host: Host) -> None:
-        """The guest does again what it did, but for memory that is lost."""
+    def restart(self, host: HostContext) -> None:
+        """Start the guest again if it was running. The content of its memory is lost."""
         if host.instance.vm_state in (states.ACTIVE, states.PAUSED):
             on_host.connect(host)
             host.driver.power_on(host.instance)

@@ -1,7 +1,7 @@
-"""Snapshots and backups: the server's root disk as an image, while the server goes on.
+"""Snapshot and backup: upload the server's root disk as an image while the server keeps running.
 
-make_image (conductor) → capture, upload (host), and of backups → rotate (conductor). The image is known to its owner
-from the first step on; when it is not given its data, it is deleted.
+make_image (conductor) → capture, upload (host), and for backups → rotate (conductor). The image is visible to its owner
+from the first step on. It is deleted if the upload fails.
 """
 
 from __future__ import annotations
@@ -12,23 +12,24 @@ from nova import exception
 from nova.objects import states
 from nova.objects.base import Object
 from nova.objects.image import Image
-from nova.operations.base import CONDUCTOR, IMAGES, Operation, Rules, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.base import CONDUCTOR, IMAGES, Operation, step
+from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.operations.rules import Rules
 
 STATES = frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED})
-# Seconds: disks may be large, and image services slow.
+# Seconds. Disks may be large and image services slow.
 DEADLINE = 24 * 3600.0
 
 
 class SnapshotRequest(Object, kw_only=True):
-    """``metadata``: properties of the image, before those that it would have."""
+    """``metadata``: image properties that override the defaults."""
 
     name: str
     metadata: dict[str, str] = {}
 
 
 class BackupRequest(SnapshotRequest, kw_only=True):
-    """``rotation``: how many backups of this type are left of the server, this one among them."""
+    """``rotation``: number of backups of this type to keep, including the new one."""
 
     backup_type: str
     rotation: int
@@ -39,7 +40,7 @@ class ImageMade(Object, kw_only=True):
 
 
 class SavedData(Object, kw_only=True):
-    """``image``: as it is to be; None: there is none to be made."""
+    """``image``: the image to create; None: no image is created."""
 
     host: str = ""
     image: Image | None = None
@@ -50,7 +51,7 @@ class SnapshotData(SavedData, kw_only=True):
 
 
 class Saving(Operation):
-    """Base of what saves a server in an image: the pieces of its steps."""
+    """Base of operations that save a server in an image."""
 
     data_type: ClassVar[type[Object]] = SavedData
     kind = "snapshot"
@@ -58,15 +59,15 @@ class Saving(Operation):
     def _make(self, ctl: Control) -> None:
         ctl.images.make(self.data.image)
 
-    def _capture(self, host: Host) -> None:
+    def _capture(self, host: HostContext) -> None:
         host.driver.snapshot(host.instance, self.data.image.id, host.cancelled)
 
-    def _upload(self, host: Host) -> None:
+    def _upload(self, host: HostContext) -> None:
         host.upload(self.data.image.id, host.driver.snapshot(host.instance, self.data.image.id, host.cancelled))
         host.driver.discard_snapshot(host.instance)
 
     # --- compensations -----------------------------------------------------------------------------
-    def discard(self, host: Host) -> None:
+    def discard(self, host: HostContext) -> None:
         host.driver.discard_snapshot(host.instance)
 
     def unmake_image(self, ctl: Control) -> None:
@@ -82,7 +83,7 @@ class CreateImage(Saving):
     task_state = states.IMAGE_SNAPSHOT_PENDING
 
     def accept(self, ctl: Acceptance, request: SnapshotRequest) -> ImageMade:
-        if self.instance.volume_backed:  # operations/volume_image.py makes it
+        if self.instance.volume_backed:  # see operations/volume_image.py
             raise exception.Invalid("The server boots from a volume.")
         self.data.image = ctl.images.describe(request.name, request.metadata)
         return ImageMade(image_id=self.data.image.id)
@@ -93,11 +94,11 @@ class CreateImage(Saving):
 
     @step("host", event="compute_snapshot_instance", task_state=states.IMAGE_PENDING_UPLOAD, undo="discard",
           deadline=DEADLINE)
-    def capture(self, host: Host) -> None:
+    def capture(self, host: HostContext) -> None:
         self._capture(host)
 
     @step("host", event="compute_snapshot_instance", task_state=states.IMAGE_UPLOADING, deadline=DEADLINE)
-    def upload(self, host: Host) -> None:
+    def upload(self, host: HostContext) -> None:
         self._upload(host)
 
 
@@ -115,7 +116,7 @@ class CreateBackup(Saving):
         if self.instance.volume_backed:
             raise exception.Invalid("Backup is not supported for volume-backed instances.")
         self.data.image = ctl.images.describe(request.name, request.metadata, "backup")
-        # what it is found by when it is its turn to go
+        # properties by which the rotation finds it
         self.data.image.properties |= {"image_type": "backup", "backup_type": request.backup_type}
         return ImageMade(image_id=self.data.image.id)
 
@@ -125,11 +126,11 @@ class CreateBackup(Saving):
 
     @step("host", event="compute_backup_instance", task_state=states.IMAGE_PENDING_UPLOAD, undo="discard",
           deadline=DEADLINE)
-    def capture(self, host: Host) -> None:
+    def capture(self, host: HostContext) -> None:
         self._capture(host)
 
     @step("host", event="compute_backup_instance", task_state=states.IMAGE_UPLOADING, deadline=DEADLINE)
-    def upload(self, host: Host) -> None:
+    def upload(self, host: HostContext) -> None:
         self._upload(host)
 
     @step(CONDUCTOR, event="compute_backup_instance", external=IMAGES)

@@ -1,7 +1,7 @@
-"""Soft delete: the server is powered off, and its user may have it back until it is reclaimed.
+"""Soft delete: power a server off; the user can restore it until it is reclaimed.
 
-It counts nothing against its project meanwhile, and keeps what it has on its host; so a project has no more of such
-servers than its quota allows beside those that count, and what it deletes then goes at once.
+A soft-deleted server does not count against quota but keeps its resources on the host. A project may therefore have
+only as many soft-deleted servers as its remaining quota allows; further servers are deleted at once.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.operations import on_host
-from nova.operations.base import NoData, Rules, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.base import NoData, connects_volumes, step
+from nova.operations.contexts import Acceptance, Control, HostContext
 from nova.operations.delete import Delete
 from nova.operations.power import Start
 from nova.operations.resize import EndsMove
+from nova.operations.rules import Rules
 from nova.operations.shelve import SINCE
 
 
 class SoftDelete(EndsMove):
-    """Again, it changes nothing: who repeats a request does not get another answer, or more time."""
+    """Soft-delete a server. A repeated request changes nothing and does not extend the reclaim interval."""
 
     name = "soft_delete"
     action = "delete"
@@ -33,7 +34,7 @@ class SoftDelete(EndsMove):
     shuts_down = ends_consoles = True
     final = states.SOFT_DELETED
 
-    look, forget, settle = EndsMove.look, EndsMove.forget, EndsMove.settle
+    check_move, forget, end_move = EndsMove.check_move, EndsMove.forget, EndsMove.end_move
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
         if ctl.instance.soft_deleted_at is None:
@@ -41,7 +42,7 @@ class SoftDelete(EndsMove):
         super().accept(ctl, request)
 
     @step("host", event="compute_soft_delete_instance", task_state=states.SOFT_DELETING, when_down="skip")
-    def power_off(self, host: Host) -> None:
+    def power_off(self, host: HostContext) -> None:
         on_host.power_off(host, host.shutdown_timeout if host.instance.vm_state == states.ACTIVE else 0)
         if host.instance.vm_state == states.RESCUED:
             host.driver.unrescue(host.instance)
@@ -50,20 +51,20 @@ class SoftDelete(EndsMove):
         ctl.soft_delete()
         ctl.set(vm_state=self.final, task_state=None, progress=0)
         if ctl.instance.power_state != states.SHUTDOWN:
-            ctl.set(power_state=states.NOSTATE)  # its host was down: when it is back it tells, and powers the guest off
+            ctl.set(power_state=states.NOSTATE)  # the host is down; the power sync stops the guest later
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         self.superseded(ctl)
         if ctl.instance.vm_state == states.RESIZED:
-            super().succeeded(ctl)  # the move was confirmed
+            super().succeeded(ctl)  # the move is confirmed
         if ctl.instance.vm_state == states.SOFT_DELETED:
-            ctl.soft_delete()  # it was being restored, and is not
+            ctl.soft_delete()  # a superseded restore must not leave it undeleted
         ctl.set(task_state=None)
         ctl.fault(failure)
 
 
 class RestoreData(NoData, kw_only=True):
-    """``since``: when it was soft-deleted. ``runs``: it is started, since it was not on the shelf then."""
+    """``since``: time of the soft delete. ``runs``: start the guest, because the server was not shelved before."""
 
     since: datetime.datetime | None = None
     runs: bool = True
@@ -82,9 +83,9 @@ class Restore(Start):
 
     @step("host", event="compute_restore_instance", task_state=states.RESTORING, when="runs")
     @connects_volumes
-    def power_on(self, host: Host) -> None:
+    def power_on(self, host: HostContext) -> None:
         on_host.connect(host)
-        # Of a rescue its host has heard no end if it was given up before it powered the guest off.
+        # An unfinished rescue may remain if the host failed before it powered the guest off.
         with contextlib.suppress(exception.NotImplementedHere):
             host.driver.unrescue(host.instance)
         super().power_on(host)
@@ -100,19 +101,19 @@ class Restore(Start):
 
 
 class ReclaimRequest(Object, kw_only=True):
-    """``before``: a server that was soft-deleted since then is not due yet."""
+    """``before``: servers that were soft-deleted after this time are not reclaimed yet."""
 
     before: datetime.datetime
 
 
 class Reclaim(Delete):
-    """Delete what was soft-deleted long ago; whoever restores it first has it."""
+    """Delete a server whose reclaim interval is over, unless it is restored first."""
 
     name = "reclaim"
     rules = Rules(label="reclaim", vm_states=frozenset({states.SOFT_DELETED}), lock=False, launched=False)
     request_type = ReclaimRequest
 
-    # It has one place: what moves is not soft-deleted.
+    # The server has one host only: a server is not soft-deleted during a move.
     destroy, let_go_of_volumes, close_shares, give_interfaces_back, drop_image, forget = (
         Delete.destroy, Delete.let_go_of_volumes, Delete.close_shares, Delete.give_interfaces_back, Delete.drop_image,
         Delete.forget)

@@ -1,8 +1,8 @@
-"""One volume takes the place of another in a guest that runs, with all its data; for the guest it is the same disk.
+"""Swap volume: replace a volume of a running guest by another one with the same data; the guest sees the same disk.
 
-The guest writes to the old volume until all of it has been copied, and to the new one from that moment on: what is done
-before it can be undone, and after it there is no way back. Which of both the guest has is known to its host alone, so
-that one is asked by the compensation, too, and what is left of the swap is undone or done accordingly.
+The guest writes to the old volume until all data is copied, and from then on to the new one. Everything before that
+moment can be undone, nothing after it. Only the host knows which volume the guest uses, so the compensation asks the
+host and undoes or completes the swap accordingly.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from nova.objects.action import Failure
 from nova.objects.base import Object
 from nova.objects.instance import BlockDevice
 from nova.objects.volume import VolumeEncryption
-from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Rules, Step, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, Desk, Host
+from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Step, connects_volumes, step
+from nova.operations.contexts import Acceptance, Control, HostContext, PrecheckContext
+from nova.operations.rules import Rules
 
-# Seconds; a volume may be large.
+# Seconds. A volume may be large.
 _DEADLINE = 7 * 86400.0
 
 
 class SwapRequest(Object, kw_only=True):
-    """``delete_on_termination``: what becomes of either with the server; None: as it is."""
+    """``delete_on_termination``: new value for the volume; None: unchanged."""
 
     volume_id: str
     new_volume_id: str
@@ -34,10 +35,10 @@ class SwapRequest(Object, kw_only=True):
 
 
 class SwapData(Object, kw_only=True):
-    """``device`` gets the volume of ``new``, which is not shown until then.
+    """``device`` gets the volume of ``new``, which the API does not show until then.
 
-    ``outside_volumes``: an outside service keeps both. ``migrates``: it has asked for the swap, and the volume keeps
-    its id. ``swapped``: the guest has the new one. ``encryption``: that one is encrypted.
+    ``outside_volumes``: an external service manages both volumes. ``migrates``: that service requested the swap, and
+    the volume keeps its id. ``swapped``: the guest uses the new volume. ``encryption``: of the new volume.
     """
 
     host: str = ""
@@ -56,7 +57,7 @@ class SwapVolume(Operation):
     request_type = SwapRequest
     answer_type = NoRequest
     data_type = SwapData
-    kind = "swap"  # hours of copying hold up no snapshots
+    kind = "swap"  # takes hours, must not block snapshots
     point_of_no_return = "swap"
 
     @property
@@ -64,18 +65,18 @@ class SwapVolume(Operation):
         return bool(self.data.migrates)
 
     # --- acceptance ------------------------------------------------------------------------------
-    def prepare(self, desk: Desk, request: SwapRequest) -> None:
+    def prepare(self, precheck: PrecheckContext, request: SwapRequest) -> None:
         with _new_volume():
-            self.data.migrates = desk.check_swap(request.volume_id, request.new_volume_id)
+            self.data.migrates = precheck.check_swap(request.volume_id, request.new_volume_id)
             old = self.instance.volume(request.volume_id)
             if old is not None:
-                self.data.encryption = desk.key_of_successor(old, request.new_volume_id)
+                self.data.encryption = precheck.key_of_successor(old, request.new_volume_id)
 
     def accept(self, ctl: Acceptance, request: SwapRequest) -> None:
         old = self.instance.attached(request.volume_id)
         if request.delete_on_termination is not None:
             changed = msgspec.structs.replace(old, delete_on_termination=request.delete_on_termination)
-            ctl.set(block_devices=[changed if each is old else each for each in ctl.instance.block_devices])
+            ctl.set(block_devices=[changed if device is old else device for device in ctl.instance.block_devices])
             old = changed
         self.data.device = old
         with _new_volume():
@@ -85,46 +86,47 @@ class SwapVolume(Operation):
     # --- steps -----------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")
     def take(self, ctl: Control) -> None:
-        """The server may have moved, or lost the volume, while this waited."""
+        """Reserve the new volume. The server may have moved or detached the old one while the operation was queued."""
         old = ctl.instance.attached_now(self.data.device)
         self.data.device = old
         self.data.new = ctl.outside_volumes.begin_swap(self.data.host, self.data.device, self.data.new)
 
-    @step("host", event="compute_swap_volume", undo="look", when_down="wait", deadline=_DEADLINE,
+    @step("host", event="compute_swap_volume", undo="check_swapped", when_down="wait", deadline=_DEADLINE,
           results=("swapped",), undo_results=("swapped",))
     @connects_volumes
-    def swap(self, host: Host) -> None:
+    def swap(self, host: HostContext) -> None:
         host.driver.swap_volume(host.instance, self.data.device, host.connected(self._swapped()), host.cancelled)
-        self._let_go(host, True)
+        self._disconnect_unused(host, True)
 
-    # Compensated by being done: the guest has the new volume.
+    # The compensation does the same as the step: the guest uses the new volume.
     @step(CONDUCTOR, event="compute_swap_volume", undo="hand_over", external=VOLUMES, when="outside_volumes")
     def hand_over(self, ctl: Control) -> None:
         ctl.outside_volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=True)
 
     # --- compensations ---------------------------------------------------------------------------
     @connects_volumes
-    def look(self, host: Host) -> None:
+    def check_swapped(self, host: HostContext) -> None:
         new = self._swapped()
-        with contextlib.suppress(exception.VolumeUnusable):  # then no guest here has it
+        with contextlib.suppress(exception.VolumeUnusable):  # then no guest on this host uses it
             new = host.connected(new)
-        self._let_go(host, host.driver.cancel_swap(host.instance, self.data.device, new))
+        self._disconnect_unused(host, host.driver.cancel_swap(host.instance, self.data.device, new))
 
     def give_back(self, ctl: Control) -> None:
         ctl.outside_volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=self.data.swapped)
 
     def take_back(self, of: Step, ctl: Control) -> None:
-        # A volume that was attached since is found outside by the same ids.
-        if of.name == "hand_over" or self.data.new.volume_id not in {each.volume_id for each in ctl.instance.volumes}:
+        # A volume that was attached again since has the same ids at the service.
+        volume_ids = {volume.volume_id for volume in ctl.instance.volumes}
+        if of.name == "hand_over" or self.data.new.volume_id not in volume_ids:
             super().take_back(of, ctl)
 
     def _swapped(self) -> BlockDevice:
-        """The device as it is when this has succeeded."""
+        """Return the device as it is after success."""
         device: BlockDevice = self.data.device
         return device.swapped(self.data.new, self.data.migrates)
 
-    def _let_go(self, host: Host, swapped: bool) -> None:
-        """Of the volume that the guest has not (any more)."""
+    def _disconnect_unused(self, host: HostContext, swapped: bool) -> None:
+        """Disconnect the volume that the guest does not use."""
         unused = self.data.device if swapped else self.data.new
         host.volumes.disconnect(unused.connection_info)
         host.result(swapped=swapped)
@@ -143,7 +145,8 @@ class SwapVolume(Operation):
 
 @contextlib.contextmanager
 def _new_volume() -> Iterator[None]:
-    """The one of the URL is there; the other one is what was asked for."""
+    """Report a missing volume as invalid input: the volume of the URL exists, so the requested new volume is missing.
+    """
     try:
         yield
     except exception.VolumeNotFound as error:

@@ -1,8 +1,8 @@
-"""Unshelve: a shelved server runs again, on its host or, when it has given that back, on another one.
+"""Unshelve: run a shelved server again, on its host or, if that was released, on another host.
 
-On its host: power_on. Without one: find_image, place (conductor) → network, disks, start (host), from the image that it
-was saved in; where the network back end tells when interfaces are plugged, plugged (conductor) → go (host) follow. In
-the end settle and drop_image (conductor): once it is settled it runs, whatever becomes of the image.
+On its host: power_on. Without a host: find_image, place (conductor) → network, disks, start (host), from the image made
+by shelving. If the network back end reports when interfaces are plugged, plugged (conductor) → go (host) follow. At the
+end settle and drop_image (conductor): after settle the server runs, whatever happens to the image.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations import on_host, placing, plugging
-from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Rules, Step, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, Host
+from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Step, connects_volumes, step
+from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.operations.rules import Rules
 from nova.operations.shelve import HOST, IMAGE, SINCE
 
 _EVENT = "compute_unshelve_instance"
@@ -28,7 +29,7 @@ _SHELF = frozenset({states.SHELVED, states.SHELVED_OFFLOADED})
 
 
 class UnshelveRequest(Object, kw_only=True):
-    """``unpin``: the server is in no zone in particular from now on; ``availability_zone``: in this one."""
+    """``unpin``: remove the server's availability zone; ``availability_zone``: the new one."""
 
     availability_zone: str | None = None
     unpin: bool = False
@@ -40,11 +41,11 @@ class UnshelveRequest(Object, kw_only=True):
 
 
 class UnshelveData(Object, kw_only=True):
-    """``offloaded``: it has no host; ``on_host``: it has. ``candidates``, ``tries``, ``plugs`` as those of a build.
+    """``offloaded``: the server has no host; ``on_host``: it has. ``candidates``, ``tries``, ``plugs``: see BuildData.
 
-    ``looks``: see :mod:`nova.operations.placing`. ``saved_in``: the id of the image that it is made of; ``image``: that
-    image; ``pinned``: the zone that it is to be in; ``binds_…``: there are some that an outside service keeps;
-    ``settled``: it runs for good.
+    ``polls``: see :mod:`nova.operations.placing`. ``saved_in``: id of the image made by shelving; ``image``: that
+    image; ``pinned``: the requested availability zone; ``binds_…``: the server has such resources of an external
+    service; ``settled``: the server runs and is not compensated any more.
     """
 
     spec: RequestSpec
@@ -59,7 +60,7 @@ class UnshelveData(Object, kw_only=True):
     selected: bool = False
     tries: int = 0
     max_tries: int = 3
-    looks: int = 0
+    polls: int = msgspec.field(default=0, name="looks")
     plugs: list[str] = []
     binds_volumes: bool = False
     binds_interfaces: bool = False
@@ -84,7 +85,7 @@ class Unshelve(Operation):
 
     def accept(self, ctl: Acceptance, request: UnshelveRequest) -> None:
         instance, data = self.instance, self.data
-        # One that has given its host back is on the shelf, whatever state an administrator gave it.
+        # A server that released its host is still shelved, even if an administrator reset its state.
         if instance.vm_state not in _SHELF and (instance.host or SINCE not in instance.system_metadata):
             raise exception.InstanceInvalidState(method=self.rules.label, instance_uuid=instance.uuid, attr="vm_state",
                                                  state=instance.vm_state)
@@ -95,9 +96,9 @@ class Unshelve(Operation):
         data.pinned = instance.pinned_availability_zone
         data.on_host = bool(instance.host)
         if not data.on_host:
-            self._look_for_a_host(ctl, request)
+            self._request_host(ctl, request)
 
-    def _look_for_a_host(self, ctl: Acceptance, request: UnshelveRequest) -> None:
+    def _request_host(self, ctl: Acceptance, request: UnshelveRequest) -> None:
         instance, data = self.instance, self.data
         if request.host and not ctl.compute_exists(request.host):
             raise exception.InvalidInput(f"Compute host {request.host} could not be found.")
@@ -113,17 +114,17 @@ class Unshelve(Operation):
         data.binds_interfaces = ctl.network_is_outside and bool(instance.network_info)
 
     def relocate(self) -> bool:
-        return False  # nothing that it may wait behind gives it a host
+        return False  # no queued operation gives an offloaded server a host
 
     # --- steps -------------------------------------------------------------------------------------
     @step(CONDUCTOR, event="get_image_info", external=IMAGES, when="saved_in")
     def find_image(self, ctl: Control) -> None:
-        found = ctl.images.get(self.data.saved_in)
-        if found.status != "active":
-            raise exception.ImageNotActive(image_id=found.id)
-        self.data.image = found
+        image = ctl.images.get(self.data.saved_in)
+        if image.status != "active":
+            raise exception.ImageNotActive(image_id=image.id)
+        self.data.image = image
 
-    @step(CONDUCTOR, undo="unplace", asks_scheduler=True, event="schedule_instances", when="offloaded")
+    @step(CONDUCTOR, undo="unplace", calls_scheduler=True, event="schedule_instances", when="offloaded")
     def place(self, ctl: Control) -> None:
         data: UnshelveData = self.data
         selection = placing.next_host(ctl, data)
@@ -143,25 +144,25 @@ class Unshelve(Operation):
         ctl.outside_interfaces.bind(self.data.host)
 
     @step("host", event=_EVENT, task_state=states.SPAWNING, undo="unplug", evict=True, when="offloaded")
-    def network(self, host: Host) -> None:
+    def network(self, host: HostContext) -> None:
         host.network.plug(host.instance, host.rules)
 
     @step("host", event=_EVENT, task_state=states.SPAWNING, undo="wipe", evict=True, when="offloaded")
     @connects_volumes
-    def disks(self, host: Host) -> None:
+    def disks(self, host: HostContext) -> None:
         host.prepare_disks(self.data.image)
         host.connect_volumes()
 
     @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, results=("plugs",), when="offloaded")
     @connects_volumes
-    def start(self, host: Host) -> None:
+    def start(self, host: HostContext) -> None:
         host.connect_volumes()
         plugging.start(host, functools.partial(host.spawn, root=self.data.image))
         on_host.report_guest(host)
 
     @step("host", event="compute_start_instance", task_state=states.POWERING_ON, results=("plugs",), when="on_host")
     @connects_volumes
-    def power_on(self, host: Host) -> None:
+    def power_on(self, host: HostContext) -> None:
         on_host.connect(host)
         plugging.start(host, functools.partial(host.driver.power_on, host.instance))
         on_host.report_guest(host)
@@ -171,15 +172,15 @@ class Unshelve(Operation):
         plugging.wait(ctl, self.data.plugs)
 
     @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, when="plugs")
-    def go(self, host: Host) -> None:
+    def go(self, host: HostContext) -> None:
         plugging.go(host)
 
     @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="binds_volumes")
     def complete_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.complete()
 
-    @step(CONDUCTOR)
-    def settle(self, ctl: Control) -> None:
+    @step(CONDUCTOR, journaled_as="settle")
+    def mark_unshelved(self, ctl: Control) -> None:
         ctl.volumes.complete()
         ctl.set_items({SINCE: None, HOST: None})
         ctl.set(vm_state=states.ACTIVE, launched_at=ctl.now(), progress=0, pinned_availability_zone=self.data.pinned)
@@ -190,10 +191,10 @@ class Unshelve(Operation):
         ctl.images.delete(self.data.drops)
 
     # --- compensations -----------------------------------------------------------------------------
-    def unplug(self, host: Host) -> None:
+    def unplug(self, host: HostContext) -> None:
         host.network.unplug(host.instance)
 
-    def wipe(self, host: Host) -> None:
+    def wipe(self, host: HostContext) -> None:
         host.driver.destroy(host.instance)
         host.disconnect_volumes()
 
@@ -211,7 +212,7 @@ class Unshelve(Operation):
         placing.rule_out(data)
 
     def take_back(self, of: Step, ctl: Control) -> None:
-        """A call that came late: what is bound is put right by where the server is now."""
+        """Bind volumes and interfaces to the current host of the server, after a call that took effect late."""
         if of.name == "bind_interfaces" and ctl.instance.host:
             ctl.outside_interfaces.bind(ctl.instance.host)
         elif of.name != "bind_volumes" or not ctl.instance.host:
@@ -219,7 +220,7 @@ class Unshelve(Operation):
 
     # --- decisions -----------------------------------------------------------------------------------
     def may_retry(self, failure: Failure) -> bool:
-        return placing.is_tried_again(self.data, failure)
+        return placing.should_retry(self.data, failure)
 
     def succeeded(self, ctl: Control) -> None:
         ctl.set_items({IMAGE: None})
@@ -228,7 +229,7 @@ class Unshelve(Operation):
     def failed(self, ctl: Control, failure: Failure) -> None:
         ctl.set(task_state=None)
         if failure.kind == exception.NoValidHost.__name__:
-            return  # another time there may be one
+            return  # a later request may find a host
         ctl.fault(failure)
         if failure.kind == exception.ImageNotFound.__name__ and not self.data.settled:
             ctl.set(vm_state=states.ERROR)

@@ -1,10 +1,10 @@
-"""Image of a server that boots from a volume of an outside service: snapshots of its volumes, and an image without data
-that describes them.
+"""Volume image: an image of a server that boots from an external volume. It consists of snapshots of all volumes and an
+image without data that describes them.
 
-make_image → freeze → take_snapshots → thaw → publish, all on the conductor. The file systems of a guest that runs are
-at rest meanwhile if its image says that it has an agent. The image is known from the first step on, and can be used
-when all snapshots are made; else neither it nor they are left. Where the service needs the guest's hypervisor for one,
-that is an operation of its own, which goes ahead of this one.
+make_image → freeze → take_snapshots → thaw → publish, all on the conductor. The file systems of a running guest are
+quiesced meanwhile if its image declares a guest agent. The image is visible from the first step on, and active when all
+snapshots are ready; after a failure image and snapshots are deleted. If the service needs the guest's hypervisor for a
+snapshot, that is an operation of its own, which runs before this one continues.
 """
 
 from __future__ import annotations
@@ -12,30 +12,35 @@ from __future__ import annotations
 import datetime
 import logging
 
+import msgspec
+
 from nova import exception
 from nova.objects import states
 from nova.objects.requirements.properties import AGENT, QUIESCE, Properties
 from nova.objects.volume_image import properties_of, without_description
 from nova.operations.assisted_snapshots import ASSISTED
-from nova.operations.base import CONDUCTOR, HOST, IMAGES, VOLUMES, Rules, Step, Wait, step
-from nova.operations.contexts import Acceptance, Control, Desk
-from nova.operations.guest_driver import LONGEST_REST
+from nova.operations.base import CONDUCTOR, HOST, IMAGES, VOLUMES, Step, Wait, step
+from nova.operations.contexts import Acceptance, Control, PrecheckContext
+from nova.operations.guest_driver import QUIESCE_TIMEOUT
+from nova.operations.rules import Rules
 from nova.operations.snapshot import STATES, ImageMade, SavedData, Saving, SnapshotRequest
 
 LOG = logging.getLogger(__name__)
 
 _EVENT = "api_snapshot_instance"
-# Seconds until snapshots are looked at again while a guest is at rest, and how often: writers in it stand still.
-_PAUSE, _LOOKS = 1.0, 30
+# Seconds between two polls of the snapshots while the guest is quiesced, and their maximum number: writers are blocked.
+_POLL_INTERVAL, _MAX_POLLS = 1.0, 30
 
 
 class VolumeImageData(SavedData, kw_only=True):
-    """``quiesce``: the guest is at rest while the snapshots are made, asked for at ``asked_at``; ``looks``: how often
-    was waited for them; ``drops``: how often until they could be deleted again."""
+    """``quiesce``: quiesce the guest while snapshots are taken; ``quiesce_requested_at``: when that was requested.
+
+    ``polls``: number of waits for the snapshots; ``drops``: number of waits until they can be deleted.
+    """
 
     quiesce: bool = False
-    asked_at: datetime.datetime | None = None
-    looks: int = 0
+    quiesce_requested_at: datetime.datetime | None = msgspec.field(default=None, name="asked_at")
+    polls: int = msgspec.field(default=0, name="looks")
     drops: int = 0
 
 
@@ -47,14 +52,14 @@ class CreateVolumeImage(Saving):
     answer_type = ImageMade
     data_type = VolumeImageData
 
-    def prepare(self, desk: Desk, request: SnapshotRequest) -> None:
-        desk.check_snapshots()
+    def prepare(self, precheck: PrecheckContext, request: SnapshotRequest) -> None:
+        precheck.check_snapshots()
 
     def accept(self, ctl: Acceptance, request: SnapshotRequest) -> ImageMade:
-        if self.instance.action_uuid:  # whoever has waited has no token of the user any more
+        if self.instance.action_uuid:  # a queued action has no user token any more
             raise exception.InstanceIsBusy(method=self.rules.label, instance_uuid=self.instance.uuid)
         image = ctl.images.describe(request.name, request.metadata)
-        # How large its disks have to be, the snapshots say.
+        # The snapshots define the minimum size of the disks.
         image.min_disk = 0
         image.properties = without_description(image.properties)
         self.data.image = image
@@ -62,12 +67,12 @@ class CreateVolumeImage(Saving):
         return ImageMade(image_id=image.id)
 
     def _quiesces(self, ctl: Acceptance) -> bool:
-        """Raises InstanceQuiesceFailed."""
-        instance, wishes = self.instance, Properties(self.instance)
+        """Return True if the guest must be quiesced. Raises InstanceQuiesceFailed."""
+        instance, properties = self.instance, Properties(self.instance)
         if instance.vm_state != states.ACTIVE:
             return False
-        has_agent, host_up = wishes.image_flag(AGENT), ctl.host_up(instance.host or "")
-        if wishes.image_flag(QUIESCE) and not (has_agent and host_up):
+        has_agent, host_up = properties.image_flag(AGENT), ctl.host_up(instance.host or "")
+        if properties.image_flag(QUIESCE) and not (has_agent and host_up):
             raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason=(
                 "its host is down" if has_agent else "its image does not say that it has a guest agent"))
         return has_agent and host_up
@@ -76,11 +81,11 @@ class CreateVolumeImage(Saving):
     def make_image(self, ctl: Control) -> None:
         self._make(ctl)
 
-    # The host is asked at once, not by an order: whoever goes on after an order has no token of the user any more, and
-    # with that alone snapshots become the user's.
+    # The host is called directly and not by an order: the user's token is lost after an order, and snapshots must be
+    # created with that token to belong to the user.
     @step(CONDUCTOR, event=_EVENT, undo="thaw", external=HOST, when="quiesce")
     def freeze(self, ctl: Control) -> None:
-        self.data.asked_at = ctl.now()
+        self.data.quiesce_requested_at = ctl.now()
         try:
             ctl.quiesce(self.data.host)
         except (exception.InstanceQuiesceFailed, exception.NotImplementedHere, exception.GuestNotFound,
@@ -89,33 +94,34 @@ class CreateVolumeImage(Saving):
                 if isinstance(error, exception.InstanceQuiesceFailed):
                     raise
                 raise exception.InstanceQuiesceFailed(instance_id=ctl.instance.uuid, reason=error.message) from error
-            LOG.warning("[instance: %s] The snapshots of its volumes are taken while its file systems are in use: %s",
+            LOG.warning("[instance: %s] Cannot quiesce the guest, taking the volume snapshots anyway: %s",
                         ctl.instance.uuid, error)
 
     @step(CONDUCTOR, event=_EVENT, undo="drop_snapshots", external=VOLUMES)
     def take_snapshots(self, ctl: Control) -> None:
         made = ctl.outside_volumes.take_snapshots(self.data.image)
-        if not self.data.looks:
-            self._check_rest(ctl)
-        if self.data.quiesce and not made and self.data.looks < _LOOKS:
-            self.data.looks += 1
-            raise Wait(seconds=_PAUSE, ahead=ASSISTED)
-        self.data.looks = 0
+        if not self.data.polls:
+            self._check_quiesce_time(ctl)
+        if self.data.quiesce and not made and self.data.polls < _MAX_POLLS:
+            self.data.polls += 1
+            raise Wait(seconds=_POLL_INTERVAL, ahead=ASSISTED)
+        self.data.polls = 0
 
-    def _check_rest(self, ctl: Control) -> None:
-        """Raises InstanceQuiesceFailed: it was over before the service had taken the snapshots on."""
-        asked_at = self.data.asked_at
-        if asked_at is None or (ctl.now() - asked_at).total_seconds() < LONGEST_REST:
+    def _check_quiesce_time(self, ctl: Control) -> None:
+        """Check that the quiesce was not over before the service started all snapshots. Raises InstanceQuiesceFailed.
+        """
+        requested_at = self.data.quiesce_requested_at
+        if requested_at is None or (ctl.now() - requested_at).total_seconds() < QUIESCE_TIMEOUT:
             return
         if Properties(ctl.instance).image_flag(QUIESCE):
             raise exception.InstanceQuiesceFailed(instance_id=ctl.instance.uuid, reason=(
-                "the volume service took longer than its file systems may be at rest"))
-        LOG.warning("[instance: %s] The snapshots of its volumes may have been taken after its file systems went on",
+                "the volume service took longer than its file systems may stay quiesced"))
+        LOG.warning("[instance: %s] The volume snapshots may have been taken after the file systems were thawed",
                     ctl.instance.uuid)
 
     @step(CONDUCTOR, event=_EVENT, external=HOST, owed=True, when="quiesce")
     def thaw(self, ctl: Control) -> None:
-        """A host that is down is not waited for: it is told when it is back."""
+        """Thaw the guest. For a host that is down the step is deferred until the host returns."""
         host = self.data.host
         if not ctl.host_up(host):
             raise exception.HostDown(host=host)
@@ -123,8 +129,8 @@ class CreateVolumeImage(Saving):
 
     @step(CONDUCTOR, event=_EVENT, external=IMAGES)
     def publish(self, ctl: Control) -> None:
-        looks, self.data.looks = self.data.looks, self.data.looks + 1
-        snapshots = ctl.outside_volumes.snapshots(self.data.image, looks)
+        polls, self.data.polls = self.data.polls, self.data.polls + 1
+        snapshots = ctl.outside_volumes.snapshots(self.data.image, polls)
         ctl.images.fill(self.data.image.id, properties_of(ctl.instance, snapshots))
 
     # --- compensations -----------------------------------------------------------------------------
@@ -132,12 +138,13 @@ class CreateVolumeImage(Saving):
         try:
             ctl.outside_volumes.drop_snapshots(self.data.image)
         except exception.VolumeServiceUnavailable:
-            # It may be making one still, with help that waits behind this; deleted are those that are made.
-            if self.taken_over or self.data.drops >= _LOOKS:
+            # The service may still be creating a snapshot with an assisted operation that is queued behind this one.
+            # Only finished snapshots can be deleted.
+            if self.taken_over or self.data.drops >= _MAX_POLLS:
                 raise
             self.data.drops += 1
-            raise Wait(seconds=_PAUSE, ahead=ASSISTED) from None
+            raise Wait(seconds=_POLL_INTERVAL, ahead=ASSISTED) from None
 
     def take_back(self, of: Step, ctl: Control) -> None:
-        self.taken_over = True  # nothing waits behind what has ended
+        self.taken_over = True  # nothing is queued behind an ended operation
         super().take_back(of, ctl)

@@ -1,8 +1,8 @@
-"""Attaching and detaching volumes: beside whatever else is done to the server, one after the other.
+"""Attach and detach volumes. These operations queue behind the running operation of the server.
 
-Whose a volume is, is decided when the operation is accepted; the host makes it so. A host that is away is waited for:
-what it has done is not known, and what it has not done it does when it is back. With volumes that an outside service
-keeps, acceptance is the intent, and that service decides in the first step.
+The acceptance decides which server owns the volume; the host then attaches or detaches it. The steps wait for a host
+that is down, because its progress is unknown. For volumes of an external service, the acceptance only records the
+intent, and that service decides in the first step.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from nova.objects.instance import BlockDevice, Instance
 from nova.objects.requirements.requested_resources import MULTIATTACH
 from nova.objects.volume import AVAILABLE, Attachment, VolumeEncryption
 from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Rules, Step, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, Desk, Host
+from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Step, connects_volumes, step
+from nova.operations.contexts import Acceptance, Control, HostContext, PrecheckContext
+from nova.operations.rules import Rules
 
 LOG = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ _STATES = frozenset({states.ACTIVE, states.PAUSED, states.STOPPED, states.RESIZE
 
 
 class AttachRequest(Object, kw_only=True):
-    """``shelved``: whether a shelved server may be meant (2.20); ``shares``: a volume that others have, too (2.60)."""
+    """``shelved``: the server may be shelved (API 2.20); ``shares``: the volume may be multi-attach (API 2.60)."""
 
     volume_id: str
     device_name: str | None = None
@@ -43,11 +44,11 @@ class DetachRequest(Object, kw_only=True):
 
 
 class VolumeData(Object, kw_only=True):
-    """The device that the operation is about, as the server's row has it.
+    """``device``: the device of the operation as stored in the server's row.
 
-    ``outside_volumes``: an outside service keeps it; ``let_go``: the guest does not have it any more; ``released``:
-    nor does the server, for that service. ``lost``: that service has lost the volume, or broke it. ``multiattach``:
-    other servers may have it, too. ``encryption``: it is encrypted. ``owner``: its project, as the caller saw it.
+    ``outside_volumes``: an external service manages the volume; ``let_go``: the guest has released the volume;
+    ``released``: that service has released it, too. ``lost``: that service has lost or broken the volume.
+    ``multiattach``: other servers may attach it. ``owner``: its project at the time of the request.
     """
 
     host: str = ""
@@ -62,12 +63,12 @@ class VolumeData(Object, kw_only=True):
 
 
 class _Volume(Operation):
-    """What both share: the device of their data."""
+    """Common base of attach and detach."""
 
     data_type = VolumeData
 
     def take_back(self, of: Step, ctl: Control) -> None:
-        # One that was attached since is found outside by the same ids.
+        # A volume that was attached again since has the same ids at the service.
         if all(other.uuid == self.data.device.uuid for other in ctl.instance.volumes
                if other.volume_id == self.data.device.volume_id):
             super().take_back(of, ctl)
@@ -79,11 +80,11 @@ class AttachVolume(_Volume):
     request_type = AttachRequest
     answer_type = Attachment
 
-    def prepare(self, desk: Desk, request: AttachRequest) -> None:
-        found = desk.check_volume(request.volume_id, AVAILABLE)
-        if found is not None:
-            self.data.multiattach, self.data.encryption = found.multiattach, desk.key_of(found)
-            self.data.owner = found.project_id
+    def prepare(self, precheck: PrecheckContext, request: AttachRequest) -> None:
+        volume = precheck.check_volume(request.volume_id, AVAILABLE)
+        if volume is not None:
+            self.data.multiattach, self.data.encryption = volume.multiattach, precheck.key_of(volume)
+            self.data.owner = volume.project_id
 
     def accept(self, ctl: Acceptance, request: AttachRequest) -> Attachment:
         _check_shelved(self.instance, request.shelved, self.rules.label)
@@ -118,7 +119,7 @@ class AttachVolume(_Volume):
 
     @step("host", event="compute_attach_volume", undo="take_away", when_down="wait")
     @connects_volumes
-    def attach(self, host: Host) -> None:
+    def attach(self, host: HostContext) -> None:
         host.driver.attach_volume(host.instance, host.connected(self.data.device))
         on_host.report_devices(host)
 
@@ -130,7 +131,7 @@ class AttachVolume(_Volume):
     def give_back(self, ctl: Control) -> None:
         ctl.outside_volumes.release(self.data.device, keep=True)
 
-    def take_away(self, host: Host) -> None:
+    def take_away(self, host: HostContext) -> None:
         host.driver.detach_volume(host.instance, self.data.device)
         host.volumes.disconnect(self.data.device.connection_info)
 
@@ -152,9 +153,9 @@ class DetachVolume(_Volume):
     request_type = DetachRequest
     answer_type = NoRequest
 
-    def prepare(self, desk: Desk, request: DetachRequest) -> None:
+    def prepare(self, precheck: PrecheckContext, request: DetachRequest) -> None:
         if self.instance.volume(request.volume_id) is not None:
-            self.data.lost = not desk.check_detachable(request.volume_id)
+            self.data.lost = not precheck.check_detachable(request.volume_id)
 
     def accept(self, ctl: Acceptance, request: DetachRequest) -> None:
         _check_shelved(self.instance, request.shelved, self.rules.label)
@@ -169,18 +170,19 @@ class DetachVolume(_Volume):
 
     @step(CONDUCTOR, undo="roll_back", external=VOLUMES, when="outside_volumes")
     def begin_outside(self, ctl: Control) -> None:
-        """The volume may have moved to another place while this waited: it has another attachment then."""
+        """Mark the volume as detaching at the service. It may have been moved and have another attachment since
+        acceptance."""
         self.data.device = ctl.instance.volume_now(self.data.device) or self.data.device
         if not self.data.lost:
             ctl.outside_volumes.begin_detaching(self.data.device)
 
     @step("host", event="compute_detach_volume", undo="put_back", when_down="wait", results=("let_go",))
-    def detach(self, host: Host) -> None:
+    def detach(self, host: HostContext) -> None:
         host.driver.detach_volume(host.instance, self.data.device)
         host.volumes.disconnect(self.data.device.connection_info)
         host.result(let_go=True)
 
-    # Compensated by being done: what the service has heard of cannot be taken back.
+    # The compensation does the same as the step: the service cannot undo the release.
     @step(CONDUCTOR, event="compute_detach_volume", undo="release", external=VOLUMES, when="outside_volumes")
     def release(self, ctl: Control) -> None:
         try:
@@ -188,13 +190,13 @@ class DetachVolume(_Volume):
         except (exception.NotFound, exception.InvalidVolume) as error:
             if not self.data.lost:
                 raise
-            LOG.warning("[instance: %s] Volume %s is lost, and what the service knows of it stays there: %s",
-                        self.instance.uuid, self.data.device.volume_id, error)
+            LOG.warning("[instance: %s] Volume %s is lost at the volume service; its attachment there cannot be "
+                        "removed: %s", self.instance.uuid, self.data.device.volume_id, error)
         self.data.released = True
 
     # --- compensations ---------------------------------------------------------------------------
     @connects_volumes
-    def put_back(self, host: Host) -> None:
+    def put_back(self, host: HostContext) -> None:
         if self.data.let_go and self.data.outside_volumes:
             return
         host.driver.attach_volume(host.instance, host.connected(self.data.device))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nova.bus import Interface, call
 from nova.context import RequestContext
-from nova.objects.network import KnownAddress
+from nova.objects.network import NetworkAddress
 from nova.rpcapi import CONDUCTOR
 
 
@@ -13,7 +13,7 @@ class FixedIps(Interface):
     namespace = "fixed_ips"
 
     @call
-    def show(self, ctx: RequestContext, address: str) -> KnownAddress:
+    def show(self, ctx: RequestContext, address: str) -> NetworkAddress:
         """Return an address with its server. Raises FixedIpNotFoundForAddress."""
 
     @call

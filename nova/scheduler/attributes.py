@@ -1,4 +1,4 @@
-"""The attributes of a host by the names that extra specs (capabilities:) and the hint query use."""
+"""Attributes of a host by the names used in extra specs (capabilities:) and in the hint query."""
 
 from __future__ import annotations
 
@@ -44,33 +44,34 @@ _INTERNED = {
 }
 
 
-def known(name: str) -> bool:
+def is_attribute(name: str) -> bool:
     return name in _NUMBERS or name in _INTERNED
 
 
 def match(view: FleetView, path: Sequence[str], accepts: Callable[[Any], bool]) -> BoolColumn:
-    """Which nodes have an attribute at ``path`` that ``accepts`` says yes to; without one: no."""
+    """Return the mask of nodes whose attribute at ``path`` is accepted by ``accepts``. Nodes without the attribute are
+    not accepted."""
     name, inner = path[0], path[1:]
     if name in _INTERNED:
         def check(value: Any) -> bool:
-            found = _descend(value, inner)
-            return found is not MISSING and accepts(found)
+            attribute = _descend(value, inner)
+            return attribute is not MISSING and accepts(attribute)
 
         return view.lift(_INTERNED[name], check)
     if name in _NUMBERS and not inner:
-        values, places = np.unique(_NUMBERS[name](view), return_inverse=True)
-        mask: BoolColumn = np.fromiter((accepts(_plain(value)) for value in values), np.bool_, len(values))[places]
+        values, inverse = np.unique(_NUMBERS[name](view), return_inverse=True)
+        mask: BoolColumn = np.fromiter((accepts(_plain(value)) for value in values), np.bool_, len(values))[inverse]
         return mask
     return np.zeros(len(view), np.bool_)
 
 
 def values(view: FleetView, path: Sequence[str]) -> list[Any]:
-    """The attribute at ``path`` of every node, None where there is none."""
+    """Return the attribute at ``path`` of every node, or None for nodes without it."""
     name, inner = path[0], path[1:]
     if name in _INTERNED:
         def find(value: Any) -> Any:
-            found = _descend(value, inner)
-            return None if found is MISSING else _Box(found)
+            attribute = _descend(value, inner)
+            return None if attribute is MISSING else _Box(attribute)
 
         boxed = view.lift(_INTERNED[name], find, object).tolist()
         return [box.value if isinstance(box, _Box) else None for box in boxed]
@@ -80,7 +81,7 @@ def values(view: FleetView, path: Sequence[str]) -> list[Any]:
 
 
 class _Box:
-    """Keeps NumPy from taking lists apart."""
+    """Wraps a value, so that NumPy does not treat a list as an array."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -95,6 +96,6 @@ def _descend(value: Any, path: Sequence[str]) -> Any:
 
 
 def _plain(value: Any) -> int | float:
-    """A number as Python writes it: 16, not 16.0."""
+    """Return an integer for a whole number: 16, not 16.0."""
     number = float(value)
     return int(number) if number.is_integer() else number

@@ -1,7 +1,7 @@
-"""The fleet as NumPy columns: one row per node, grown in chunks, rows reused.
+"""The fleet as NumPy columns: one row per node, grown in chunks; rows are reused.
 
-Text and structures (zones, trait sets, aggregate metadata, ...) are interned: a row holds a small
-integer, and a predicate is evaluated once per distinct value however many nodes share it.
+Text and structures (zones, trait sets, aggregate metadata, ...) are interned: a row holds an integer code, and a
+predicate is evaluated once per distinct value, however many nodes share it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FREE = object()
 
 
 class Pool:
-    """Distinct values with the number of rows that hold each; codes of unused values are reused."""
+    """Distinct values with the number of rows that hold each value. Codes of unused values are reused."""
 
     def __init__(self) -> None:
         self.values: list[Any] = []
@@ -42,7 +42,7 @@ class Pool:
         return value if isinstance(value, str) else _ENCODE(value)
 
     def take(self, value: Any) -> int:
-        """The code of ``value``, held once more."""
+        """Return the code of ``value`` and increment its use count."""
         key = self._key(value)
         code = self._codes.get(key)
         if code is None:
@@ -59,7 +59,7 @@ class Pool:
         return code
 
     def drop(self, code: int) -> None:
-        """One row less holds the value of this code."""
+        """Decrement the use count of this code."""
         self._uses[code] -= 1
         if not self._uses[code]:
             del self._codes[self._key(self.values[code])]
@@ -71,11 +71,11 @@ class Pool:
         return self._codes.get(self._key(value))
 
     def distinct(self) -> list[Any]:
-        """The values that rows hold."""
+        """Return the values in use."""
         return [value for value in self.values if value is not _FREE]
 
     def lift(self, codes: Column, function: Callable[[Any], Any], dtype: Any) -> Column:
-        """The column of ``function(value)``, evaluated once per distinct value."""
+        """Return the column of ``function(value)``, evaluated once per distinct value."""
         if not codes.size:
             return np.zeros(0, dtype)
         table = np.zeros(len(self.values), dtype)
@@ -111,14 +111,14 @@ class Block:
             column[row] = 0
 
 
-# "known_" columns are what the conductor last said; their namesakes add what was chosen since.
+# "known_" columns have the last values reported by the conductor; the columns without the prefix include later choices.
 _NODE_FIELDS: dict[str, Any] = {
     "alive": np.bool_, "up": np.bool_, "disabled": np.bool_,
     "num_instances": np.int64, "known_num_instances": np.int64,
     "num_io_ops": np.int64, "known_num_io_ops": np.int64,
     "failed_builds": np.int64, "hypervisor_version": np.int64,
     "state_generation": np.int64, "usage_generation": np.int64,
-    # Monotonic time of the last choice that no usage has confirmed; 0: none.
+    # Monotonic time of the last choice not yet confirmed by a usage report; 0: none.
     "pending_since": np.float64,
 }
 
@@ -134,7 +134,7 @@ POOLED = ("host", "node", "zone", "host_ip", "hypervisor_type", "traits", "aggre
 
 
 class Table:
-    """All columns. Not thread-safe: its owner holds a lock."""
+    """The columns of the fleet. Not thread-safe; the owner holds a lock."""
 
     def __init__(self) -> None:
         self.size = 0  # rows ever used: the columns are valid up to here
@@ -143,18 +143,18 @@ class Table:
         self.classes: dict[str, Block] = {}
         self.pools = {name: Pool() for name in POOLED}
         self.uuids: list[str] = []
-        # Rows of nodes that have cells or devices for single guests, with what was chosen since; and as last told.
+        # Dedicated resources by row: including later choices, and as last reported.
         self.dedicated_resources: dict[int, NodeDedicatedResources] = {}
         self.reported_resources: dict[int, NodeDedicatedResources] = {}
-        # Rows of nodes with providers below them, with what was chosen since; and as last told.
+        # Child providers by row: including later choices, and as last reported.
         self.children: dict[int, list[Provider]] = {}
-        self.known_children: dict[int, list[Provider]] = {}
+        self.reported_children: dict[int, list[Provider]] = {}
         self._shared: weakref.WeakValueDictionary[bytes, NodeDedicatedResources] = weakref.WeakValueDictionary()
         self._metadata_keys: tuple[int, frozenset[str]] = (-1, frozenset())
         self._unused: list[int] = []
 
     def new_row(self, uuid: str) -> int:
-        """A cleared row; its interned fields hold nothing yet (see :meth:`intern`)."""
+        """Return an empty row. Its interned fields must be set with :meth:`intern`."""
         if self._unused:
             row = self._unused.pop()
             self.uuids[row] = uuid
@@ -178,7 +178,7 @@ class Table:
         self._unused.append(row)
 
     def set_dedicated_resources(self, row: int, reported: NodeDedicatedResources | None) -> None:
-        """What a conductor said of a node's cells and devices; nodes with the same share one value."""
+        """Store the reported dedicated resources of a node. Nodes with equal resources share one object."""
         if reported is None:
             self.dedicated_resources.pop(row, None)
             self.reported_resources.pop(row, None)
@@ -187,15 +187,15 @@ class Table:
             self.dedicated_resources[row] = self.reported_resources[row] = shared
 
     def set_children(self, row: int, children: list[Provider]) -> None:
-        """What a conductor said of the providers below a node."""
+        """Store the reported child providers of a node."""
         if children:
-            self.children[row] = self.known_children[row] = children
+            self.children[row] = self.reported_children[row] = children
         else:
             self.children.pop(row, None)
-            self.known_children.pop(row, None)
+            self.reported_children.pop(row, None)
 
     def metadata_keys(self) -> frozenset[str]:
-        """Every metadata key that some aggregate of some node has."""
+        """Return all metadata keys of the aggregates of all nodes."""
         pool = self.pools["aggregates"]
         if self._metadata_keys[0] != pool.version:
             keys = frozenset(key for aggregates in pool.distinct() for metadata in aggregates for key in metadata)
@@ -203,14 +203,14 @@ class Table:
         return self._metadata_keys[1]
 
     def inventory(self, resource_class: str) -> Block:
-        """The columns of a resource class, made when first offered."""
+        """Return the columns of a resource class, created at the first call."""
         block = self.classes.get(resource_class)
         if block is None:
             block = self.classes[resource_class] = Block(INVENTORY_FIELDS, self._rows)
         return block
 
     def intern(self, row: int, name: str, value: Any, fresh: bool) -> None:
-        """Store an interned field; ``fresh``: the row held nothing there before."""
+        """Store an interned field. ``fresh``: the row had no value before."""
         pool, column = self.pools[name], self.nodes[name]
         code = pool.take(value)
         if not fresh:

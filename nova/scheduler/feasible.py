@@ -1,4 +1,4 @@
-"""Feasible: which nodes a request may go to, and who refused the others."""
+"""Filtering: the nodes that a request may use, and the filters that rejected the other nodes."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from nova.scheduler.view import FleetView
 
 
 def feasible(view: FleetView, request: Request, chain: Sequence[Filter]) -> tuple[BoolColumn, list[tuple[str, int]]]:
-    """The mask of nodes that all of the chain accept, and (name, refused nodes) of those that refused any."""
+    """Return the mask of nodes that pass all filters, and (name, number of rejected nodes) of the filters that rejected
+    nodes."""
     mask = view.alive.copy()
     left, refused = int(np.count_nonzero(mask)), []
-    for each in chain:
+    for node_filter in chain:
         if not left:
             break
-        mask &= answer(each, view, request, mask)
+        mask &= filter_mask(node_filter, view, request, mask)
         still = int(np.count_nonzero(mask))
         if still < left:
-            refused.append((each.name, left - still))
+            refused.append((node_filter.name, left - still))
         left = still
     return mask, refused
 
 
-def answer(each: Filter, view: FleetView, request: Request, mask: BoolColumn) -> BoolColumn:
-    """The filter's mask over the view; a costly filter is only asked about nodes that are left in ``mask``."""
-    if not each.costly:
-        return each.mask(view, request)
+def filter_mask(node_filter: Filter, view: FleetView, request: Request, mask: BoolColumn) -> BoolColumn:
+    """Return the filter's mask over the view. A costly filter only checks the nodes left in ``mask``."""
+    if not node_filter.costly:
+        return node_filter.mask(view, request)
     positions = np.flatnonzero(mask)
     passed = np.zeros(len(mask), np.bool_)
-    passed[positions] = each.mask(view.take(positions), request)
+    passed[positions] = node_filter.mask(view.take(positions), request)
     return passed
 
 
 def summary(refused: Sequence[tuple[str, int]]) -> str:
-    """Who refused how many, for the user."""
+    """Return a text with the number of nodes rejected by each filter."""
     return ", ".join(f"{name}: {count} host{'s' if count != 1 else ''} refused" for name, count in refused)

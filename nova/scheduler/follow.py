@@ -1,4 +1,4 @@
-"""Keeping the fleet fresh: deltas from the conductors, and a reading of everything when one was lost."""
+"""Updates of the fleet: deltas from the conductors, and a complete read after a delta was lost."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
-# Seconds that a missing delta may be late (threads handle them side by side) before it counts as lost.
+# Seconds that a missing delta may be late before it counts as lost: threads process deltas concurrently.
 GRACE = 0.5
-# A reading takes at most this part of the time.
+# Maximum fraction of time spent on complete reads.
 _MAX_DUTY = 0.05
 _TICK = 1.0
 _RETRY = (0.5, 1.0, 2.0, 5.0)
-# Nodes that are changed under one hold of the lock.
+# Number of nodes that are changed while the lock is held once.
 _SLICE = 50
 # Seconds after which a silent conductor is forgotten.
 _FORGET = 3600.0
@@ -29,7 +29,7 @@ _FORGET = 3600.0
 
 @dataclasses.dataclass
 class _Source:
-    """How far the deltas of one conductor have come: all up to ``last``, and those in ``early``."""
+    """Progress of the deltas of one conductor: all up to ``last``, and those in ``early``."""
 
     last: int
     seen_at: float
@@ -39,7 +39,7 @@ class _Source:
     def note(self, seq: int, now: float) -> None:
         self.seen_at = now
         if seq <= self.last:
-            return  # late or doubled
+            return  # late or duplicate
         self.early.add(seq)
         while self.last + 1 in self.early:
             self.last += 1
@@ -50,17 +50,17 @@ class _Source:
             self.gap_since = now
 
     def give_up(self) -> None:
-        """What is missing will not come."""
+        """Treat the missing deltas as lost."""
         self.last = max(self.early, default=self.last)
         self.early.clear()
         self.gap_since = None
 
 
 class Follower:
-    """Applies deltas to a fleet and reads all of it at the start, after a gap, on demand and now and then.
+    """Applies deltas to a fleet; reads the complete fleet at the start, after a gap, on demand and periodically.
 
-    ``page`` fetches a page of the fleet by its marker. Nothing waits for a reading: the fleet is
-    used as it is, deltas are applied at once and again on top of what was read.
+    ``page`` fetches a page of the fleet by its marker. Requests do not wait for a read: they use the current fleet.
+    Deltas are applied at once, and again after a read.
     """
 
     def __init__(self, fleet: Fleet, page: Callable[[str | None], FleetPage]) -> None:
@@ -87,7 +87,7 @@ class Follower:
 
     # --- deltas ------------------------------------------------------------------------------------
     def delta(self, delta: FleetDelta) -> None:
-        """A conductor changed something. Deltas may come doubled, late and in any order."""
+        """Apply the changes of a conductor. Deltas may be duplicate, late and in any order."""
         now = time.monotonic()
         with self._lock:
             source = self._sources.get(delta.source)
@@ -97,10 +97,10 @@ class Follower:
                 source.note(delta.seq, now)
             if self._recorded is not None:
                 self._recorded.append(delta)
-            # Inside the lock, so that a reading sees a delta either recorded or applied before it began.
+            # Inside the lock, so that each delta is either recorded for the read or applied before it began.
             self._apply(delta)
         if delta.reload:
-            self.refresh("a conductor asked for it")
+            self.refresh("a conductor requested it")
 
     def _apply(self, delta: FleetDelta) -> None:
         for state in delta.states:
@@ -117,14 +117,14 @@ class Follower:
             self._fleet.remove(node_uuid)
 
     def refresh(self, why: str) -> None:
-        """Read the whole fleet soon, in the background."""
+        """Schedule a complete read in the background."""
         with self._lock:
             self._wanted = self._wanted or why
         self._wake.set()
 
     # --- readings ----------------------------------------------------------------------------------
     def read_all(self) -> None:
-        """Read the whole fleet now. Raises what the conductor raises; the fleet is then as before, or newer."""
+        """Read the complete fleet now. Raises the errors of the conductor; the fleet is then unchanged or newer."""
         with self._lock:
             self._recorded = []
         seen: set[str] = set()
@@ -140,22 +140,22 @@ class Follower:
                     break
             else:
                 return
-            self._settle(seen)
+            self._finish_read(seen)
         finally:
             with self._lock:
                 self._recorded = None
         self.ready.set()
 
-    def _settle(self, seen: set[str]) -> None:
-        """Forget what was not read, and put back on top what came meanwhile."""
+    def _finish_read(self, seen: set[str]) -> None:
+        """Remove nodes that were not read, and apply deltas that arrived during the read again."""
         with self._lock:
             recorded, self._recorded = self._recorded or [], None
             seen.update(state.node_uuid for delta in recorded for state in delta.states)
-            gone = self._fleet.retain(seen)
+            removed = self._fleet.retain(seen)
             for delta in recorded:
                 self._apply(delta)
-        if gone:
-            LOG.info("%d compute nodes are gone", gone)
+        if removed:
+            LOG.info("Removed %d compute nodes that no longer exist", removed)
 
     # --- the thread --------------------------------------------------------------------------------
     def _run(self) -> None:
@@ -171,7 +171,7 @@ class Follower:
             self._wake.clear()
 
     def _why(self, now: float, due: float) -> str:
-        """The reason for a reading now; "" for none."""
+        """Return the reason for a read now, or ""."""
         with self._lock:
             for name, source in list(self._sources.items()):
                 if source.gap_since is not None and now - source.gap_since > GRACE:
@@ -181,10 +181,10 @@ class Follower:
                 elif now - source.seen_at > _FORGET:
                     del self._sources[name]
                     self._service_seq = {key: seq for key, seq in self._service_seq.items() if key[0] != name}
-            return self._wanted or ("it is time" if now >= due else "")
+            return self._wanted or ("periodic" if now >= due else "")
 
     def _read(self, why: str, failures: int) -> tuple[int, float]:
-        """Read everything; returns how often that has failed in a row, and the seconds until the next time."""
+        """Read the fleet; return the number of consecutive failures, and the seconds until the next read."""
         started = time.monotonic()
         with self._lock:
             self._wanted = ""
@@ -194,11 +194,11 @@ class Follower:
             with self._lock:
                 self._wanted = why
             metrics.FLEET_READ_SECONDS.observe(time.monotonic() - started, "failed")
-            LOG.warning("The fleet could not be read and will be tried again: %s", error)
+            LOG.warning("Cannot read the fleet from a conductor, retrying: %s", error)
             return failures + 1, _RETRY[min(failures, len(_RETRY) - 1)]
         took = time.monotonic() - started
         metrics.FLEET_READ_SECONDS.observe(took, "success")
-        LOG.log(logging.DEBUG if why == "it is time" else logging.INFO,
-                "Read %d compute nodes in %.2f s, because %s", len(self._fleet), took,
-                "of the start" if why == "start" else why)
+        LOG.log(logging.DEBUG if why == "periodic" else logging.INFO,
+                "Read %d compute nodes in %.2f s, reason: %s", len(self._fleet), took,
+                why)
         return 0, max(CONF.scheduler.refresh_interval, took / _MAX_DUTY)

@@ -1,4 +1,4 @@
-"""The fleet: what this scheduler knows of all nodes, kept fresh by deltas. Thread-safe."""
+"""The fleet: the state of all nodes in this scheduler, updated by deltas. Thread-safe."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from nova.scheduler.view import FleetView, Planned
 class Fleet:
     """A table of nodes.
 
-    What was chosen counts as used at once, until the conductor says what is really used (absolute
-    numbers, ordered by generation) or until nothing came of it for a while (:meth:`expire`).
+    Chosen resources count as used at once, until the conductor reports the real usage (absolute numbers, ordered by
+    generation) or :meth:`expire` reverts them after a timeout.
     """
 
     def __init__(self, default_zone: str = "nova") -> None:
@@ -37,13 +37,13 @@ class Fleet:
 
     @contextlib.contextmanager
     def view(self) -> Iterator[FleetView]:
-        """The whole table; nothing changes in it inside the ``with`` block."""
+        """Provide the whole table, which does not change inside the ``with`` block."""
         with self._lock:
             yield FleetView.whole(self._table)
 
     # --- changes -----------------------------------------------------------------------------------
     def upsert(self, state: HostState) -> None:
-        """A node is like this. A part that is older than what is known of it is ignored."""
+        """Store the state of a node. Parts older than the stored ones are ignored."""
         with self._lock:
             nodes = self._table.nodes
             row = self._rows.get(state.node_uuid)
@@ -66,13 +66,13 @@ class Fleet:
                 self._usage(row, state.num_instances, state.num_io_ops, state.failed_builds, state.generation)
 
     def upsert_all(self, states: Iterable[HostState]) -> None:
-        """Several nodes at once, without letting anybody in between."""
+        """Store several nodes while holding the lock once."""
         with self._lock:
             for state in states:
                 self.upsert(state)
 
     def _describe(self, row: int, state: HostState, fresh: bool) -> None:
-        """Everything of a node but its resources."""
+        """Store all fields of a node except its resources."""
         nodes = self._table.nodes
         if not fresh:
             self._of_host[self._host_of(row)].discard(row)
@@ -111,7 +111,7 @@ class Fleet:
         nodes["pending_since"][row] = 0
 
     def apply(self, usage: NodeUsage) -> None:
-        """What is used of a node; ignored when not newer than what is known, or of an unknown node."""
+        """Store the usage of a node. Ignored if it is not newer than the stored usage, or the node is unknown."""
         with self._lock:
             row = self._rows.get(usage.node_uuid)
             if row is None or usage.generation <= self._table.nodes["usage_generation"][row]:
@@ -123,12 +123,12 @@ class Fleet:
             if row in self._table.reported_resources:
                 self._table.set_dedicated_resources(
                     row, usage.dedicated_resources or self._table.reported_resources[row])
-            if row in self._table.known_children:
-                self._table.set_children(row, trees.with_usage(self._table.known_children[row], usage.children))
+            if row in self._table.reported_children:
+                self._table.set_children(row, trees.with_usage(self._table.reported_children[row], usage.children))
             self._usage(row, usage.num_instances, usage.num_io_ops, usage.failed_builds, usage.generation)
 
     def set_service(self, host: str, flags: ServiceFlags) -> None:
-        """The compute service of a host is so, unless something newer is known of it."""
+        """Store the state of a host's compute service, unless the stored one is newer."""
         with self._lock:
             if host not in self._of_host:
                 return
@@ -138,13 +138,13 @@ class Fleet:
                 self._table.nodes["disabled"][row] = flags.disabled
 
     def _newest(self, host: str, flags: ServiceFlags) -> ServiceFlags:
-        known = self._flags.get(host)
-        if known is None or not flags.generation or flags.generation >= known.generation:
-            known = self._flags[host] = flags
-        return known
+        newest = self._flags.get(host)
+        if newest is None or not flags.generation or flags.generation >= newest.generation:
+            newest = self._flags[host] = flags
+        return newest
 
     def remove(self, node_uuid: str) -> None:
-        """A node is gone; harmless when it is unknown."""
+        """Remove a node. Unknown nodes are ignored."""
         with self._lock:
             row = self._rows.pop(node_uuid, None)
             if row is None:
@@ -157,16 +157,16 @@ class Fleet:
             self._table.free_row(row)
 
     def retain(self, node_uuids: Iterable[str]) -> int:
-        """Forget every node but these; returns how many were forgotten."""
+        """Remove all nodes except these; return the number of removed nodes."""
         with self._lock:
-            gone = self._rows.keys() - set(node_uuids)
-            for node_uuid in gone:
+            removed = self._rows.keys() - set(node_uuids)
+            for node_uuid in removed:
                 self.remove(node_uuid)
-            return len(gone)
+            return len(removed)
 
     # --- choices -----------------------------------------------------------------------------------
     def commit(self, planned: Planned, rows: Sequence[int]) -> None:
-        """Count what was planned on these rows as used. Call it inside the same ``with view()``."""
+        """Count the planned usage of these rows as used. Must be called inside the same ``with view()``."""
         with self._lock:
             nodes, now = self._table.nodes, time.monotonic()
             touched = np.array(rows, np.int64)
@@ -181,7 +181,7 @@ class Fleet:
             nodes["pending_since"][touched] = now
 
     def expire(self, older_than: float) -> int:
-        """Give back choices that no usage has confirmed for ``older_than`` seconds; returns of how many nodes."""
+        """Revert choices that no usage report has confirmed for ``older_than`` seconds; return the number of nodes."""
         with self._lock:
             nodes, cutoff = self._table.nodes, time.monotonic() - older_than
             since = nodes["pending_since"]
@@ -195,7 +195,7 @@ class Fleet:
                     (row, self._table.reported_resources[row]) for row in rows.tolist()
                     if row in self._table.dedicated_resources)
             if self._table.children:
-                self._table.children.update((row, self._table.known_children[row]) for row in rows.tolist()
+                self._table.children.update((row, self._table.reported_children[row]) for row in rows.tolist()
                                             if row in self._table.children)
             nodes["num_instances"][rows] = nodes["known_num_instances"][rows]
             nodes["num_io_ops"][rows] = nodes["known_num_io_ops"][rows]
@@ -208,9 +208,9 @@ class Fleet:
         return host
 
     def selection(self, row: int, by_aggregates: bool = False, request: Request | None = None) -> Selection:
-        """What is told of a choice; ``by_aggregates``: with what the claim needs to look at them again.
+        """Return the selection for a row. ``by_aggregates``: include the digest that the claim checks again.
 
-        ``request``: what it was chosen for, where more than the root may have to give something.
+        ``request``: the request, if child providers may have to provide resources.
         """
         nodes, pools = self._table.nodes, self._table.pools
         tree = False
@@ -222,7 +222,7 @@ class Fleet:
                          availability_zone=pools["zone"].values[int(nodes["zone"][row])], aggregates=digest, tree=tree)
 
     def state(self, node_uuid: str) -> HostState | None:
-        """One node as it counts now, choices included; None when it is unknown."""
+        """Return the current state of a node including choices, or None if it is unknown."""
         with self._lock:
             row = self._rows.get(node_uuid)
             return None if row is None else FleetView.whole(self._table).at(row).state(0)

@@ -1,4 +1,4 @@
-"""Answers for :class:`nova.rpcapi.scheduler.Scheduler`."""
+"""Implementation of :class:`nova.rpcapi.scheduler.Scheduler`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nova.scheduler import plugin
 from nova.scheduler.filters.base import Filter
 from nova.scheduler.follow import Follower
 from nova.scheduler.hosts import Fleet
+from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.request import Request
 from nova.scheduler.select import Planner
-from nova.scheduler.settings import Settings
 from nova.scheduler.weighers.base import Weigher
 from nova.telemetry import metrics, tracing
 
@@ -24,33 +24,33 @@ FILTERS = "nova.scheduler.filters"
 WEIGHERS = "nova.scheduler.weighers"
 _ALL_WEIGHERS = "all_weighers"
 
-# Seconds that a request waits for the first reading of the fleet.
-_PATIENCE = 20.0
+# Seconds that a request waits for the first read of the fleet.
+_FLEET_TIMEOUT = 20.0
 
 
 def load_filters() -> list[Filter]:
-    """The enabled filters. Raises PluginError for a name that does not exist."""
+    """Return the enabled filters. Raises PluginError for an unknown name."""
     return plugin.load(FILTERS, Filter, CONF.filter_scheduler.enabled_filters, "[filter_scheduler]enabled_filters")
 
 
 def load_weighers() -> list[Weigher]:
-    """The enabled weighers. Raises PluginError for a name that does not exist."""
+    """Return the enabled weighers. Raises PluginError for an unknown name."""
     names = [name.rpartition(".")[2] for name in CONF.filter_scheduler.weight_classes]
     return plugin.load(WEIGHERS, Weigher, None if _ALL_WEIGHERS in names else names,
                        "[filter_scheduler]weight_classes")
 
 
 class SchedulerManager:
-    """The answers, from a fleet that somebody else keeps fresh."""
+    """Answers requests from a fleet that a Follower updates."""
 
-    def __init__(self, fleet: Fleet, planner: Planner, follower: Follower, settings: Settings) -> None:
+    def __init__(self, fleet: Fleet, planner: Planner, follower: Follower, settings: SchedulerOptions) -> None:
         self._fleet = fleet
         self._settings = settings
         self._planner = planner
         self._follower = follower
 
     def select(self, ctx: context.RequestContext, spec: RequestSpec) -> list[list[Selection]]:
-        """See :meth:`nova.rpcapi.scheduler.Scheduler.select`. What is chosen counts as used at once."""
+        """See :meth:`nova.rpcapi.scheduler.Scheduler.select`. Chosen resources count as used at once."""
         self._wait()
         if not (metrics.on or tracing.on):
             return self._select(spec)
@@ -69,9 +69,9 @@ class SchedulerManager:
             self._fleet.commit(view.planned, sorted({choice.row for choice in choices}))
             selections = [[self._fleet.selection(row, request.by_aggregates, request)
                            for row in (choice.row, *choice.alternates)] for choice in choices]
-        hosts = sorted({found[0].node for found in selections})
-        LOG.info("%d x %s goes to %s%s (%d nodes, %.1f ms)", request.count, spec.flavor.name, ", ".join(hosts[:5]),
-                 f" and {len(hosts) - 5} more" if len(hosts) > 5 else "", len(self._fleet),
+        hosts = sorted({selection[0].node for selection in selections})
+        LOG.info("Selected hosts for %d x %s: %s%s (%d nodes, %.1f ms)", request.count, spec.flavor.name,
+                 ", ".join(hosts[:5]), f" and {len(hosts) - 5} more" if len(hosts) > 5 else "", len(self._fleet),
                  (time.perf_counter() - started) * 1000)
         return selections
 
@@ -85,6 +85,6 @@ class SchedulerManager:
         self._follower.delta(delta)
 
     def _wait(self) -> None:
-        """Until the fleet has been read for the first time."""
-        if not self._follower.ready.wait(_PATIENCE):
+        """Wait until the fleet has been read for the first time."""
+        if not self._follower.ready.wait(_FLEET_TIMEOUT):
             raise exception.ServiceUnavailable("The scheduler has not been able to read the fleet yet.")

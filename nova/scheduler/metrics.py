@@ -1,4 +1,4 @@
-"""Options that say which metrics or properties count, and by how much."""
+"""Parser of options with ratios of metrics or properties."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ LOG = logging.getLogger(__name__)
 
 
 def ratios(weight_setting: Iterable[str], option: str = "[metrics]weight_setting") -> dict[str, float]:
-    """name -> ratio of such an option; what is no name=ratio is left out with a warning."""
-    found: dict[str, float] = {}
+    """Return name -> ratio of such an option. Invalid items are skipped with a warning."""
+    ratios_by_name: dict[str, float] = {}
     for setting in weight_setting:
         name, _, ratio = setting.partition("=")
         try:
-            found[name.strip()] = float(ratio)
+            ratios_by_name[name.strip()] = float(ratio)
         except ValueError:
-            LOG.warning("%s: %s is not name=ratio", option, setting)
-    return found
+            LOG.warning("Option %s: ignoring %s, which is not name=ratio", option, setting)
+    return ratios_by_name

@@ -1,4 +1,4 @@
-"""The operators of extra specs: how a value that a host offers is compared with what is asked."""
+"""Operators of extra specs, which compare a value of a host with the required value."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _TEXT: dict[str, Callable[[str, str], bool]] = {
 }
 
 
-def match(offered: Any, asked: str) -> bool:
-    """Whether ``offered`` satisfies ``asked``: an operator and its operand, or a plain text to equal.
+def match(offered: Any, required: str) -> bool:
+    """Return True if ``offered`` satisfies ``required``: an operator with an operand, or a plain text.
 
-    ``=`` is "at least". A list that is offered satisfies ``<in>`` by one of its items, a text by a
-    part of it. What is not a number satisfies no numeric operator.
+    ``=`` means "at least". An offered list satisfies ``<in>`` by one of its items, an offered text by a substring.
+    Values that are not numbers satisfy no numeric operator.
     """
-    words = asked.split()
+    words = required.split()
     if not words:
-        return str(offered) == asked
+        return str(offered) == required
     first, rest = words[0], words[1:]
     if first == "<or>":
-        alternatives = [part.strip() for part in asked.split("<or>") if part.strip()]
+        alternatives = [item.strip() for item in required.split("<or>") if item.strip()]
         return str(offered) in alternatives
     if first == "<in>":
         return _contains(offered, " ".join(rest))
@@ -37,7 +37,7 @@ def match(offered: Any, asked: str) -> bool:
     if first in _NUMERIC:
         have, wanted = _number(offered), _number(" ".join(rest))
         return have is not None and wanted is not None and _NUMERIC[first](have, wanted)
-    return str(offered) == asked
+    return str(offered) == required
 
 
 def _contains(offered: Any, wanted: str) -> bool:

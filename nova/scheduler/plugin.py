@@ -1,8 +1,8 @@
-"""Filters and weighers as plugins: what they have in common, and how they are found.
+"""Filters and weighers as plugins: common base class, and loading.
 
-A plugin is an entry point of ``nova.scheduler.filters`` or ``nova.scheduler.weighers``: a class
-without constructor arguments, derived from one of the bases in :mod:`nova.scheduler.filters` and
-:mod:`nova.scheduler.weighers`. Each process makes one object of each.
+A plugin is an entry point of ``nova.scheduler.filters`` or ``nova.scheduler.weighers``: a class without constructor
+arguments, derived from one of the base classes in :mod:`nova.scheduler.filters` and :mod:`nova.scheduler.weighers`.
+Each process creates one object per class.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T", bound="Plugin")
 
 
 class Scope(enum.Enum):
-    """What a plugin's answer for a node depends on; it decides what is asked again while planning."""
+    """Dependencies of the result of a plugin for a node; they determine what is evaluated again during planning."""
 
     REQUEST = "nothing that planning changes"
     ROW = "the usage of that node"
@@ -35,51 +35,53 @@ class PluginError(Exception):
 
 
 class Plugin:
-    """Common to filters and weighers."""
+    """Common base class of filters and weighers."""
 
     @property
     def name(self) -> str:
         return type(self).__name__
 
     def applies(self, request: Request) -> bool:
-        """False leaves the plugin out for this request; cheaper than an answer that says nothing."""
+        """Return False to skip the plugin for this request."""
         return True
 
     def scope(self, request: Request) -> Scope:
-        """What the answers depend on; the default is right for everything that looks at single nodes."""
+        """Return what the results depend on. The default is correct for plugins that check single nodes."""
         return Scope.ROW
 
 
 @functools.cache
-def _found(namespace: str) -> dict[str, type[Any] | BaseException]:
-    """Every entry point of a namespace: its class, or why it could not be loaded."""
+def _plugins(namespace: str) -> dict[str, type[Any] | BaseException]:
+    """Return the class of every entry point of a namespace, or the error of its loading."""
     failed: dict[str, type[Any] | BaseException] = {}
 
     def note(_manager: Any, entry_point: Any, error: BaseException) -> None:
         failed[entry_point.name] = error
 
     manager: Any = extension.ExtensionManager(namespace, invoke_on_load=False, on_load_failure_callback=note)
-    return failed | {found.name: found.plugin for found in manager}
+    return failed | {plugin.name: plugin.plugin for plugin in manager}
 
 
 def load(namespace: str, base: type[T], names: Sequence[str] | None, option: str) -> list[T]:
-    """One object of each named plugin, in this order (None: all that can be loaded, by name).
+    """Return one object of each named plugin in this order (None: all plugins that can be loaded, by name).
 
-    Raises PluginError, naming ``option``, for a name that is no entry point of the namespace.
+    Raises PluginError, naming ``option``, for a name that is not an entry point of the namespace.
     """
-    found = _found(namespace)
+    plugins = _plugins(namespace)
     loaded: list[T] = []
-    for name in sorted(found) if names is None else list(dict.fromkeys(names)):
-        plugin = found.get(name)
+    for name in sorted(plugins) if names is None else list(dict.fromkeys(names)):
+        plugin = plugins.get(name)
         if plugin is None:
-            known = ", ".join(sorted(found)) or "none, is Nova installed?"
-            raise PluginError(f"{option} names {name}, which is no entry point of {namespace} (known: {known})")
+            available = ", ".join(sorted(plugins)) or "none, is Nova installed?"
+            raise PluginError(f"{option} names {name}, which is not an entry point of {namespace} "
+                              f"(available: {available})")
         if isinstance(plugin, BaseException):
             if names is None:
-                LOG.error("%s of %s cannot be loaded and is left out: %s", name, namespace, plugin)
+                LOG.error("Skipping plugin %s of %s, which cannot be loaded: %s", name, namespace, plugin)
                 continue
             raise PluginError(f"{option} names {name}, which cannot be loaded: {plugin}")
         if not issubclass(plugin, base):
-            raise PluginError(f"{option}: {name} is no {base.__name__} (see nova.scheduler.{base.__name__.lower()}s)")
+            kind = base.__name__
+            raise PluginError(f"{option}: {name} is not a {kind} (see nova.scheduler.{kind.lower()}s)")
         loaded.append(plugin())
     return loaded

@@ -1,8 +1,7 @@
-"""Rank: the weight of every feasible node, kept up to date row by row while planning.
+"""Ranking: the weight of every feasible node, updated row by row during planning.
 
-The weights are exactly those that a fresh ranking of the same state would give: a changed node is
-weighed by the same operations in the same order, and a weigher's column is normalised anew when
-the range of its scores has moved.
+The weights are exactly those of a new ranking of the same state: a changed node is weighed by the same operations in
+the same order, and a weigher's column is normalised again when the range of its scores changes.
 """
 
 from __future__ import annotations
@@ -20,40 +19,40 @@ from nova.scheduler.weighers.base import Weigher
 
 
 def finite(scores: FloatColumn) -> FloatColumn:
-    """Scores that no node can spoil for all others: what is not a number counts as 0."""
+    """Return the scores with non-finite values replaced by 0, so that no node distorts the normalisation."""
     scores = np.asarray(scores, np.float64)
     if np.isfinite(scores).all():
         return scores
     return np.where(np.isfinite(scores), scores, 0.0)
 
 
-class _Part:
-    """One weigher's share of the weights."""
+class _WeigherColumn:
+    """The contribution of one weigher to the weights."""
 
     def __init__(self, weigher: Weigher, multiplier: float | FloatColumn, view: FleetView, request: Request) -> None:
         self.weigher = weigher
         self.scope = weigher.scope(request)
         self.multiplier = multiplier
         self.scores = finite(weigher.scores(view, request))
-        if self.scores.base is not None:  # a view of the fleet's own columns
+        if self.scores.base is not None:  # a view of the fleet's columns
             self.scores = self.scores.copy()
-        self.share: FloatColumn | None = None
+        self.contribution: FloatColumn | None = None
         self.normalise()
 
     def normalise(self) -> None:
-        """The range and the weighted share of all nodes; None where all are equal and so count 0."""
+        """Compute the range and the weighted contribution of all nodes; None if all scores are equal and so count 0."""
         scores, floor = self.scores, self.weigher.floor
         self.low = float(scores.min()) if scores.size else 0.0
         self.high = float(scores.max()) if scores.size else 0.0
         if floor is not None:
             self.low = min(self.low, floor)
         if self.high > self.low and self.scores.size:
-            self.share = self.multiplier * ((scores - self.low) / (self.high - self.low))
+            self.contribution = self.multiplier * ((scores - self.low) / (self.high - self.low))
         else:
-            self.share = None
+            self.contribution = None
 
     def set(self, position: int, score: float) -> bool:
-        """A node's score changed; returns whether that moved the range (and so all shares)."""
+        """Store a changed score of a node; return True if the range (and so all contributions) changed."""
         old = float(self.scores[position])
         if score == old:
             return False
@@ -63,16 +62,16 @@ class _Part:
             self.normalise()
             if (self.low, self.high) != before:
                 return True
-        if self.share is not None:
+        if self.contribution is not None:
             multiplier = self.multiplier if isinstance(self.multiplier, float) else self.multiplier[position]
-            self.share[position] = multiplier * ((score - self.low) / (self.high - self.low))
+            self.contribution[position] = multiplier * ((score - self.low) / (self.high - self.low))
         return False
 
     def _moves(self, old: float, new: float) -> bool:
         return old <= self.low or old >= self.high or new < self.low or new > self.high
 
     def drop(self, positions: IntColumn) -> bool:
-        """Forget these nodes; returns whether that moved the range."""
+        """Remove these nodes; return True if the range changed."""
         dropped = self.scores[positions]
         self.scores = np.delete(self.scores, positions)
         if not isinstance(self.multiplier, float):
@@ -81,8 +80,8 @@ class _Part:
             before = self.low, self.high
             self.normalise()
             return (self.low, self.high) != before
-        if self.share is not None:
-            self.share = np.delete(self.share, positions)
+        if self.contribution is not None:
+            self.contribution = np.delete(self.contribution, positions)
         return False
 
     def renew(self, view: FleetView, request: Request) -> None:
@@ -91,22 +90,22 @@ class _Part:
 
 
 class Ranking:
-    """The feasible nodes of a view and their weights (``weights[i]`` is that of table row ``rows[i]``)."""
+    """The feasible nodes of a view and their weights (``weights[i]`` is the weight of table row ``rows[i]``)."""
 
     def __init__(self, view: FleetView, rows: IntColumn, request: Request, weighers: Sequence[Weigher],
                  chain: Sequence[Filter]) -> None:
         self._view = view
         self._request = request
         self.rows = rows
-        self._row_filters = [each for each in chain if each.scope(request) is Scope.ROW]
-        self._table_filters = [each for each in chain if each.scope(request) is Scope.TABLE]
-        mine = view.take(rows)
-        self._parts: list[_Part] = []
+        self._row_filters = [node_filter for node_filter in chain if node_filter.scope(request) is Scope.ROW]
+        self._table_filters = [node_filter for node_filter in chain if node_filter.scope(request) is Scope.TABLE]
+        feasible = view.take(rows)
+        self._columns: list[_WeigherColumn] = []
         for weigher in weighers:
             if weigher.applies(request):
-                multiplier = weigher.multipliers(mine, request.settings)
+                multiplier = weigher.multipliers(feasible, request.settings)
                 if not isinstance(multiplier, float) or multiplier != 0.0:
-                    self._parts.append(_Part(weigher, multiplier, mine, request))
+                    self._columns.append(_WeigherColumn(weigher, multiplier, feasible, request))
         self._sum()
 
     def __len__(self) -> int:
@@ -114,67 +113,67 @@ class Ranking:
 
     def _sum(self) -> None:
         total: FloatColumn = np.zeros(len(self.rows))
-        for part in self._parts:
-            if part.share is not None:
-                total += part.share
+        for column in self._columns:
+            if column.contribution is not None:
+                total += column.contribution
         self.weights = total
 
     def consumed(self, position: int) -> None:
-        """The node at ``position`` got one server more (in the view and the request): weigh again."""
+        """Update the weights after the node at ``position`` got another server (in the view and the request)."""
         view, request = self._view.at(int(self.rows[position])), self._request
-        if not all(bool(each.mask(view, request)[0]) for each in self._row_filters):
+        if not all(bool(node_filter.mask(view, request)[0]) for node_filter in self._row_filters):
             self._drop(np.array([position], np.int64))
         else:
             self._reweigh(position, view)
-        if self._table_filters or any(part.scope is Scope.TABLE for part in self._parts):
+        if self._table_filters or any(column.scope is Scope.TABLE for column in self._columns):
             self._whole_table()
 
     def _reweigh(self, position: int, view: FleetView) -> None:
         moved = False
-        for part in self._parts:
-            if part.scope is Scope.ROW:
-                score = float(finite(part.weigher.scores(view, self._request))[0])
-                moved = part.set(position, score) or moved
+        for column in self._columns:
+            if column.scope is Scope.ROW:
+                score = float(finite(column.weigher.scores(view, self._request))[0])
+                moved = column.set(position, score) or moved
         if moved:
             self._sum()
             return
         weight = np.float64(0.0)
-        for part in self._parts:
-            if part.share is not None:
-                weight += part.share[position]
+        for column in self._columns:
+            if column.contribution is not None:
+                weight += column.contribution[position]
         self.weights[position] = weight
 
     def _drop(self, positions: IntColumn) -> None:
-        """Forget nodes that are no longer feasible."""
+        """Remove nodes that are no longer feasible."""
         self.rows = np.delete(self.rows, positions)
-        moved = [part.drop(positions) for part in self._parts]
+        moved = [column.drop(positions) for column in self._columns]
         if any(moved):
             self._sum()
         else:
             self.weights = np.delete(self.weights, positions)
 
     def _whole_table(self) -> None:
-        """Ask again what depends on more than the node itself."""
-        for each in self._table_filters:
-            refused = np.flatnonzero(~each.mask(self._view.take(self.rows), self._request))
+        """Evaluate plugins again whose results depend on other nodes, too."""
+        for node_filter in self._table_filters:
+            refused = np.flatnonzero(~node_filter.mask(self._view.take(self.rows), self._request))
             if refused.size:
                 self._drop(refused)
-        changed = [part for part in self._parts if part.scope is Scope.TABLE]
+        changed = [column for column in self._columns if column.scope is Scope.TABLE]
         if changed:
             view = self._view.take(self.rows)
-            for part in changed:
-                part.renew(view, self._request)
+            for column in changed:
+                column.renew(view, self._request)
             self._sum()
 
     def best(self, count: int) -> IntColumn:
-        """The positions of the ``count`` best nodes, best first; of equal ones the first row first."""
+        """Return the positions of the ``count`` best nodes, best first; equal nodes in the order of their rows."""
         if count == 1:
             return np.array([self.weights.argmax()], np.int64)
         count = min(count, len(self.rows))
         if not count:
             return np.zeros(0, np.int64)
         if count < len(self.rows):
-            # All nodes that may be among them: better than, or as good as, the last one.
+            # All nodes that may be among the best: better than, or equal to, the last one of them.
             cut = np.partition(self.weights, len(self.rows) - count)[len(self.rows) - count]
             candidates = np.flatnonzero(self.weights >= cut)
         else:
@@ -184,5 +183,5 @@ class Ranking:
         return best
 
     def equal_best(self) -> IntColumn:
-        """The positions of all nodes with the highest weight."""
+        """Return the positions of all nodes with the highest weight."""
         return np.flatnonzero(self.weights == self.weights.max())

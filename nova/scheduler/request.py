@@ -1,4 +1,4 @@
-"""A request as filters and weighers see it: the spec with what is derived from it."""
+"""A scheduler request for filters and weighers: the spec and values derived from it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 from nova.objects.requirements.properties import canonical_architecture, with_current_names
 from nova.objects.scheduling import RequestSpec
 from nova.objects.trees import Amounts
-from nova.scheduler.settings import Settings
+from nova.scheduler.options import SchedulerOptions
 
-# image property -> prefix of the trait that its value stands for (option image_metadata_prefilter)
+# Image property -> prefix of the trait for its value (option image_metadata_prefilter).
 _IMAGE_TRAITS = {
     "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_", "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
     "hw_video_model": "COMPUTE_GRAPHICS_MODEL_", "hw_vif_model": "COMPUTE_NET_VIF_MODEL_",
@@ -19,9 +19,9 @@ _IMAGE_TRAITS = {
 
 
 class Request:
-    """One select or explain. ``group_hosts`` (host -> members of the server group) grows while planning."""
+    """A select or explain request. ``group_hosts`` (host -> members of the server group) grows during planning."""
 
-    def __init__(self, spec: RequestSpec, settings: Settings) -> None:
+    def __init__(self, spec: RequestSpec, settings: SchedulerOptions) -> None:
         self.spec = spec
         self.settings = settings
         self.count = len(spec.instance_uuids)
@@ -34,16 +34,16 @@ class Request:
         self.properties = self._properties()
         self.required_traits = frozenset(spec.required_traits) | self._image_traits()
         self.forbidden_traits = frozenset(spec.forbidden_traits)
-        # What a tree of providers has to give.
+        # Amounts that the provider tree must provide.
         self.amounts = Amounts(self.resources, self.required_traits, self.forbidden_traits, spec.groups,
                                isolate=spec.group_policy == "isolate")
         self.group_hosts: dict[str, int] = dict(spec.group.hosts) if spec.group else {}
-        # Whether the metadata of aggregates had a say: then the claim looks at them again.
+        # True if aggregate metadata was used: the claim then checks the metadata again.
         self.by_aggregates = False
 
     @property
     def forced(self) -> bool:
-        """Whether the host was named in a way that skips the filters."""
+        """Return True if the request names a host that skips the filters."""
         return self.spec.forced
 
     @property
@@ -52,19 +52,19 @@ class Request:
         return self.spec.group.policy if self.spec.group else None
 
     def place(self, host: str) -> None:
-        """One server of this request goes to ``host``."""
+        """Count one server of this request on ``host``."""
         if self.spec.group is not None:
             self.group_hosts[host] = self.group_hosts.get(host, 0) + 1
 
     def hint(self, name: str) -> list[str]:
-        """A hint that is one string or a list of them."""
+        """Return the values of a hint that is a string or a list of strings."""
         value = self.hints.get(name)
         if value is None:
             return []
         return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
     def _properties(self) -> dict[str, str]:
-        """The image's properties under today's names."""
+        """Return the image's properties under their current names."""
         given: dict[str, Any] = self.image.properties if self.image else {}
         properties = with_current_names(given)
         for name in ("hw_architecture", "hw_emulation_architecture"):
@@ -73,7 +73,7 @@ class Request:
         return properties
 
     def _image_traits(self) -> frozenset[str]:
-        """Traits that follow from the image, where the options say so."""
+        """Return the traits required by the image, as configured."""
         traits: set[str] = set()
         disk_format = self.image.disk_format if self.image else None
         if self.settings.query_placement_for_image_type_support and disk_format:

@@ -1,4 +1,5 @@
-"""Plan: hosts for all servers of a request, one after the other, each seeing those before it."""
+"""Planning: hosts for all servers of a request, one after the other; each choice includes the usage of the previous
+ones."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ from nova import exception
 from nova.objects import trees
 from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY, SOFT_AFFINITY, SOFT_ANTI_AFFINITY, Verdict
 from nova.scheduler import stages
-from nova.scheduler.feasible import answer, feasible, summary
+from nova.scheduler.feasible import feasible, filter_mask, summary
 from nova.scheduler.filters.base import Filter
+from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.rank import Ranking
 from nova.scheduler.request import Request
-from nova.scheduler.settings import Settings
 from nova.scheduler.view import FleetView
 from nova.scheduler.weighers.base import Weigher
 from nova.telemetry import metrics
 
-# What enforces a policy; without it a request of that policy must fail rather than be ignored.
+# Plugins that enforce a policy. Without its plugin, a request with that policy fails instead of ignoring the policy.
 _TOO_FEW = "There are not enough hosts available."
 _ENFORCERS = {
     AFFINITY: "ServerGroupAffinityFilter", ANTI_AFFINITY: "ServerGroupAntiAffinityFilter",
@@ -30,32 +31,32 @@ _ENFORCERS = {
 
 
 class Choice(msgspec.Struct):
-    """Rows of the table: the host of one server, and further ones that fit it."""
+    """Rows of the table: the host of one server, and alternates."""
 
     row: int
     alternates: list[int]
 
 
 class Planner:
-    """Chooses with a fixed set of plugins. Knows nothing of threads, buses or how the view came to be."""
+    """Chooses hosts with a fixed set of plugins. Independent of threads, messages and the origin of the view."""
 
     def __init__(self, filters: Sequence[Filter], weighers: Sequence[Weigher],
                  rng: random.Random | None = None) -> None:
         self._filters = list(filters)
         self._weighers = list(weighers)
-        self._names = {each.name for each in (*filters, *weighers)}
-        self._random = rng or random.Random()  # noqa: S311 - spreads load, guards nothing
+        self._names = {plugin.name for plugin in (*filters, *weighers)}
+        self._random = rng or random.Random()  # noqa: S311 - used for load distribution only
 
     def plan(self, view: FleetView, request: Request) -> list[Choice]:
-        """A choice for each server, in order; what is planned counts in ``view.planned`` afterwards.
+        """Return a choice for each server, in order. The planned usage counts in ``view.planned`` afterwards.
 
-        A server that stays where it is (``in_place``) takes nothing.
+        A server that stays on its host (``in_place``) uses nothing.
 
-        Raises NoValidHost when not all of them fit (then the view is of no more use).
+        Raises NoValidHost if not all servers fit; the view must not be used then.
         """
         self._check_policy(request)
         chain = stages.chain(request, self._filters, view)
-        request.by_aggregates = any(each.by_aggregates for each in chain)
+        request.by_aggregates = any(node_filter.by_aggregates for node_filter in chain)
         mask, refused = feasible(view, request, chain)
         rows = np.flatnonzero(mask)
         metrics.CANDIDATES.observe(rows.size)
@@ -73,7 +74,7 @@ class Planner:
             position = self._pick(ranking, request.settings)
             row = int(ranking.rows[position])
             if request.count == 1:
-                # As if it had not been placed: that is how things are when it fails on its host.
+                # Computed before the server is placed: if it fails on its host, the alternates are used in this state.
                 pool = _best_rows(ranking, wanted + 1)
             _consume(view, row, request)
             request.place(view.at(row).text("host", 0))
@@ -84,8 +85,8 @@ class Planner:
         alternates = _alternates(chosen, pool, wanted)
         return [Choice(row, others) for row, others in zip(chosen, alternates, strict=True)]
 
-    def _pick(self, ranking: Ranking, settings: Settings) -> int:
-        """The position of the host to take: the best, or a random one of the best as the options say."""
+    def _pick(self, ranking: Ranking, settings: SchedulerOptions) -> int:
+        """Return the position of the host to use: the best, or a random one of the best as configured."""
         subset = min(settings.host_subset_size, len(ranking))
         if settings.shuffle_best_same_weighed_hosts:
             equal = ranking.equal_best()
@@ -101,60 +102,61 @@ class Planner:
             raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
 
     def explain(self, view: FleetView, request: Request) -> list[Verdict]:
-        """Every node: who refused it first and why, or its weight; the best first, then the refused by name."""
+        """Return a verdict for every node: its weight, or the first filter that rejected it. Accepted nodes first, best
+        first."""
         chain = stages.chain(request, self._filters, view)
         mask, blame = view.alive.copy(), np.full(len(view), -1)
-        for index, each in enumerate(chain):
-            passed = answer(each, view, request, mask)
+        for index, node_filter in enumerate(chain):
+            passed = filter_mask(node_filter, view, request, mask)
             blame[mask & ~passed] = index
             mask &= passed
         verdicts = []
         for row in np.flatnonzero(blame >= 0).tolist():
-            one, each = view.at(row), chain[blame[row]]
-            verdicts.append(Verdict(host=one.text("host", 0), node=one.text("node", 0), refused_by=each.name,
-                                    reason=each.reason(one, request)))
+            node, node_filter = view.at(row), chain[blame[row]]
+            verdicts.append(Verdict(host=node.text("host", 0), node=node.text("node", 0), refused_by=node_filter.name,
+                                    reason=node_filter.reason(node, request)))
         verdicts.sort(key=lambda verdict: (verdict.host, verdict.node))
         ranking = Ranking(view, np.flatnonzero(mask), request, self._weighers, chain)
         passed_verdicts = []
         for position in ranking.best(len(ranking)).tolist() if len(ranking) else []:
-            one = view.at(int(ranking.rows[position]))
-            passed_verdicts.append(Verdict(host=one.text("host", 0), node=one.text("node", 0),
+            node = view.at(int(ranking.rows[position]))
+            passed_verdicts.append(Verdict(host=node.text("host", 0), node=node.text("node", 0),
                                            weight=float(ranking.weights[position])))
         return passed_verdicts + verdicts
 
 
 def _consume(view: FleetView, row: int, request: Request) -> None:
-    """One server of the request more on this row."""
-    one, resources = view.at(row), request.resources
-    if (request.amounts.groups or view.any_children) and not one.root_gives(0, request):
-        tree = one.tree(0)
-        # A node that was forced may not have it: its claim will tell.
+    """Add the usage of one server of the request to this row."""
+    node, resources = view.at(row), request.resources
+    if (request.amounts.groups or view.any_children) and not node.root_gives(0, request):
+        tree = node.tree(0)
+        # A forced node may lack the resources: its claim then fails.
         allocation = trees.allocate(tree, request.amounts) or {}
         resources = allocation.get(tree[0].uuid, {})
         view.planned.children[row] = trees.taken_from(tree[1:], allocation)
     view.planned.consume(row, resources)
     if request.dedicated_request:
-        view.planned.fit(row, request.dedicated_request, one.ratios(0, request.settings.packing_cells))
+        view.planned.fit(row, request.dedicated_request, node.ratios(0, request.settings.packing_cells))
 
 
 def _why(view: FleetView, request: Request, refused: Sequence[tuple[str, int]]) -> str:
-    """Why no host fits, for operators."""
+    """Return why no host fits, for operators."""
     if not refused:
         return "No compute hosts are registered."
     return f"Requested {request.count}; {summary(refused)}."
 
 
 def _best_rows(ranking: Ranking, count: int) -> list[int]:
-    """The best rows, best first."""
+    """Return the best rows, best first."""
     return ranking.rows[ranking.best(count)].tolist() if len(ranking) and count > 1 else []
 
 
 def _alternates(chosen: Sequence[int], pool: Sequence[int], wanted: int) -> list[list[int]]:
-    """For each chosen row, up to ``wanted`` others of the pool.
+    """Return for each chosen row up to ``wanted`` alternates from the pool.
 
-    Spread over it, so that many servers do not all fall back on the same two hosts.
+    Alternates are distributed over the pool, so that many servers do not all fall back to the same two hosts.
     """
-    found, start = [], 0
+    alternates, start = [], 0
     for row in chosen:
         others: list[int] = []
         for step in range(min(len(pool), wanted + 1)):
@@ -162,5 +164,5 @@ def _alternates(chosen: Sequence[int], pool: Sequence[int], wanted: int) -> list
             if other != row and len(others) < wanted:
                 others.append(other)
         start += wanted
-        found.append(others)
-    return found
+        alternates.append(others)
+    return alternates

@@ -1,4 +1,4 @@
-"""nova-scheduler: one process that answers, follows the fleet and says that it lives."""
+"""nova-scheduler: one process that answers requests, follows the fleet and sends heartbeats."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from nova.rpcapi.scheduler import Scheduler
 from nova.scheduler.follow import Follower
 from nova.scheduler.hosts import Fleet
 from nova.scheduler.manager import SchedulerManager, load_filters, load_weighers
+from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.select import Planner
-from nova.scheduler.settings import Settings
 from nova.service import liveness
 from nova.service.drain import Drain
 from nova.service.periodic import Periodic
@@ -26,17 +26,17 @@ if TYPE_CHECKING:  # nova.bus must be the one that imports it first
 LOG = logging.getLogger(__name__)
 
 BINARY = "nova-scheduler"
-# Services say in their heartbeat which release they are, so that mixed ones can be told apart.
+# Version of the service, sent in heartbeats, to distinguish releases.
 SERVICE_VERSION = 1
 
 _PAGE = 500
 
 
 class SchedulerService:
-    """One scheduler process's worth: start(), stop() drains.
+    """The scheduler of one process. stop() drains it.
 
-    ``worker`` tells the processes of one host apart; the first of them says that the service lives.
-    Raises PluginError when the configuration names a plugin that does not exist.
+    ``worker``: number of the process on its host; the first one sends heartbeats. Raises PluginError if the
+    configuration names an unknown plugin.
     """
 
     def __init__(self, transport: messaging.RPCTransport, worker: int = 0, host: str | None = None) -> None:
@@ -48,22 +48,22 @@ class SchedulerService:
         conductor = bus.client(transport, fleet_api.Fleet)
         self._follower = Follower(fleet, lambda marker: conductor.page(context.admin(), marker, _PAGE))
         self.manager = SchedulerManager(fleet, Planner(load_filters(), load_weighers()), self._follower,
-                                        Settings.from_conf(CONF))
+                                        SchedulerOptions.from_conf(CONF))
         own = liveness.Liveness(liveness.heartbeat_client(transport), self.host, BINARY, SCHEDULER, SERVICE_VERSION,
                                 worker)
         self._beats = Periodic("heartbeat", CONF.report_interval, own.beat)
         self._server: messaging.RPCServer | None = None
 
     def start(self) -> None:
-        """Returns when requests are taken; they wait for the first reading of the fleet."""
-        # Listening first: a delta between the reading and the listening would be lost unnoticed.
+        """Start; return when requests are accepted. Requests wait for the first read of the fleet."""
+        # Listen first: a delta between the read and the start of listening would be lost unnoticed.
         self._server = bus.serve(self._transport, SCHEDULER, f"{self.host}:{self._worker}", [(Scheduler, self.manager)])
         self._follower.start()
         self._beats.start()
         LOG.info("nova-scheduler is ready")
 
     def stop(self) -> None:
-        """Take no new requests and finish those under way, within graceful_shutdown_timeout."""
+        """Stop accepting requests and finish those in progress within graceful_shutdown_timeout."""
         if self._server is not None:
             bus.stop_taking(self._server)
             Drain().wait(self._server.wait)

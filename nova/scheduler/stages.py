@@ -1,4 +1,4 @@
-"""What is always checked, whatever filters are enabled: named hosts, traits, aggregates, room."""
+"""Filters that cannot be disabled: requested hosts, traits, aggregates, free resources."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Stage(Filter):
 
 
 class IgnoredHosts(_Stage):
-    """Neither the hosts nor the nodes that the request rules out."""
+    """Excludes the hosts and nodes that the request ignores."""
 
     def applies(self, request: Request) -> bool:
         return bool(request.spec.ignore_hosts or request.spec.ignore_nodes)
@@ -32,11 +32,11 @@ class IgnoredHosts(_Stage):
         return mask
 
     def reason(self, view: FleetView, request: Request) -> str:
-        return "it was tried already or is ruled out by the request"
+        return "the host was tried already or is excluded by the request"
 
 
 class RequestedHost(_Stage):
-    """Only the host and node that the request names; forced host names are compared case-insensitively."""
+    """Accepts only the host and node named in the request. Names of forced hosts are compared case-insensitively."""
 
     def applies(self, request: Request) -> bool:
         spec = request.spec
@@ -59,10 +59,10 @@ class RequestedHost(_Stage):
 
 
 class DisabledHosts(_Stage):
-    """Not the hosts whose service is disabled, even if they are forced."""
+    """Excludes hosts whose service is disabled, even if they are forced."""
 
     def applies(self, request: Request) -> bool:
-        return request.forced  # else a matter of the ComputeFilter, which knows down hosts too
+        return request.forced  # other requests use the ComputeFilter, which excludes down hosts, too
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         return ~view.disabled
@@ -72,7 +72,7 @@ class DisabledHosts(_Stage):
 
 
 class Traits(_Stage):
-    """Nodes that have all required and none of the forbidden traits."""
+    """Accepts nodes with all required traits and no forbidden trait."""
 
     def applies(self, request: Request) -> bool:
         return bool(request.required_traits or request.forbidden_traits)
@@ -86,13 +86,13 @@ class Traits(_Stage):
     def reason(self, view: FleetView, request: Request) -> str:
         have = set(view.text("traits", 0))
         missing, unwanted = request.required_traits - have, request.forbidden_traits & have
-        parts = [f"lacks {', '.join(sorted(missing))}"] if missing else []
-        parts += [f"has {', '.join(sorted(unwanted))}"] if unwanted else []
-        return "the host " + " and ".join(parts)
+        reasons = [f"lacks {', '.join(sorted(missing))}"] if missing else []
+        reasons += [f"has {', '.join(sorted(unwanted))}"] if unwanted else []
+        return "the host " + " and ".join(reasons)
 
 
 class TenantAggregates(_Stage):
-    """A project that filter_tenant_id* metadata of aggregates name only gets hosts of these aggregates."""
+    """A project named in filter_tenant_id* metadata of aggregates may only use hosts of these aggregates."""
 
     by_aggregates = True
 
@@ -110,7 +110,7 @@ class TenantAggregates(_Stage):
 
 
 class IsolatedAggregates(_Stage):
-    """Hosts of aggregates with trait:X=required metadata are for servers that require all these traits."""
+    """Hosts of aggregates with trait:X=required metadata are reserved for servers that require all these traits."""
 
     by_aggregates = True
 
@@ -131,7 +131,7 @@ def _isolating(aggregates: Metadata) -> set[str]:
 
 
 class Room(Filter):
-    """Nodes with enough left of one resource class, in an amount that they hand out."""
+    """Accepts nodes with enough free capacity of a resource class, in an allowed amount."""
 
     def __init__(self, resource_class: str) -> None:
         self.resource_class = resource_class
@@ -159,15 +159,15 @@ class Room(Filter):
             return f"the host offers no {name}"
         free = float(view.free(name)[0])
         if amount > free:
-            return f"asked {amount}, free {free:g}"
-        return (f"asked {amount}, the host gives {value['min_unit']:g} to {value['max_unit']:g} "
+            return f"requested {amount}, free {free:g}"
+        return (f"requested {amount}, the host gives {value['min_unit']:g} to {value['max_unit']:g} "
                 f"in steps of {value['step_size']:g}")
 
 
 class Trees(Filter):
-    """Nodes whose trees of providers have all that is asked for, each group from one provider.
+    """Accepts nodes whose provider tree has all requested resources, each group from one provider.
 
-    The stages before look at roots only, and leave nodes with providers below them to this one.
+    The previous filters check root providers only and leave nodes with child providers to this one.
     """
 
     costly = True
@@ -181,12 +181,12 @@ class Trees(Filter):
 
     @staticmethod
     def _fits(view: FleetView, position: int, request: Request) -> bool:
-        # The root alone, without groups: that was looked at.
+        # A root provider alone without groups was checked by previous filters.
         alone = not request.amounts.groups and not view.has_children_at(position)
         return alone or trees.allocate(view.tree(position), request.amounts) is not None
 
     def reason(self, view: FleetView, request: Request) -> str:
-        return "the providers of the host do not give all that is asked for"
+        return "the resource providers of the host lack the requested resources"
 
 
 _REQUESTED, _TRAITS = RequestedHost(), Traits()
@@ -197,12 +197,12 @@ _TREES = Trees()
 
 
 def chain(request: Request, filters: list[Filter], view: FleetView) -> list[Filter]:
-    """All that this request has to pass, in order. Forced hosts skip the zone and the enabled filters."""
+    """Return the filters for this request, in order. Forced hosts skip the zone and the enabled filters."""
     providers = [_TREES] if request.amounts.groups or view.any_children else []
     if request.spec.in_place:
-        asked = [_REQUESTED, _TRAITS, *(each for each in filters if each.in_place), *providers]
-        return [each for each in asked if each.applies(request)]
+        checks = [_REQUESTED, _TRAITS, *(node_filter for node_filter in filters if node_filter.in_place), *providers]
+        return [node_filter for node_filter in checks if node_filter.applies(request)]
     enabled = [] if request.forced else [
-        _ZONE, *(each for each in filters if not isinstance(each, AvailabilityZoneFilter))]
-    asked = [*_BEFORE, *enabled, *(Room(name) for name in sorted(request.resources)), *providers]
-    return [each for each in asked if each.applies(request)]
+        _ZONE, *(node_filter for node_filter in filters if not isinstance(node_filter, AvailabilityZoneFilter))]
+    checks = [*_BEFORE, *enabled, *(Room(name) for name in sorted(request.resources)), *providers]
+    return [node_filter for node_filter in checks if node_filter.applies(request)]

@@ -1,7 +1,7 @@
-"""What filters and weighers see: some rows of the fleet, as columns.
+"""The view of filters and weighers: some rows of the fleet as columns.
 
-All columns of a view have one element per node, in the same order. A view is valid while the
-scheduler plans; plugins read it and keep nothing of it.
+All columns of a view have one element per node, in the same order. A view is valid during planning only; plugins must
+not keep references to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from nova.scheduler.request import Request
 
 
 class Planned:
-    """Usage columns with what is being planned on top, copied when first written."""
+    """Usage columns including the planned usage, copied at the first write."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -31,7 +31,7 @@ class Planned:
         self.children: dict[int, list[Provider]] = {}
 
     def consume(self, row: int, resources: Mapping[str, int]) -> None:
-        """One server more on this row."""
+        """Add the usage of one server to this row."""
         size = self.table.size
         for name, amount in resources.items():
             if name not in self.used:
@@ -44,7 +44,7 @@ class Planned:
         self.num_io_ops[row] += 1
 
     def fit(self, row: int, dedicated_request: DedicatedRequest, ratios: AllocationRatios) -> None:
-        """The same, as to cells and devices (a node that was forced may not have them: its claim will tell)."""
+        """Add dedicated resources to this row. A forced node may lack them: its claim then fails."""
         free = self.dedicated_resources.get(row) or self.table.dedicated_resources.get(row)
         taken = fitting.take(free, dedicated_request, ratios) if free is not None else None
         if taken is not None:
@@ -52,7 +52,7 @@ class Planned:
 
 
 class FleetView:
-    """The nodes of ``rows``. Memory is in MiB, disk in GiB, both as floats."""
+    """The nodes in ``rows``. Memory is in MiB, disk in GiB, both as floats."""
 
     def __init__(self, table: Table, rows: slice | IntColumn, planned: Planned) -> None:
         self._table = table
@@ -67,7 +67,7 @@ class FleetView:
         return self.rows.stop - self.rows.start if isinstance(self.rows, slice) else len(self.rows)
 
     def take(self, positions: IntColumn) -> FleetView:
-        """The view of the nodes at these positions of this one."""
+        """Return the view of the nodes at these positions of this view."""
         start = self.rows.start if isinstance(self.rows, slice) else None
         rows = positions + start if start is not None else self._take(self.rows, positions)
         return FleetView(self._table, rows, self.planned)
@@ -78,7 +78,7 @@ class FleetView:
         return taken
 
     def at(self, row: int) -> FleetView:
-        """The view of one row of the table."""
+        """Return the view of one row of the table."""
         return FleetView(self._table, slice(row, row + 1), self.planned)
 
     def _node(self, name: str) -> Column:
@@ -88,7 +88,7 @@ class FleetView:
     # --- plain columns -----------------------------------------------------------------------------
     @property
     def alive(self) -> BoolColumn:
-        """False where a row of the table holds no node."""
+        """False for rows of the table without a node."""
         return self._node("alive")
 
     @property
@@ -119,7 +119,8 @@ class FleetView:
 
     # --- resources ---------------------------------------------------------------------------------
     def inventory(self, resource_class: str, field: str) -> Column:
-        """A column of :data:`~nova.scheduler.columns.INVENTORY_FIELDS`; zeros where it is not offered."""
+        """Return a column of :data:`~nova.scheduler.columns.INVENTORY_FIELDS`; zeros for nodes without the resource
+        class."""
         block = self._table.classes.get(resource_class)
         if block is None:
             return np.zeros(len(self))
@@ -132,31 +133,31 @@ class FleetView:
         return self.inventory(resource_class, "used")
 
     def free(self, resource_class: str, overcommit: bool = True) -> FloatColumn:
-        """What is left, with the allocation ratio or without it (then it may be negative)."""
+        """Return the free amount, with or without the allocation ratio (without: may be negative)."""
         if overcommit:
             return self.inventory(resource_class, "capacity") - self.used(resource_class)
         return (self.inventory(resource_class, "total") - self.inventory(resource_class, "reserved")
                 - self.used(resource_class))
 
-    # --- cells and devices -------------------------------------------------------------------------
+    # --- dedicated resources -------------------------------------------------------------------------
     @property
     def any_dedicated_resources(self) -> bool:
-        """Whether any node has cells or devices for single guests."""
+        """Return True if any node has dedicated resources."""
         return bool(self._table.dedicated_resources)
 
     def dedicated_resources(self, position: int) -> NodeDedicatedResources | None:
-        """What is left of a node's cells and devices; None: it has none."""
+        """Return the free dedicated resources of a node; None: it has none."""
         row = self._row(position)
         return self.planned.dedicated_resources.get(row) or self._table.dedicated_resources.get(row)
 
     def ratios(self, position: int, packing: bool) -> AllocationRatios:
-        """How the cells of a node are filled."""
-        one = self.at(self._row(position))
-        cpu, memory = (float(one.inventory(name, "ratio")[0]) for name in (VCPU, MEMORY_MB))
+        """Return the allocation ratios of a node's NUMA cells."""
+        node = self.at(self._row(position))
+        cpu, memory = (float(node.inventory(name, "ratio")[0]) for name in (VCPU, MEMORY_MB))
         return AllocationRatios(cpu=cpu or 1.0, memory=memory or 1.0, packing=packing)
 
     def free_devices(self) -> FloatColumn:
-        """How many PCI devices each node has left."""
+        """Return the number of free PCI devices of each node."""
         column = np.zeros(self._table.size)
         for row, free in {**self._table.dedicated_resources, **self.planned.dedicated_resources}.items():
             column[row] = free.free_devices
@@ -165,11 +166,11 @@ class FleetView:
     # --- trees of providers ------------------------------------------------------------------------
     @property
     def any_children(self) -> bool:
-        """Whether any node has providers below it."""
+        """Return True if any node has child providers."""
         return bool(self._table.children)
 
     def has_children(self) -> BoolColumn:
-        """Which nodes have providers below them."""
+        """Return the mask of nodes with child providers."""
         column = np.zeros(self._table.size, np.bool_)
         column[list(self._table.children)] = True
         mask: BoolColumn = column[self.rows]
@@ -179,13 +180,13 @@ class FleetView:
         return self._row(position) in self._table.children
 
     def tree(self, position: int) -> list[Provider]:
-        """The providers of a node, its root first, with what is planned on them."""
+        """Return the providers of a node including planned usage, the root first."""
         row, state = self._row(position), self.state(position)
         root = Provider(uuid=state.node_uuid, name=state.node, inventories=state.inventories, traits=state.traits)
         return [root, *(self.planned.children.get(row) or self._table.children.get(row, []))]
 
     def root_gives(self, position: int, request: Request) -> bool:
-        """Whether nothing that is asked for has to come from a provider below the node."""
+        """Return True if the root provider alone can provide all requested resources."""
         row = self._row(position)
         if request.amounts.groups:
             return False
@@ -197,19 +198,19 @@ class FleetView:
 
     # --- interned fields ---------------------------------------------------------------------------
     def lift(self, field: str, function: Callable[[Any], Any], dtype: Any = np.bool_) -> Column:
-        """The column of ``function(value)``, evaluated once per distinct value of an interned field.
+        """Return the column of ``function(value)``, evaluated once per distinct value of an interned field.
 
-        Fields: host, node, zone, host_ip, hypervisor_type (str), traits (list[str]), aggregates
-        (a list of metadata dicts), cpu_info, metrics (dict), supported_instances (triples).
+        Fields: host, node, zone, host_ip, hypervisor_type (str), traits (list[str]), aggregates (a list of metadata
+        dicts), cpu_info, metrics (dict), supported_instances (triples).
         """
         return self._table.pools[field].lift(self._node(field), function, dtype)
 
     def metadata_keys(self) -> frozenset[str]:
-        """Every metadata key of the aggregates of the whole fleet: what is not here needs no look at the nodes."""
+        """Return all metadata keys of the fleet's aggregates. For other keys the nodes need not be checked."""
         return self._table.metadata_keys()
 
     def by_host(self, amounts: Mapping[str, float]) -> FloatColumn:
-        """The amount of each node's host; 0 for hosts that are not named."""
+        """Return the amount of each node's host; 0 for hosts that are not named."""
         pool = self._table.pools["host"]
         lookup = np.zeros(max(len(pool.values), 1))
         for host, amount in amounts.items():
@@ -220,7 +221,7 @@ class FleetView:
         return column
 
     def on_hosts(self, hosts: Collection[str]) -> BoolColumn:
-        """Which nodes are on one of these hosts."""
+        """Return the mask of nodes on one of these hosts."""
         return self.by_host(dict.fromkeys(hosts, 1.0)) > 0
 
     # --- single nodes ------------------------------------------------------------------------------
@@ -231,24 +232,24 @@ class FleetView:
         return self._table.uuids[self._row(position)]
 
     def text(self, field: str, position: int) -> Any:
-        """The value of an interned field of one node."""
+        """Return the value of an interned field of one node."""
         return self._table.pools[field].values[int(self._table.nodes[field][self._row(position)])]
 
     def state(self, position: int) -> HostState:
-        """One node as an object, with what is planned on it. For plugins that look at single hosts."""
-        row, nodes, one = self._row(position), self._table.nodes, self.at(self._row(position))
+        """Return one node as an object including planned usage, for plugins that check single hosts."""
+        row, nodes, node = self._row(position), self._table.nodes, self.at(self._row(position))
         inventories = {
             name: Inventory(
                 total=int(block["total"][row]), reserved=int(block["reserved"][row]), ratio=float(block["ratio"][row]),
                 min_unit=int(block["min_unit"][row]), max_unit=int(block["max_unit"][row]),
-                step_size=int(block["step_size"][row]), used=int(one.used(name)[0]))
+                step_size=int(block["step_size"][row]), used=int(node.used(name)[0]))
             for name, block in self._table.classes.items() if block["offered"][row]}
         aggregates = self.text("aggregates", position)
         return HostState(
             node_uuid=self._table.uuids[row], host=self.text("host", position), node=self.text("node", position),
             up=bool(nodes["up"][row]), disabled=bool(nodes["disabled"][row]), inventories=inventories,
             traits=self.text("traits", position), availability_zone=self.text("zone", position) or None,
-            aggregates=aggregates, num_instances=int(one.num_instances[0]), num_io_ops=int(one.num_io_ops[0]),
+            aggregates=aggregates, num_instances=int(node.num_instances[0]), num_io_ops=int(node.num_io_ops[0]),
             failed_builds=int(nodes["failed_builds"][row]), hypervisor_type=self.text("hypervisor_type", position),
             hypervisor_version=int(nodes["hypervisor_version"][row]), host_ip=self.text("host_ip", position),
             cpu_info=self.text("cpu_info", position), metrics=self.text("metrics", position),

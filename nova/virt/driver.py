@@ -1,7 +1,7 @@
 """The interface of a hypervisor driver.
 
-Most of its verbs, and what holds for all of them, are in :mod:`nova.operations.guest_driver`: those that the steps of
-operations use. Here is what nova-compute itself needs.
+:mod:`nova.operations.guest_driver` has the methods that steps of operations use, and rules for all methods. This module
+adds the methods that nova-compute itself needs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from nova.operations.guest_driver import GuestDriver
 
 @dataclasses.dataclass(frozen=True)
 class Disks:
-    """What a guest boots from: local files that the image cache has made ready, and extras.
+    """The local files from which a guest boots: cached images and extras.
 
-    ``root`` is the cached base image (None: no image); kernel and ramdisk belong to a
-    kernel/ramdisk/machine trio. ``config_drive`` is the path of a finished image file. ``alone``: the root disk stands
-    on nothing, since its image is not the server's and will soon be gone.
+    ``root``: the cached base image (None: no image). ``kernel``, ``ramdisk``: of a kernel/ramdisk/machine trio.
+    ``config_drive``: path of a complete image file. ``alone``: the root disk is a full copy without a base image,
+    because the image does not belong to the server and is deleted soon.
     """
 
     root: str | None = None
@@ -39,7 +39,7 @@ class Disks:
 
 @dataclasses.dataclass(frozen=True)
 class HostCpu:
-    """What the CPUs of a host have done since its boot, all together, in ns; and how fast they are, in MHz."""
+    """CPU times of a host since its boot, summed over all CPUs, in ns, and the CPU frequency in MHz."""
 
     frequency: int = 0
     user: int = 0
@@ -49,47 +49,47 @@ class HostCpu:
 
 
 def rescue_disk_gb(instance: Instance) -> int:
-    """GiB that the disk may have which a server is rescued from; 0: its flavor takes images as large as they are."""
+    """Return the maximum size in GiB of a rescue disk; 0: images of any size, as the flavor allows."""
     return int(CONF.compute.rescue_disk_limit_gb) if instance.volume_backed else instance.flavor.root_gb
 
 
-# Called with a GuestStatus when a guest changed by itself (stopped from inside, crashed...).
+# Called with a GuestStatus when a guest changed by itself (for example stopped from inside, or crashed).
 EventHandler = Callable[[GuestStatus], None]
 
 
 class Driver(GuestDriver):
-    """One hypervisor connection of a nova-compute; several nodes are possible.
+    """The connection of a nova-compute to its hypervisor, which may have several nodes.
 
-    ``capabilities`` are names that the compute manager and the API look at: console_output, diagnostics, pause,
-    suspend, attach_volume, attach_interface, move (cold), live_migration, snapshot. A verb whose capability a driver
-    lacks raises NotImplementedHere.
+    ``capabilities``: names that nova-compute and the API check: console_output, diagnostics, pause, suspend,
+    attach_volume, attach_interface, move (cold), live_migration, snapshot. Methods without their capability raise
+    NotImplementedHere.
     """
 
     capabilities: frozenset[str] = frozenset()
-    # Whether guests stand on images of the cache (virtual hosts do not).
+    # False if guests do not use cached images (virtual hosts).
     needs_images = True
-    # Whether its hosts exist in memory only, so that many may live on one machine.
+    # True if the hosts exist in memory only, so that one machine can have many.
     virtual = False
 
     def __init__(self, host: str) -> None:
         self.host = host
-        # Called once when the hypervisor cannot be reached any more.
+        # Called once when the hypervisor becomes unreachable.
         self.on_unreachable: Callable[[exception.NovaException], None] = lambda _error: None
 
     @classmethod
     def of_all_hosts(cls) -> Sequence[Driver]:
-        """A driver for each of the hosts that this process plays; none: it serves the one it runs on."""
+        """Return a driver for each virtual host of this process; empty if it serves the real host."""
         return ()
 
     @abc.abstractmethod
     def start(self, on_event: EventHandler) -> None:
-        """Connect and begin to report events; returns when the first inventory can be taken."""
+        """Connect to the hypervisor and start reporting events; return when an inventory can be read."""
 
     def stop(self) -> None:
-        """Stop reporting events; guests run on."""
+        """Stop reporting events. Guests keep running."""
 
     def boot_id(self) -> str:
-        """Another one after each boot of the host; "": nobody knows."""
+        """Return an id that changes with each boot of the host, or "" if unknown."""
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
                 return file.read().strip()
@@ -98,72 +98,77 @@ class Driver(GuestDriver):
 
     @abc.abstractmethod
     def nodes(self) -> list[ComputeNode]:
-        """The nodes with inventories (total, reserved, ratio, units) and traits, taken now."""
+        """Return the nodes with current inventories (total, reserved, ratio, units) and traits."""
 
     def host_cpu(self) -> HostCpu:
-        """The CPUs now. Monitors ask it, where they are switched on."""
+        """Return the current CPU times. Called by monitors, if enabled."""
         raise exception.NotImplementedHere(what="measure the CPU of the host")
 
     # --- life of a guest -------------------------------------------------------------------
     def check(self, instance: Instance) -> None:
-        """Look at flavor and image before anything is made. Raises InvalidInput naming the property that cannot be."""
+        """Check flavor and image before anything is created. Raises InvalidInput, which names the unsupported property.
+        """
 
     @abc.abstractmethod
     def prepare(self, instance: Instance, disks: Disks) -> None:
-        """Make the guest's disks: an overlay on ``disks.root`` grown to flavor.root_gb, ephemeral,
-        swap, config drive. Disks that are there are kept, also another host's on shared storage: they are this
-        host's from now on. Raises InvalidDiskInfo, FlavorDiskTooSmall, DiskFull, and what check() raises."""
+        """Create the guest's disks: an overlay on ``disks.root`` of size flavor.root_gb, ephemeral disks, swap and
+        config drive.
+
+        Existing disks are kept and taken over, also another host's disks on shared storage. Raises InvalidDiskInfo,
+        FlavorDiskTooSmall, DiskFull, and the errors of check().
+        """
 
     @abc.abstractmethod
     def spawn(self, instance: Instance, disks: Disks, paused: bool = False) -> None:
         """Define and start the guest on prepared disks, connected volumes and plugged interfaces.
 
-        ``paused``: it has its devices, and does nothing until unpause().
+        ``paused``: the guest gets its devices but does not run until unpause().
         """
 
     def rebuild(self, instance: Instance, disks: Disks, token: str, keep_ephemerals: bool = False,
                 timeout: int = 0) -> None:
-        """Shut the guest down (as power_off) and give it new disks in place of all its local ones, but for the
-        ephemeral ones if these are to be kept; it is not defined then. No guest, no disks: fine.
+        """Shut the guest down (see power_off()) and replace its local disks; the guest is then undefined.
 
-        ``token`` stands for the new disks: a guest that has them already keeps them. It has its old ones until all
-        the new ones are made. Raises what prepare() raises.
+        ``keep_ephemerals``: keep ephemeral disks. ``token`` identifies the new disks: a repeated call keeps them. The
+        old disks are kept until all new ones exist. Succeeds without a guest or disks. Raises the errors of prepare().
         """
         raise exception.NotImplementedHere(what="rebuild servers")
 
     def rescue(self, instance: Instance, image: Image, disks: Disks, timeout: int = 0) -> None:
-        """Shut the guest down (as power_off) and start it from a disk made from ``image``, its own disks beside it.
+        """Shut the guest down (see power_off()) and start it from a disk made from ``image``, with its own disks
+        attached.
 
-        A guest that is rescued already is started anew. Raises what prepare() raises, and InstanceNotRescuable for a
-        disk of more than rescue_disk_gb().
+        A guest that is rescued already is restarted. Raises the errors of prepare(), and InstanceNotRescuable for a
+        disk larger than rescue_disk_gb().
         """
         raise exception.NotImplementedHere(what="rescue servers")
 
     # --- by uuid alone --------------------------------------------------------------------------
     def stop_guest(self, uuid: str) -> None:
-        """Pull the plug of a guest of which nobody knows more; its disks stay. No guest: fine."""
+        """Power off a guest of which only the uuid is known; its disks are kept. Succeeds if the guest does not exist.
+        """
         raise exception.NotImplementedHere(what="stop unknown guests")
 
-    # --- looking ----------------------------------------------------------------------------
+    # --- status ----------------------------------------------------------------------------
     @abc.abstractmethod
     def console_output(self, instance: Instance, lines: int | None = None) -> bytes:
-        """The end of the serial console log, kept across reboots. Raises ConsoleLogUnavailable."""
+        """Return the end of the serial console log, which is kept across reboots. Raises ConsoleLogUnavailable."""
 
     def console_address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
-        """Where proxies reach the running guest's console: vnc, spice or serial (its first port); None: it has none.
+        """Return the address of the running guest's console, or None if it has none.
 
-        Raises GuestNotFound, GuestNotRunning.
+        ``protocol``: vnc, spice or serial (the first port). Raises GuestNotFound, GuestNotRunning.
         """
         raise exception.NotImplementedHere(what=f"open {protocol} consoles")
 
     def diagnostics(self, instance: Instance) -> Diagnostics:
-        """What is known of the guest now. Raises GuestNotFound."""
+        """Return the current diagnostics of the guest. Raises GuestNotFound."""
         raise exception.NotImplementedHere(what="show diagnostics")
 
     def traces(self) -> set[str]:
-        """The uuids of all guests of which anything is left here: a definition, a disk, a directory."""
+        """Return the uuids of all guests with any remains on this host: a definition, a disk or a directory."""
         return {guest.uuid for guest in self.guests()}
 
     def used_images(self) -> Sequence[str]:
-        """Paths of cached base images that guests still stand on."""
+        """Return the paths of cached base images that guests use."""
         return ()

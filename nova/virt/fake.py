@@ -1,11 +1,11 @@
-"""A hypervisor that exists in memory only: many virtual nodes, settable latencies and failures.
+"""The fake hypervisor: virtual nodes in memory, with configurable latencies and failures.
 
-For tests, benchmarks and a first try. Guests live as long as the process, or as long as
-[fake] directory, which has a few files per host. Sizes and behaviour come from [fake], or for many
-hosts in one process from the scenario that it names (:mod:`nova.virt.fake_scenario`); a test may
-also set the driver's ``behaviour``, and look at the books: ``guest(uuid)`` and ``disk(uuid)``.
+For tests, benchmarks and evaluation. Guests exist as long as the process, or with [fake] directory (a few files per
+host) permanently. Sizes and behaviour are configured in [fake], or for many hosts in one process by a scenario
+(:mod:`nova.virt.fake_scenario`). Tests may set the driver's ``behaviour`` and read its state with ``guest(uuid)`` and
+``disk(uuid)``.
 
-Unlike a real one it never refuses to remove what it is told to: a wrong order shall be seen.
+Unlike a real hypervisor, the driver never refuses to remove a guest, so that tests detect wrong orders.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ from nova.virt.driver import Disks, EventHandler, HostCpu
 from nova.virt.fake_consoles import Consoles
 from nova.virt.fake_disks import ASIDE, Disk
 from nova.virt.fake_guests import Guest, GuestStore
-from nova.virt.fake_moves import Cable, FakeMoves, Job
+from nova.virt.fake_moves import ArrivalSignal, FakeMigrations, MigrationJob
 from nova.virt.volume_files import NOT_ON_IT, files_of, is_merged, merged, was_merged
 
-# Node uuids are derived from their names, so that a restarted host has the same ones.
+# Node uuids are derived from node names, so that they survive a restart of the host.
 _NAMESPACE = uuidlib.UUID("9e0a4f0e-3f5c-4e53-9c1f-5f2d1f4f7d11")
 
 
 @dataclasses.dataclass
 class Behaviour:
-    """Seconds that a verb takes and the share of calls that fail, by verb ("*": all others)."""
+    """Latency in seconds and fraction of failing calls by method ("*": all other methods)."""
 
     latency: dict[str, float] = dataclasses.field(default_factory=dict)
     failure: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def configured(cls, group: fake_scenario.Group | None = None) -> Behaviour:
-        """As [fake] says, and above it what the host's group says."""
-        of_group: tuple[dict[Any, float], dict[Any, float]] = (group.latency, group.failure) if group else ({}, {})
-        return cls(latency={**_floats(CONF.fake.latency), **of_group[0]},
-                   failure={**_floats(CONF.fake.failure), **of_group[1]})
+        """Return the behaviour configured in [fake], overridden by the scenario's group of the host."""
+        overrides: tuple[dict[Any, float], dict[Any, float]] = (group.latency, group.failure) if group else ({}, {})
+        return cls(latency={**_floats(CONF.fake.latency), **overrides[0]},
+                   failure={**_floats(CONF.fake.failure), **overrides[1]})
 
 
 def _floats(values: dict[str, str]) -> dict[str, float]:
     return {verb: float(value) for verb, value in values.items()}
 
 
-class FakeDriver(FakeMoves):
-    """Virtual nodes of one host. ``group``: how a scenario describes them."""
+class FakeDriver(FakeMigrations):
+    """The driver of the virtual nodes of one host. ``group``: their description in a scenario."""
 
     capabilities = frozenset({"pause", "suspend", "console_output", "diagnostics", "attach_volume", "attach_interface",
                               "move", "live_migration", "snapshot"})
@@ -78,17 +78,17 @@ class FakeDriver(FakeMoves):
         self.behaviour = Behaviour.configured(group)
         self._group = group or fake_scenario.Group(name="fake", nodes=CONF.fake.nodes)
         self._consoles = Consoles()
-        self._guests = GuestStore(_kept_in(host), self._consoles.guest_changed, CONF.instance_name_template)
+        self._guests = GuestStore(_guests_file(host), self._consoles.guest_changed, CONF.instance_name_template)
         self._disks = fake_disks.of_host(host, CONF.fake.directory, CONF.fake.shared_storage)
-        self._jobs: dict[str, Job] = {}
-        self._cable = Cable(CONF.fake.directory)
+        self._jobs: dict[str, MigrationJob] = {}
+        self._arrivals = ArrivalSignal(CONF.fake.directory)
         self.serving: set[str] = set()
-        # Set by tests: the host was booted by itself.
+        # Set by tests to simulate a boot of the host.
         self.boot = ""
-        # What was done inside guests, by uuid.
+        # Effects inside guests, by uuid.
         self.passwords: dict[str, str] = {}
         self.crash_dumps: collections.Counter[str] = collections.Counter()
-        # The guests whose file systems are at rest, and those whose agent does not do it.
+        # Guests with quiesced file systems, and guests without an agent that can quiesce them.
         self.quiesced: set[str] = set()
         self.without_agent: set[str] = set()
         self._on_event: EventHandler | None = None
@@ -144,10 +144,10 @@ class FakeDriver(FakeMoves):
     def rebuild(self, instance: Instance, disks: Disks, token: str, keep_ephemerals: bool = False,
                 timeout: int = 0) -> None:
         self._behave("rebuild")
-        had = self._disks.get(instance.uuid)
-        if had is not None and had.token == token:
+        current = self._disks.get(instance.uuid)
+        if current is not None and current.token == token:
             return
-        if self._guests.find(instance.uuid) is None:  # a move could not put it back
+        if self._guests.find(instance.uuid) is None:  # a failed move left its disks aside
             self._disks.remove(instance.uuid + ASIDE)
         self._remove(instance.uuid, keep_disks=True)
         if not instance.volume_backed:
@@ -172,7 +172,7 @@ class FakeDriver(FakeMoves):
         self._behave("power_on")
         guest = self._guests.find(instance.uuid)
         if guest is not None and guest.on:
-            return  # what runs stays what it is
+            return  # a running guest is not changed
         self._run(instance, states.POWER_PAUSED if paused else states.RUNNING)
 
     def power_off(self, instance: Instance, timeout: int = 0) -> None:
@@ -213,14 +213,14 @@ class FakeDriver(FakeMoves):
         self._guests.change(instance.uuid, power_state=power_state)
 
     def _run(self, instance: Instance, power_state: int = states.RUNNING) -> None:
-        """A guest whose definition is lost is started from its disks, or from its volume."""
+        """Start the guest. A guest whose definition is lost is started from its disks or its volume."""
         if self._disks.get(instance.uuid) is None and not instance.volume_backed:
             self._guests.get(instance.uuid)
         self._guests.define(instance, power_state, went=False)
 
     # --- snapshots ---------------------------------------------------------------------------------
     def snapshot(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
-        """A few bytes, which tell one disk from another."""
+        """Write the token of the disk to a small file."""
         self._behave("snapshot")
         self._guests.get(instance.uuid)
         disk = self._disks.get(instance.uuid)
@@ -248,7 +248,7 @@ class FakeDriver(FakeMoves):
         if device.volume_id and device.volume_id not in {volume for _name, volume in guest.volumes}:
             item = (device.device_name or _free_name(guest), device.volume_id)
             self._guests.change(instance.uuid, volumes=(*guest.volumes, item))
-            self._guests.keep_files(instance.uuid, device.volume_id, files_of(device))
+            self._guests.set_files(instance.uuid, device.volume_id, files_of(device))
 
     def detach_volume(self, instance: Instance, device: BlockDevice) -> None:
         self._behave("detach_volume")
@@ -256,7 +256,7 @@ class FakeDriver(FakeMoves):
         if guest is not None:
             self._guests.change(instance.uuid, volumes=tuple(
                 item for item in guest.volumes if item[1] != device.volume_id))
-            self._guests.keep_files(instance.uuid, device.volume_id or "", ())
+            self._guests.set_files(instance.uuid, device.volume_id or "", ())
 
     def swap_volume(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
         self._behave("swap_volume")
@@ -292,7 +292,7 @@ class FakeDriver(FakeMoves):
             raise exception.GuestNotRunning(instance_uuid=instance.uuid)
         if not wanted or wanted[1:] != there:
             raise exception.VolumeSnapshotFailed(volume_id=new.volume_id, reason=NOT_ON_IT)
-        self._guests.keep_files(instance.uuid, new.volume_id or "", wanted)
+        self._guests.set_files(instance.uuid, new.volume_id or "", wanted)
 
     def merge_volume(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
                      cancelled: Cancelled) -> None:
@@ -305,7 +305,7 @@ class FakeDriver(FakeMoves):
             raise exception.GuestNotRunning(instance_uuid=instance.uuid)
         if cancelled.is_set():
             raise exception.VolumeSnapshotFailed(volume_id=volume, reason="it was cancelled")
-        self._guests.keep_files(instance.uuid, volume, tuple(merged(there, top, base)))
+        self._guests.set_files(instance.uuid, volume, tuple(merged(there, top, base)))
 
     def cancel_merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
         self._behave("cancel_merge")
@@ -317,7 +317,7 @@ class FakeDriver(FakeMoves):
         guest, volume = self._guests.find(instance.uuid), device.volume_id or ""
         if guest is None or not guest.on:
             return False
-        if volume not in {known for _name, known in guest.volumes}:
+        if volume not in {attached for _name, attached in guest.volumes}:
             raise exception.VolumeExtendFailed(volume_id=volume, reason="its guest does not have it")
         if dict(guest.sizes).get(volume, 0) < size_gb:
             others = tuple(item for item in guest.sizes if item[0] != volume)
@@ -341,7 +341,7 @@ class FakeDriver(FakeMoves):
         if guest is not None:
             self._guests.change(instance.uuid, interfaces=tuple(mac for mac in guest.interfaces if mac != vif.mac))
 
-    # --- looking -----------------------------------------------------------------------------------
+    # --- status -----------------------------------------------------------------------------------
     def guests(self) -> list[GuestStatus]:
         for uuid in self._guests.incoming():
             self.take_over(uuid)
@@ -350,12 +350,12 @@ class FakeDriver(FakeMoves):
     def power_state(self, uuid: str) -> int:
         self.take_over(uuid)
         guest = self._guests.get(uuid)
-        if guest.incoming:  # it does not run here yet
+        if guest.incoming:  # it does not run on this host yet
             raise exception.GuestNotFound(instance_uuid=uuid)
         return guest.power_state
 
     def device_addresses(self, uuid: str) -> list[DeviceAddress]:
-        """One PCI slot after the other: the root disk, interfaces, volumes, shares (by their tags)."""
+        """Return consecutive PCI slots for root disk, interfaces, volumes and shares (by tag)."""
         guest = self._guests.get(uuid)
         devices = ["root", *guest.interfaces, *(volume for _name, volume in guest.volumes),
                    *(tag for tag, _path in guest.shares)]
@@ -402,30 +402,30 @@ class FakeDriver(FakeMoves):
         self.crash_dumps.pop(uuid, None)
         self.quiesced.discard(uuid)
         self._guests.remove(uuid)
-        self._cable.forget(uuid, self.host)
+        self._arrivals.forget(uuid, self.host)
         if not keep_disks:
             self._disks.remove(uuid)
             fake_disks.remove_file(self.host, uuid)
 
     # --- for tests ---------------------------------------------------------------------------------
     def guest(self, uuid: str) -> Guest:
-        """What this host knows of the guest: its state, size, volumes and interfaces. Raises GuestNotFound."""
+        """Return the state of the guest on this host. Raises GuestNotFound."""
         return self._guests.get(uuid)
 
     def disk(self, uuid: str, aside: bool = False) -> Disk | None:
-        """The guest's root disk as this host sees it; ``aside``: the one that a cold move set aside."""
+        """Return the guest's root disk on this host; ``aside``: the disk that a cold migration set aside."""
         return self._disks.get(uuid + ASIDE if aside else uuid)
 
     def adopt(self, uuid: str, power_state: int) -> None:
-        """Make a guest appear, as if it had survived a restart of this process."""
+        """Create a guest as if it had survived a restart of this process."""
         self._guests.add(uuid, power_state)
 
     def name_of(self, uuid: str) -> str:
-        """The name the guest was defined by."""
+        """Return the name of the guest's domain."""
         return self._guests.get(uuid).name
 
     def change_by_itself(self, uuid: str, power_state: int) -> None:
-        """The guest does something that nobody asked for, and the hypervisor tells."""
+        """Change the power state of the guest without a request, and report the event."""
         self._guests.change(uuid, power_state=power_state)
         if self._on_event:
             self._on_event(GuestStatus(uuid=uuid, power_state=power_state))
@@ -440,16 +440,16 @@ class FakeDriver(FakeMoves):
         return self.behaviour.latency.get(verb, self.behaviour.latency.get("*", 0.0))
 
     def _fail(self, verb: str) -> None:
-        share = self.behaviour.failure.get(verb, self.behaviour.failure.get("*", 0.0))
-        if share and random.random() < share:  # noqa: S311
-            raise exception.NovaException(f"The fake hypervisor was told to fail at {verb}.")
+        fraction = self.behaviour.failure.get(verb, self.behaviour.failure.get("*", 0.0))
+        if fraction and random.random() < fraction:  # noqa: S311
+            raise exception.NovaException(f"The fake hypervisor is configured to fail at {verb}.")
 
 
 def _free_name(guest: Guest) -> str:
-    """The first disk name behind that of the root disk which no volume has."""
+    """Return the first free disk name after that of the root disk."""
     taken = {name for name, _volume in guest.volumes}
     return next(name for letter in string.ascii_lowercase[1:] if (name := f"/dev/vd{letter}") not in taken)
 
 
-def _kept_in(host: str) -> str | None:
+def _guests_file(host: str) -> str | None:
     return os.path.join(CONF.fake.directory, f"{host}.guests") if CONF.fake.directory else None

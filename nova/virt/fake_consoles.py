@@ -1,8 +1,7 @@
-"""Consoles of virtual guests, on real sockets of this machine: a screen of one colour, by RFB, one that only greets, by
-SPICE, and a serial port.
+"""Consoles of virtual guests on local sockets: a single-colour screen (RFB), a greeting (SPICE), and a serial port.
 
-A guest has one from when somebody asks for it until the guest goes off. Keys change the colour, so that whoever looks
-sees that they came.
+A console exists from its first request until the guest is powered off. Keys change the colour of the screen, so that
+users can see that they arrived.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ from collections.abc import Callable
 from nova.objects.console import SERIAL, SPICE, VNC, ConsoleAddress
 
 _ADDRESS = "127.0.0.1"
-# Pixels of the screen.
+# Size of the screen in pixels.
 WIDTH, HEIGHT = 64, 48
-# 32 bits for a pixel of depth 24, little endian, true colour, 8 bits for each of red, green, blue at 16, 8, 0.
+# Pixel format: 32 bits per pixel, depth 24, little endian, true colour, 8 bits for red, green, blue at shifts 16, 8, 0.
 _FORMAT = struct.pack("!BBBBHHHBBB3x", 32, 24, 0, 1, 255, 255, 255, 16, 8, 0)
-# The lengths of a client's messages behind their first byte; of two kinds the head that says how much follows.
+# Lengths of client messages after their first byte. Two kinds have a header with the length of the rest.
 _SET_PIXEL_FORMAT, _SET_ENCODINGS, _UPDATE_REQUEST, _KEY, _POINTER, _CUT_TEXT = 0, 2, 3, 4, 5, 6
 _LENGTHS = {_SET_PIXEL_FORMAT: 19, _SET_ENCODINGS: 3, _UPDATE_REQUEST: 9, _KEY: 7, _POINTER: 5, _CUT_TEXT: 7}
-# What messages of SPICE begin with while a channel is linked.
+# Start of SPICE messages while a channel is linked.
 _REDQ = b"REDQ"
-# Bytes that a client may send at once.
+# Maximum number of bytes that a client may send at once.
 _MOST = 1 << 20
-# And of a line.
+# Maximum length of a line.
 _LINE = 4096
 
 Speak = Callable[[socket.socket, str], None]
 
 
 class Consoles:
-    """The consoles of one virtual host; thread-safe."""
+    """The consoles of one virtual host. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._open: dict[str, dict[str, _Listener]] = {}
 
     def address(self, uuid: str, protocol: str, name: str) -> ConsoleAddress | None:
-        """Where the console of a guest that is on listens; None: guests have none of this protocol."""
+        """Return the address of the console of a running guest, or None for an unsupported protocol."""
         speak = _SPEAKERS.get(protocol)
         if speak is None:
             return None
@@ -52,7 +51,7 @@ class Consoles:
             return ConsoleAddress(host=_ADDRESS, port=listeners[protocol].port)
 
     def guest_changed(self, uuid: str, on: bool) -> None:
-        """Close the consoles of a guest that is off, with their connections."""
+        """Close the consoles and connections of a guest that is powered off."""
         if on or uuid not in self._open:
             return
         with self._lock:
@@ -62,7 +61,7 @@ class Consoles:
 
 
 class _Listener:
-    """One console: a thread that accepts, and one for each client."""
+    """Listener of one console: a thread that accepts connections, and one thread per client."""
 
     def __init__(self, speak: Speak, name: str) -> None:
         self._speak, self._name = speak, name
@@ -74,9 +73,9 @@ class _Listener:
 
     def close(self) -> None:
         self._closed = True
-        for each in (self._socket, *self._clients):
+        for open_socket in (self._socket, *self._clients):
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                open_socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _accept(self) -> None:
@@ -98,7 +97,7 @@ class _Listener:
 
 
 def _screen(client: socket.socket, name: str) -> None:
-    """RFB 3.8 without authentication. Raises EOFError when the client is gone, or says what is not RFB."""
+    """Serve RFB 3.8 without authentication. Raises EOFError if the client disconnects or violates the protocol."""
     client.sendall(b"RFB 003.008\n")
     if _read(client, 12) != b"RFB 003.008\n":
         raise EOFError
@@ -127,20 +126,20 @@ def _screen(client: socket.socket, name: str) -> None:
 
 
 def _read(client: socket.socket, size: int) -> bytes:
-    """So many bytes. Raises EOFError."""
+    """Read this number of bytes. Raises EOFError."""
     if size > _MOST:
         raise EOFError
-    found = b""
-    while len(found) < size:
-        part = client.recv(size - len(found))
-        if not part:
+    data = b""
+    while len(data) < size:
+        chunk = client.recv(size - len(data))
+        if not chunk:
             raise EOFError
-        found += part
-    return found
+        data += chunk
+    return data
 
 
 def _terminal(client: socket.socket, name: str) -> None:
-    """Says who it is, and repeats each line. Raises EOFError when the client is gone."""
+    """Send a login prompt and echo each line. Raises EOFError if the client disconnects."""
     client.sendall(f"\r\n{name} login: ".encode())
     with client.makefile("rb") as lines:
         while line := lines.readline(_LINE):
@@ -148,7 +147,7 @@ def _terminal(client: socket.socket, name: str) -> None:
 
 
 def _spice(client: socket.socket, name: str) -> None:
-    """Agrees to link, as a SPICE server does with each channel, and is silent from then on. Raises EOFError."""
+    """Accept the link of a SPICE channel and send nothing afterwards. Raises EOFError."""
     magic, _major, _minor, size = struct.unpack("<4sIII", _read(client, 16))
     if magic != _REDQ or size > _LINE:
         raise EOFError

@@ -1,4 +1,4 @@
-"""What the fake hypervisor tells of a guest: its devices as they are, and counters that stand still."""
+"""Diagnostics of virtual guests: current devices and constant counters."""
 
 from __future__ import annotations
 

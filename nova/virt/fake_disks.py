@@ -1,7 +1,7 @@
-"""The disks of virtual guests: who made them, and how large they are.
+"""DiskStore of virtual guests: their owner and size.
 
-A virtual host has its own, or all hosts see the same ones ([fake] shared_storage): then they are small files of a
-directory, or, where nothing is remembered, one dictionary of the process.
+Each virtual host has its own disks, or all hosts share them ([fake] shared_storage): as small files in a directory or,
+without [fake] directory, in a dictionary of the process.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from nova.conf import CONF
-from nova.virt.fake_log import KeptLines
+from nova.virt.fake_log import AppendOnlyFile
 
 ASIDE = "_resize"
 
 
 class Disk(NamedTuple):
-    """The root disk of a guest. ``token`` tells it from all others, ``host`` has it in use."""
+    """The root disk of a guest. ``token``: unique id; ``host``: the host that uses the disk."""
 
     host: str
     gb: int
@@ -33,17 +33,18 @@ def made(host: str, gb: int) -> Disk:
 
 
 class OwnDisks:
-    """Disks by name (a uuid, or one with ``ASIDE`` behind it); ``path``: the file that keeps them (None: nowhere)."""
+    """Disks by name (a uuid, for disks set aside with suffix ``ASIDE``). ``path``: file for persistence (None: none).
+    """
 
     def __init__(self, path: str | None = None) -> None:
         self._disks: dict[str, Disk] = {}
         self._lock = threading.Lock()
-        self._file = KeptLines(path) if path else None
+        self._file = AppendOnlyFile(path) if path else None
 
     def open(self) -> None:
         with self._lock:
             if self._file is not None:
-                self._file.take_up(self._disks, lambda values: Disk(*values), tuple)
+                self._file.load_into(self._disks, lambda values: Disk(*values), tuple)
 
     def get(self, name: str) -> Disk | None:
         return self._disks.get(name)
@@ -59,7 +60,7 @@ class OwnDisks:
                 self._note(name, None)
 
     def rename(self, name: str, other: str) -> None:
-        """Nothing of this name: fine."""
+        """Rename a disk. Ignored if it does not exist."""
         with self._lock:
             disk = self._disks.pop(name, None)
             if disk is not None:
@@ -77,7 +78,7 @@ class OwnDisks:
 
 
 class SharedFiles:
-    """As OwnDisks, among processes: every disk is a file."""
+    """DiskStore shared among processes: one file per disk."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -111,26 +112,26 @@ class SharedFiles:
         return [name for name in os.listdir(self._directory) if not name.startswith(".")]
 
 
-Disks = OwnDisks | SharedFiles
+DiskStore = OwnDisks | SharedFiles
 
 _ALL_HOSTS = OwnDisks()
 
 
-def of_host(host: str, directory: str | None, shared: bool) -> Disks:
-    """The disks that a host sees; ``directory``: [fake] directory."""
+def of_host(host: str, directory: str | None, shared: bool) -> DiskStore:
+    """Return the disks of a host. ``directory``: [fake] directory."""
     if shared:
         return SharedFiles(os.path.join(directory, "disks")) if directory else _ALL_HOSTS
     return OwnDisks(os.path.join(directory, f"{host}.disks") if directory else None)
 
 
-def uuids(disks: Disks) -> Iterator[str]:
-    """Of the guests that have a disk there, in use or set aside."""
+def uuids(disks: DiskStore) -> Iterator[str]:
+    """Return the uuids of guests with a disk, in use or set aside."""
     return (name.removesuffix(ASIDE) for name in disks.names())
 
 
 # --- as files ------------------------------------------------------------------------------------------
 def copy_to_file(host: str, uuid: str, disk: Disk | None) -> str:
-    """A file that holds what tells the disk from others; the path."""
+    """Write the identity of the disk to a file; return its path."""
     path = file_of(host, uuid)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w", encoding="ascii") as file:
@@ -139,7 +140,7 @@ def copy_to_file(host: str, uuid: str, disk: Disk | None) -> str:
 
 
 def remove_file(host: str, uuid: str) -> None:
-    """None there: fine."""
+    """Remove the file of copy_to_file(), if it exists."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(file_of(host, uuid))
 

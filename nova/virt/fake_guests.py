@@ -1,6 +1,6 @@
-"""The guests of one virtual host: a few bytes each in memory, and in one append-only file if they are to survive.
+"""The guests of one virtual host: a few bytes per guest in memory, and optionally an append-only file.
 
-Made for 100,000 of them.
+Designed for 100,000 guests.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from nova import exception
 from nova.objects import states
 from nova.objects.flavor import Flavor
 from nova.objects.instance import BlockDevice, Instance
-from nova.virt.fake_log import KeptLines
+from nova.virt.fake_log import AppendOnlyFile
 from nova.virt.volume_files import files_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Size:
-    """The flavor that a guest has now."""
+class FlavorSize:
+    """The current flavor of a guest."""
 
     flavor: str = ""
     vcpus: int = 0
@@ -32,20 +32,19 @@ class Size:
 
 @dataclasses.dataclass(slots=True)
 class Guest:
-    """What the hypervisor knows of a guest; ``booted`` holds the times (seconds) of its boots.
+    """The state of a guest. ``booted``: times of its boots in seconds.
 
-    ``volumes`` are ids by device name, ``interfaces`` MAC addresses, ``cpus`` and ``devices`` (addresses) those of the
-    host that it has for itself. ``rescued``: the image that it is rescued from. ``incoming``: a migration is bringing
-    it; ``went``: a migration took it away; neither is listed. ``swapped``: the attachments of volumes that took the
-    place of others since it was defined. ``files``: the ids of volumes that are files, each with their names.
-    ``sizes``: the ids of volumes that became larger while it ran, with what it has of them (GiB).
-    ``shares``: directories of the host by their tags.
+    ``volumes``: ids by device name; ``interfaces``: MAC addresses; ``cpus`` and ``devices`` (addresses): dedicated
+    resources of the host. ``rescued``: image of the rescue. ``incoming``: a migration is moving the guest to this host;
+    ``went``: a migration has moved it away; such guests are not listed. ``swapped``: attachment ids of swapped volumes
+    since the definition. ``files``: volume id and file names of file-based volumes. ``sizes``: volume ids and sizes in
+    GiB of volumes extended while the guest ran. ``shares``: host directories by tag.
     """
 
     power_state: int
     name: str = ""
     booted: tuple[int, ...] = ()
-    size: Size = Size()
+    size: FlavorSize = FlavorSize()
     volumes: tuple[tuple[str, str], ...] = ()
     interfaces: tuple[str, ...] = ()
     cpus: tuple[int, ...] = ()
@@ -60,34 +59,38 @@ class Guest:
 
     @property
     def on(self) -> bool:
-        """Whether it has a process here."""
+        """Return True if the guest runs on this host."""
         return self.power_state in (states.RUNNING, states.POWER_PAUSED) and not self.incoming and not self.went
 
     def define(self, instance: Instance, name: str) -> None:
-        """Renew the definition. Volumes that are not connected here stay if the guest has them."""
+        """Renew the definition. Volumes that are not connected in the description stay as the guest has them."""
         self.name, self.rescued, self.swapped, self.sizes = name, "", (), ()
         self.size = _size_of(instance.flavor)
         here = {volume: device for device, volume in self.volumes}
         self.volumes = tuple((device.device_name or here.get(device.volume_id, ""), device.volume_id)
                              for device in instance.block_devices if device.is_volume and device.volume_id)
-        kept = {item[0]: item for item in self.files}
+        current = {item[0]: item for item in self.files}
         self.files = tuple(
-            (device.volume_id or "", *names) if (names := files_of(device)) else kept[device.volume_id or ""]
-            for device in instance.block_devices if files_of(device) or device.volume_id in kept)
+            (device.volume_id or "", *names) if (names := files_of(device)) else current[device.volume_id or ""]
+            for device in instance.block_devices if files_of(device) or device.volume_id in current)
         self.interfaces = tuple(vif.mac for vif in instance.network_info)
         self.shares = tuple((mapping.tag, mapping.path) for mapping in instance.usable_shares if mapping.path)
         cells = instance.numa_topology.cells if instance.numa_topology else []
         self.cpus = tuple(sorted(cpu for cell in cells for cpu in cell.pinning.values()))
-        self.devices = tuple(sorted(one.device.address for one in instance.pci_devices or ()))
+        self.devices = tuple(sorted(device.device.address for device in instance.pci_devices or ()))
 
     def files_of(self, device: BlockDevice) -> tuple[str, ...]:
-        """The names of a volume's files, from the newest on; () for one that it does not have, or that is none."""
+        """Return the file names of a volume, newest first; () if the guest does not have the volume or it is not a
+        file."""
         return next((item[1:] for item in self.files if item[0] == device.volume_id), ())
 
 
 class GuestStore:
-    """Guests by uuid; thread-safe. ``path``: the file that they are kept in (None: nowhere). ``changed`` is told of
-    every change of a guest, whether it is on then, and must not wait. ``names``: the template of their names."""
+    """Guests by uuid. Thread-safe.
+
+    ``path``: file for persistence (None: none). ``changed``: called at every change of a guest with its uuid, and True
+    if the guest runs; must not block. ``names``: template of guest names.
+    """
 
     def __init__(self, path: str | None, changed: Callable[[str, bool], None] = lambda _uuid, _on: None,
                  names: str = "instance-%08x") -> None:
@@ -95,16 +98,16 @@ class GuestStore:
         self._names = names
         self._guests: dict[str, Guest] = {}
         self._lock = threading.Lock()
-        self._file = KeptLines(path) if path else None
+        self._file = AppendOnlyFile(path) if path else None
 
     def open(self) -> None:
-        """Take up what an earlier process left. Does nothing the second time."""
+        """Load the guests of a previous process. A repeated call does nothing."""
         with self._lock:
             if self._file is not None:
-                self._file.take_up(self._guests, _restored, _values)
+                self._file.load_into(self._guests, _restored, _values)
 
     def get(self, uuid: str) -> Guest:
-        """Raises GuestNotFound."""
+        """Return the guest. Raises GuestNotFound."""
         guest = self._guests.get(uuid)
         if guest is None:
             raise exception.GuestNotFound(instance_uuid=uuid)
@@ -114,7 +117,7 @@ class GuestStore:
         return self._guests.get(uuid)
 
     def boot(self, instance: Instance, power_state: int = states.RUNNING) -> None:
-        """There is such a guest, defined like this, and it runs (or is about to: paused)."""
+        """Create or update the guest with this definition and start it (or leave it paused)."""
         with self._lock:
             guest = self._guests.get(instance.uuid)
             if guest is None:
@@ -126,7 +129,7 @@ class GuestStore:
             self._note(instance.uuid, guest)
 
     def define(self, instance: Instance, power_state: int, **changes: Any) -> None:
-        """There is such a guest, defined like this and in this state."""
+        """Create or update the guest with this definition and power state."""
         with self._lock:
             guest = self._guests.setdefault(instance.uuid, Guest(power_state))
             guest.define(instance, instance.name_by(self._names))
@@ -136,15 +139,15 @@ class GuestStore:
             self._note(instance.uuid, guest)
 
     def change(self, uuid: str, **changes: Any) -> None:
-        """Raises GuestNotFound."""
+        """Change attributes of the guest. Raises GuestNotFound."""
         with self._lock:
             guest = self.get(uuid)
             for name, value in changes.items():
                 setattr(guest, name, value)
             self._note(uuid, guest)
 
-    def keep_files(self, uuid: str, volume: str, names: Sequence[str]) -> None:
-        """The guest has these files of a volume. Raises GuestNotFound."""
+    def set_files(self, uuid: str, volume: str, names: Sequence[str]) -> None:
+        """Store the file names of a volume of the guest. Raises GuestNotFound."""
         with self._lock:
             guest = self.get(uuid)
             others = tuple(item for item in guest.files if item[0] != volume)
@@ -157,19 +160,19 @@ class GuestStore:
             self._note(uuid, guest)
 
     def remove(self, uuid: str) -> None:
-        """No such guest: fine."""
+        """Remove the guest, if it exists."""
         with self._lock:
             if self._guests.pop(uuid, None) is not None:
                 self._note(uuid, None)
 
     def power_states(self) -> list[tuple[str, int]]:
-        """Of all that are here for good."""
+        """Return the power states of all guests except those that are migrating in or have migrated away."""
         with self._lock:
             return [(uuid, guest.power_state) for uuid, guest in self._guests.items()
                     if not guest.incoming and not guest.went]
 
     def incoming(self) -> list[str]:
-        """The guests that migrations are bringing."""
+        """Return the guests that migrations are moving to this host."""
         with self._lock:
             return [uuid for uuid, guest in self._guests.items() if guest.incoming]
 
@@ -183,22 +186,22 @@ class GuestStore:
 
 
 @functools.lru_cache(maxsize=1000)
-def _shared(size: Size) -> Size:
+def _shared(size: FlavorSize) -> FlavorSize:
     return size
 
 
-def _size_of(flavor: Flavor) -> Size:
-    """One object for all guests of a flavor."""
-    return _shared(Size(flavor.name, flavor.vcpus, flavor.memory_mb, flavor.root_gb))
+def _size_of(flavor: Flavor) -> FlavorSize:
+    """Return one shared object for all guests of a flavor."""
+    return _shared(FlavorSize(flavor.name, flavor.vcpus, flavor.memory_mb, flavor.root_gb))
 
 
-# What is kept of a guest: fields that have their default are left out.
-_KEPT = ("power_state", "name", "booted", "volumes", "interfaces", "cpus", "devices", "incoming", "went",
+# Persistent attributes of a guest. Attributes with default values are omitted.
+_PERSISTENT = ("power_state", "name", "booted", "volumes", "interfaces", "cpus", "devices", "incoming", "went",
          "rescued", "swapped", "files", "sizes", "shares")
 
 
 def _values(guest: Guest) -> dict[str, Any]:
-    values = {name: value for name in _KEPT if (value := getattr(guest, name)) or name == "power_state"}
+    values = {name: value for name in _PERSISTENT if (value := getattr(guest, name)) or name == "power_state"}
     if guest.size.flavor:
         values["size"] = dataclasses.astuple(guest.size)
     return values
@@ -215,5 +218,5 @@ def _restored(values: dict[str, Any]) -> Guest:
     guest.sizes = tuple((volume, size) for volume, size in values.get("sizes", ()))
     guest.shares = tuple((tag, path) for tag, path in values.get("shares", ()))
     if "size" in values:
-        guest.size = _shared(Size(*values["size"]))
+        guest.size = _shared(FlavorSize(*values["size"]))
     return guest

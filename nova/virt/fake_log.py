@@ -1,4 +1,4 @@
-"""A dictionary in one append-only file: remembering something is one write of one line, starting again is one read."""
+"""A dictionary in an append-only file: a change writes one line, a restart reads the file once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 
 V = TypeVar("V")
 
-# The file is written anew when it has this many times more lines than there are keys.
+# The file is rewritten when it has this many times more lines than keys.
 _SLACK = 4
 _FEW = 1000
 
 
-class KeptLines:
-    """Keys without blanks and JSON values; the newest value of a key counts, None says that it is gone.
+class AppendOnlyFile:
+    """Keys without blanks, and JSON values. The newest value of a key is valid; None deletes the key.
 
-    Not thread-safe: the owner has a lock.
+    Not thread-safe; the owner holds a lock.
     """
 
     def __init__(self, path: str) -> None:
@@ -29,8 +29,8 @@ class KeptLines:
     def is_open(self) -> bool:
         return self._file >= 0
 
-    def take_up(self, into: dict[str, V], restored: Callable[[Any], V], kept: Callable[[V], Any]) -> None:
-        """Put into ``into`` what an earlier process left. Does nothing the second time."""
+    def load_into(self, into: dict[str, V], restored: Callable[[Any], V], encode: Callable[[V], Any]) -> None:
+        """Load the entries of a previous process into ``into``. A repeated call does nothing."""
         if self.is_open:
             return
         for key, value in self.read():
@@ -38,32 +38,32 @@ class KeptLines:
                 into.pop(key, None)
             else:
                 into[key] = restored(value)
-        self.rewrite((key, kept(value)) for key, value in into.items())
+        self.rewrite((key, encode(value)) for key, value in into.items())
 
     def read(self) -> Iterator[tuple[str, Any]]:
-        """What an earlier process left, in the order in which it was noted."""
+        """Yield the entries of a previous process in the order of writing."""
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         if not os.path.exists(self._path):
             return
         with open(self._path) as file:
             for line in file:
-                # The last line of a process that was killed may be half there.
+                # The last line of a killed process may be incomplete.
                 if line.endswith("\n"):
                     key, _, value = line.partition(" ")
                     yield key, json.loads(value)
 
     def note(self, key: str, value: Any, everything: Iterable[tuple[str, Any]], count: int) -> None:
-        """Remember a value. ``everything`` is what the owner has now, ``count`` its number."""
+        """Write a value. ``everything``: all entries of the owner; ``count``: their number."""
         if self._file < 0:
             return
-        # One write of one line: whole, or (when the machine dies) not there.
+        # One write per line: after a crash the line is complete or missing.
         os.write(self._file, _line(key, value).encode())
         self._lines += 1
         if self._lines > max(_FEW, _SLACK * count):
             self.rewrite(everything)
 
     def rewrite(self, everything: Iterable[tuple[str, Any]]) -> None:
-        """The file with one line for each key; it is open from now on."""
+        """Rewrite the file with one line per key and keep it open."""
         new = self._path + ".new"
         lines = 0
         with open(new, "w") as file:

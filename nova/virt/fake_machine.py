@@ -1,4 +1,4 @@
-"""What a virtual host is made of: inventories, NUMA cells, PCI devices and providers below its nodes."""
+"""Hardware of a virtual host: inventories, NUMA cells, PCI devices and child providers of its nodes."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from nova.virt.driver import HostCpu
 from nova.virt.fake_scenario import Devices, Group, Size
 
 _SMALL_KB = 4
-# The usual virtual hardware.
+# Traits of common virtual hardware.
 HARDWARE = (
     "COMPUTE_ARCH_X86_64", "CUSTOM_COMPUTE_ARCH_I686", "COMPUTE_FIRMWARE_BIOS", "COMPUTE_FIRMWARE_UEFI",
     *(f"COMPUTE_STORAGE_BUS_{name}" for name in ("IDE", "SATA", "SCSI", "USB", "VIRTIO")),
     *(f"COMPUTE_NET_VIF_MODEL_{name}" for name in ("E1000", "E1000E", "RTL8139", "VIRTIO")),
     *(f"COMPUTE_GRAPHICS_MODEL_{name}" for name in ("CIRRUS", "NONE", "QXL", "VGA", "VIRTIO")))
-# Stands still.
+# Constant CPU times.
 CPU = HostCpu(frequency=800, user=26_728_850_000_000, kernel=5_664_160_000_000, idle=1_592_705_190_000_000,
               iowait=6_121_490_000_000)
 
 
 def cpus(group: Group) -> int:
-    """Of each node."""
+    """Return the number of CPUs of each node."""
     return group.vcpus or CONF.fake.vcpus
 
 
 def inventories(group: Group) -> dict[str, Inventory]:
-    """What each node of the group has."""
+    """Return the inventories of each node of the group."""
     dedicated = group.cells.count * group.cells.dedicated if group.cells else 0
     totals: dict[str, Any] = {VCPU: cpus(group) - dedicated, PCPU: dedicated,
                               MEMORY_MB: group.memory_mb or CONF.fake.memory_mb,
@@ -46,13 +46,13 @@ def _inventories(totals: Mapping[str, Any]) -> dict[str, Inventory]:
     ratio = {VCPU: CONF.cpu_allocation_ratio or CONF.initial_cpu_allocation_ratio,
              MEMORY_MB: CONF.ram_allocation_ratio or CONF.initial_ram_allocation_ratio,
              DISK_GB: CONF.disk_allocation_ratio or CONF.initial_disk_allocation_ratio}
-    found = {}
+    inventories = {}
     for name, given in totals.items():
         size = given if isinstance(given, Size) else Size(total=given)
-        found[name] = Inventory(
+        inventories[name] = Inventory(
             total=size.total, reserved=size.reserved, min_unit=size.min_unit, max_unit=size.max_unit or size.total,
             step_size=size.step_size, ratio=size.ratio or ratio.get(name, 1.0))
-    return found
+    return inventories
 
 
 def traits(group: Group) -> list[str]:
@@ -62,39 +62,39 @@ def traits(group: Group) -> list[str]:
 
 
 def children(group: Group, node_uuid: str, name: str) -> list[Provider]:
-    """The providers below a node."""
+    """Return the child providers of a node."""
     return [Provider(uuid=str(uuidlib.uuid5(uuidlib.UUID(node_uuid), child)), name=f"{name}_{child}",
                      parent_uuid=node_uuid, inventories=_inventories(made.inventories), traits=sorted(made.traits))
             for child, made in sorted(group.children.items())]
 
 
 def topology(group: Group) -> HostTopology | None:
-    """The cells of each node: the last CPUs of each are the dedicated ones."""
+    """Return the NUMA cells of each node. The last CPUs of each cell are the dedicated ones."""
     cells = group.cells
     if cells is None:
         return None
     size, memory = cpus(group) // cells.count, (group.memory_mb or CONF.fake.memory_mb) // cells.count
     huge = [Pages(size_kb=page, total=count) for page, count in sorted(cells.pages.items())]
-    small = Pages(size_kb=_SMALL_KB, total=(memory * 1024 - sum(each.size_kb * each.total for each in huge))
+    small = Pages(size_kb=_SMALL_KB, total=(memory * 1024 - sum(pages.size_kb * pages.total for pages in huge))
                   // _SMALL_KB)
-    found = []
+    host_cells = []
     for number in range(cells.count):
         mine = list(range(number * size, (number + 1) * size))
-        found.append(HostCell(
+        host_cells.append(HostCell(
             id=number, cpus=mine[:size - cells.dedicated], pcpus=mine[size - cells.dedicated:], memory_mb=memory,
             siblings=[mine[start:start + cells.threads] for start in range(0, size, cells.threads)]
             if cells.threads > 1 else [], pages=[small, *huge], socket=number))
-    return HostTopology(cells=found)
+    return HostTopology(cells=host_cells)
 
 
 def devices(group: Group) -> list[PciDevice] | None:
-    """The devices of each node that guests may get; [pci]device_spec chooses, where it is set."""
+    """Return the devices of each node that may be assigned to guests, filtered by [pci]device_spec if set."""
     buses = itertools.count(1)
-    found = [device for alike in group.devices for cell in (alike.cells or (None,)) for _number in range(alike.count)
+    devices = [device for alike in group.devices for cell in (alike.cells or (None,)) for _number in range(alike.count)
              for device in _device(alike, cell, next(buses))]
     if CONF.pci.device_spec:
-        found = pci_spec.given_out(found, pci_spec.parse(CONF.pci.device_spec))
-    return found or None
+        devices = pci_spec.given_out(devices, pci_spec.parse(CONF.pci.device_spec))
+    return devices or None
 
 
 def _device(alike: Devices, cell: int | None, bus: int) -> Iterator[PciDevice]:

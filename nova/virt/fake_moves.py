@@ -1,7 +1,7 @@
-"""How virtual guests go from host to host: their disks when they are off, and they themselves while they run.
+"""Migrations of virtual guests: copies of disks for cold migration, and live migration.
 
-Each host keeps its own books, and what one tells the other travels as it does between real ones. Only that a guest
-came over while it ran, the hypervisors know among themselves (:class:`Cable`).
+Each host has its own state. Source and destination exchange data as real hosts do; only the arrival of a running guest
+is signalled directly between the hypervisors (:class:`ArrivalSignal`).
 """
 
 from __future__ import annotations
@@ -27,73 +27,73 @@ from nova.virt.fake_disks import ASIDE
 from nova.virt.fake_guests import GuestStore
 
 _MIB, _GIB = 1 << 20, 1 << 30
-# Seconds between two looks of a live migration, and how often it tells how far it is.
+# Seconds between two steps of a live migration, and number of progress reports.
 _TICK = 0.02
 _REPORTS = 10
 
 
 @dataclasses.dataclass
-class Job:
-    """A live migration that is under way."""
+class MigrationJob:
+    """A live migration in progress."""
 
     aborted: bool = False
     forced: bool = False
 
 
-class Cable:
-    """Which guests came over to which host: among all hosts of ``directory``, or (None) of this process."""
+class ArrivalSignal:
+    """Signals that guests arrived at a host: among all hosts with the same ``directory``, or (None) in this process."""
 
     _of_process: ClassVar[set[tuple[str, str]]] = set()
 
     def __init__(self, directory: str | None) -> None:
-        self._place = os.path.join(directory, "arrived") if directory else None
+        self._directory = os.path.join(directory, "arrived") if directory else None
 
-    def bring(self, uuid: str, host: str) -> None:
-        if self._place is None:
+    def signal(self, uuid: str, host: str) -> None:
+        if self._directory is None:
             self._of_process.add((uuid, host))
             return
-        os.makedirs(self._place, exist_ok=True)
+        os.makedirs(self._directory, exist_ok=True)
         with open(self._path(uuid, host), "w"):
             pass
 
-    def has_brought(self, uuid: str, host: str) -> bool:
-        return (uuid, host) in self._of_process if self._place is None else os.path.exists(self._path(uuid, host))
+    def has_arrived(self, uuid: str, host: str) -> bool:
+        return (uuid, host) in self._of_process if self._directory is None else os.path.exists(self._path(uuid, host))
 
     def forget(self, uuid: str, host: str) -> None:
         self._of_process.discard((uuid, host))
-        if self._place is not None:
+        if self._directory is not None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._path(uuid, host))
 
     def _path(self, uuid: str, host: str) -> str:
-        return os.path.join(self._place or "", f"{uuid}.{host}")
+        return os.path.join(self._directory or "", f"{uuid}.{host}")
 
 
-class FakeMoves(interface.Driver):
-    """The verbs of cold moves and of live migration."""
+class FakeMigrations(interface.Driver):
+    """The methods for cold and live migration."""
 
     _guests: GuestStore
-    _disks: fake_disks.Disks
-    _jobs: dict[str, Job]
-    _cable: Cable
+    _disks: fake_disks.DiskStore
+    _jobs: dict[str, MigrationJob]
+    _arrivals: ArrivalSignal
     # Servers whose disks this host serves to another one.
     serving: set[str]
 
     def take_over(self, uuid: str) -> None:
-        """A guest that came over is here from now on."""
+        """Complete the arrival of a migrated guest."""
         guest = self._guests.find(uuid)
-        if guest is not None and guest.incoming and self._cable.has_brought(uuid, self.host):
+        if guest is not None and guest.incoming and self._arrivals.has_arrived(uuid, self.host):
             self._guests.change(uuid, incoming=False)
-            self._cable.forget(uuid, self.host)
+            self._arrivals.forget(uuid, self.host)
 
     def _behave(self, verb: str) -> None:
-        """Take as long, and fail as often, as somebody wants."""
+        """Simulate the configured latency and failure of a method."""
         raise NotImplementedError
 
     def _latency(self, verb: str) -> float:
         raise NotImplementedError
 
-    # --- cold moves ---------------------------------------------------------------------------------
+    # --- cold migration ---------------------------------------------------------------------------------
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
         self._behave("check_resize")
         disk = self._disks.get(instance.uuid)
@@ -162,12 +162,12 @@ class FakeMoves(interface.Driver):
         self.serving.discard(uuid)
         if self._guests.get(uuid).went:
             return
-        job = self._jobs.setdefault(uuid, Job())
+        job = self._jobs.setdefault(uuid, MigrationJob())
         try:
             self._copy(instance, target, job, on_progress, cancelled)
-            # The failure that somebody wants comes at the end, when most is at stake.
+            # The configured failure happens at the end, which is the most critical moment.
             self._fail("live_migrate")
-            self._cable.bring(uuid, target.host)
+            self._arrivals.signal(uuid, target.host)
             self._guests.change(uuid, power_state=states.SHUTDOWN, went=True)
         finally:
             self._jobs.pop(uuid, None)
@@ -175,19 +175,19 @@ class FakeMoves(interface.Driver):
     def _fail(self, verb: str) -> None:
         raise NotImplementedError
 
-    def _copy(self, instance: Instance, target: MigrationTarget, job: Job,
+    def _copy(self, instance: Instance, target: MigrationTarget, job: MigrationJob,
               on_progress: Callable[[MigrationProgress], None], cancelled: guest_driver.Cancelled) -> None:
-        """Tell how far it is, for as long as live_migrate is to take."""
+        """Report progress during the configured latency of live_migrate."""
         seconds = self._latency("live_migrate")
         memory, disk = instance.flavor.memory_mb * _MIB, 0 if target.shared else instance.flavor.root_gb * _GIB
         began = time.monotonic()
-        told = -1
+        reported = -1
         while True:
             if cancelled.is_set() or job.aborted:
                 raise exception.MigrationCancelled()
             done = min(1.0, (time.monotonic() - began) / seconds) if seconds and not job.forced else 1.0
-            if int(done * _REPORTS) > told:
-                told = int(done * _REPORTS)
+            if int(done * _REPORTS) > reported:
+                reported = int(done * _REPORTS)
                 on_progress(MigrationProgress(
                     memory_total=memory, memory_processed=int(memory * done),
                     memory_remaining=memory - int(memory * done), disk_total=disk, disk_processed=int(disk * done),
@@ -215,15 +215,15 @@ class FakeMoves(interface.Driver):
         guest = self._guests.find(uuid)
         if guest is not None and not guest.incoming and not guest.went:
             raise exception.MigrationPreCheckError(reason=f"the guest is on {self.host} already")
-        here = self._disks.get(uuid)
-        shared = here is not None and here.token == source.token
+        disk = self._disks.get(uuid)
+        shared = disk is not None and disk.token == source.token
         local = bool(source.disks)
         if local and block is not None and block == shared:
             raise exception.MigrationPreCheckError(
                 reason=f"{source.host} and {self.host} {'share' if shared else 'do not share'} the server's disks")
         if local and not shared:
             self._disks.put(uuid, fake_disks.made(self.host, source.disks[0].size // _GIB))
-        self._cable.forget(uuid, self.host)
+        self._arrivals.forget(uuid, self.host)
         self._guests.define(instance, source.power_state, incoming=True, went=False)
         return MigrationTarget(host=self.host, uri=f"fake://{self.host}", address=CONF.my_ip, shared=shared,
                                copied=["disk"] if local and not shared else [], network_info=instance.network_info)
@@ -242,14 +242,14 @@ class FakeMoves(interface.Driver):
         self.take_over(instance.uuid)
         guest = self._guests.find(instance.uuid)
         if guest is not None and not guest.incoming:
-            raise exception.MigrationError(reason=f"the guest came over: it runs on {self.host}")
+            raise exception.MigrationError(reason=f"the guest has already arrived: it runs on {self.host}")
         self._guests.remove(instance.uuid)
         if guest is not None and not target.shared:
             self._disks.remove(instance.uuid)
 
 
 def _files(disk: fake_disks.Disk | None) -> list[DiskFile]:
-    """Return what another host copies. A disk of 0 GiB, as large as its image, is copied as well."""
+    """Return the disk files that another host copies, even a disk of 0 GiB, whose size is that of its image."""
     return [DiskFile(name="disk", size=disk.gb * _GIB)] if disk is not None else []
 
 

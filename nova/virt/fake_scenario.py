@@ -1,4 +1,4 @@
-"""The fleet that one process plays: [fake] scenario names a YAML file with groups of virtual hosts.
+"""Scenarios of the fake driver: [fake] scenario names a YAML file with groups of virtual hosts.
 
 ::
 
@@ -45,7 +45,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_
 ResourceClass = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
 Trait = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4}$")]
-# What a driver does for a step; "*" stands for all that are not named.
+# Methods of a driver that steps use; "*" stands for all other methods.
 Verb = Literal["prepare", "spawn", "destroy", "power_on", "power_off", "reboot", "pause", "unpause", "suspend",
                "resume", "attach_volume", "detach_volume", "swap_volume", "snapshot_volume", "merge_volume",
                "extend_volume",
@@ -54,7 +54,7 @@ Verb = Literal["prepare", "spawn", "destroy", "power_on", "power_off", "reboot",
                "revert_move", "check_migration_source", "prepare_migration", "live_migrate", "finish_migration",
                "rollback_migration", "*"]
 
-# A typing error in a file should not eat the machine.
+# Limit that protects the machine against typing errors in the file.
 _MOST_NODES = 1_000_000
 
 
@@ -63,7 +63,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Size(_Spec):
-    """An inventory in full; a plain number is its ``total``. Without ``ratio``: 1, or that of nova.conf."""
+    """A complete inventory; a plain number is its ``total``. Without ``ratio``: 1, or the ratio of nova.conf."""
 
     total: Positive
     reserved: Amount = 0
@@ -74,8 +74,8 @@ class Size(_Spec):
 
 
 class Cells(_Spec):
-    """The NUMA cells of a node: its CPUs and memory in equal parts. ``dedicated`` CPUs of each are given to single
-    guests; ``pages``: size in KiB -> huge pages of each."""
+    """The NUMA cells of a node, with equal shares of its CPUs and memory. ``dedicated``: dedicated CPUs per cell;
+    ``pages``: size in KiB -> huge pages per cell."""
 
     count: Positive = 1
     threads: Positive = 1
@@ -84,7 +84,7 @@ class Cells(_Spec):
 
 
 class Devices(_Spec):
-    """PCI devices that are alike; with ``functions`` each is a physical function with so many virtual ones."""
+    """Identical PCI devices. With ``functions`` each device is a physical function with that many virtual functions."""
 
     vendor_id: Id
     product_id: Id
@@ -95,14 +95,14 @@ class Devices(_Spec):
 
 
 class Child(_Spec):
-    """A provider below each node."""
+    """A child provider of each node."""
 
     inventories: dict[ResourceClass, Positive | Size] = {}
     traits: list[Trait] = []
 
 
 class Group(_Spec):
-    """Hosts that are alike."""
+    """Identical hosts."""
 
     name: Name
     hosts: Positive = 1
@@ -120,14 +120,14 @@ class Group(_Spec):
     failure: dict[Verb, Share] = {}
 
     def host_names(self) -> Iterator[str]:
-        """A group of one host bears its name."""
+        """Return the host names. A group of one host has the name of the group."""
         if self.hosts == 1:
             return iter([self.name])
         return (f"{self.name}-{index:03d}" for index in range(self.hosts))
 
 
 class Aggregate(_Spec):
-    """What an operator would say of the group's hosts."""
+    """An aggregate of the group's hosts."""
 
     availability_zone: str | None = None
     metadata: dict[str, str] = {}
@@ -138,7 +138,7 @@ class Scenario(_Spec):
     aggregates: dict[str, Aggregate] = {}
 
     def hosts(self) -> dict[str, Group]:
-        """Every host with its group, in the order of the file."""
+        """Return every host with its group, in the order of the file."""
         return {host: group for group in self.groups for host in group.host_names()}
 
     def hosts_of_aggregate(self, name: str) -> list[str]:
@@ -146,7 +146,7 @@ class Scenario(_Spec):
 
 
 def load(path: str) -> Scenario:
-    """Read a scenario. Raises InvalidInput naming the file, the field and what is wrong with it."""
+    """Read a scenario. Raises InvalidInput, which names the file, the field and the problem."""
     try:
         content = yaml.safe_load(pathlib.Path(path).read_text())
     except (OSError, UnicodeDecodeError) as error:
@@ -157,23 +157,23 @@ def load(path: str) -> Scenario:
 
 
 def parse(content: Any, path: str = "scenario") -> Scenario:
-    """The scenario that plain values describe. Raises InvalidInput."""
+    """Return the scenario described by plain values. Raises InvalidInput."""
     try:
         scenario = msgspec.convert(content, Scenario)
     except msgspec.ValidationError as error:
-        # It names the field: "Expected `int` >= 1 - at `$.groups[0].hosts`".
+        # The message names the field: "Expected `int` >= 1 - at `$.groups[0].hosts`".
         raise _bad(path, str(error).replace("`$.", "`")) from error
     _check(scenario, path)
     return scenario
 
 
 def configured() -> Scenario | None:
-    """The scenario of [fake] scenario, if there is one."""
+    """Return the scenario configured in [fake] scenario, or None."""
     return load(CONF.fake.scenario) if CONF.fake.scenario else None
 
 
 def _check(scenario: Scenario, path: str) -> None:
-    """What no type says."""
+    """Check rules that types cannot express."""
     if sum(group.hosts * group.nodes for group in scenario.groups) > _MOST_NODES:
         raise _bad(path, f"more than {_MOST_NODES} nodes in `groups`")
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""Which CPUs of a host guests share, and which are given to single ones."""
+"""Shared and dedicated CPUs of a host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from nova.objects.requirements.guest_numa import cpu_mask
 
 
 def split(cpus: Collection[int]) -> tuple[list[int], list[int]]:
-    """(shared, dedicated) CPUs of the host's ``cpus``, as [compute] says. Raises InvalidInput naming the option."""
+    """Return the (shared, dedicated) CPUs of the host as configured in [compute]. Raises InvalidInput, which names the
+    option."""
     dedicated = _of("cpu_dedicated_set", CONF.compute.cpu_dedicated_set, cpus)
     shared = _of("cpu_shared_set", CONF.compute.cpu_shared_set, cpus)
     if shared is None:

@@ -1,7 +1,7 @@
-"""What an image file is, found out in Python: before any tool reads it, and without opening another file.
+"""Checks of image files in Python, before any tool reads them, and without opening other files.
 
-Inspectors of oslo.utils tell the format and refuse what refers to other files. What they leave open, since they stop
-at the first word where QEMU takes the next, is looked at here.
+Inspectors of oslo.utils detect the format and refuse references to other files. This module checks what they miss,
+because they read some headers differently from QEMU.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from oslo_utils.imageutils.format_inspector import FileInspector, ImageFormatErr
 from nova import exception
 from nova.virt.qemuimg import Qcow2Header
 
-# Glance's disk formats and what QEMU calls them. Kernels, ramdisks and machine images are plain data.
+# Glance's disk formats and their names in QEMU. Kernels, ramdisks and machine images are raw data.
 DISK_FORMATS = {
     "raw": "raw", "ami": "raw", "aki": "raw", "ari": "raw", "iso": "raw",
     "qcow2": "qcow2", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx",
 }
 
 _CHUNK = 256 << 10
-# Where all that tells a format is, but for the footers of VMDK and VHD.
+# Bytes at the start of a file that identify its format, except for the footers of VMDK and VHD.
 _HEAD = 16 << 20
 _TAIL = 64 << 10
 
-# By their first bytes, also those that no inspector knows or that it gave up.
+# Formats by their first bytes, including formats without an inspector.
 _MAGICS = (
     (0, b"QFI\xfb", "qcow2"),
     (0, b"QED\x00", "qed"),
@@ -43,13 +43,13 @@ _MAGICS = (
     (0x40, b"\x7f\x10\xda\xbe", "vdi"),
     (0x8001, b"CD001", "iso"),
 )
-# What any disk may begin with.
+# Formats that any disk content may match.
 _CONTENT = frozenset({"raw", "gpt"})
 
 _SECTOR = 512
 _VMDK_HEADER = struct.Struct("<4sIIQQQQIQQ")
 _VMDK_GD_AT_END = 0xFFFFFFFFFFFFFFFF
-# So much of it QEMU searches for the name of a parent, whatever length the header tells.
+# Bytes that QEMU searches for the name of a parent, regardless of the length in the header.
 _VMDK_DESCRIPTOR = 20 * _SECTOR
 _VHD_FOOTER = struct.Struct(">8s32xQQHBBI")
 _VHD_FIXED, _VHD_DYNAMIC = 2, 3
@@ -58,15 +58,15 @@ _ELSEWHERE = "it refers to another file"
 
 
 def check(path: str, disk_format: str | None) -> int:
-    """The bytes of the disk that the image in the file is, as its header tells them.
+    """Return the size in bytes of the virtual disk in an image file, from its header.
 
-    Raises ImageUnacceptable (without an id): its content is not in Glance's ``disk_format``, it is damaged or
-    encrypted, or to read it other files would have to be read.
+    Raises ImageUnacceptable (without an id) if the content does not match Glance's ``disk_format``, is damaged or
+    encrypted, or refers to other files.
     """
     if disk_format not in DISK_FORMATS:
         raise _refuse(f"disk format {disk_format} is not supported")
-    found = inspect(path)
-    claimed = frozenset(found) - _CONTENT
+    inspectors = inspect(path)
+    claimed = frozenset(inspectors) - _CONTENT
     if disk_format == "vhd" and claimed <= {"iso"}:
         return _fixed_vhd(path)
     if DISK_FORMATS[disk_format] == "raw":
@@ -77,45 +77,45 @@ def check(path: str, disk_format: str | None) -> int:
         return os.stat(path).st_size
     if claimed != {disk_format}:
         raise _refuse(f"its content is not in the format {disk_format}")
-    inspector = found[disk_format]
+    inspector = inspectors[disk_format]
     if inspector is None:
         raise _refuse(f"its content is not well-formed in the format {disk_format}")
     _check_safe(inspector, disk_format)
     more = {"qcow2": _check_qcow2, "vmdk": _check_vmdk, "vhd": _dynamic_vhd}.get(disk_format)
     try:
         return max(more(path) if more else 0, inspector.virtual_size)
-    except (ValueError, struct.error, KeyError) as error:  # it is cut short somewhere
+    except (ValueError, struct.error, KeyError) as error:  # the file is truncated
         raise _refuse(f"its content is not well-formed in the format {disk_format}") from error
 
 
 def inspect(path: str) -> dict[str, FileInspector | None]:
-    """The formats that the file may be taken for, with what looked at it (None: nothing understood it).
+    """Return the formats that the file matches, with their inspectors (None: no inspector accepted the file).
 
-    "raw" and "gpt" (a partition table) are among them where they match.
+    Includes "raw" and "gpt" (a partition table) if they match.
     """
     inspectors = {name: kind() for name, kind in format_inspector.ALL_FORMATS.items()}
     for piece in _pieces(path):
         for name, inspector in list(inspectors.items()):
             try:
                 inspector.eat_chunk(piece)
-            except Exception:  # whatever it stumbled over: it is not that, or not well-formed
+            except Exception:  # not in this format, or malformed
                 del inspectors[name]
-    found: dict[str, FileInspector | None] = {}
+    matches: dict[str, FileInspector | None] = {}
     for name, inspector in inspectors.items():
         inspector.finish()
         with contextlib.suppress(Exception):
             if inspector.format_match:
-                found[name] = inspector
+                matches[name] = inspector
     with open(path, "rb") as file:
         head = file.read(_MAGICS[-1][0] + 16)
     for offset, magic, name in _MAGICS:
         if head.startswith(magic, offset):
-            found.setdefault(name, None)
-    return found
+            matches.setdefault(name, None)
+    return matches
 
 
 def _pieces(path: str) -> Iterator[bytes]:
-    """The beginning of the file and its end."""
+    """Yield the beginning and the end of the file."""
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         while file.tell() < _HEAD and (piece := file.read(_CHUNK)):
@@ -146,8 +146,8 @@ def _check_qcow2(path: str) -> int:
 
 
 def _check_vmdk(path: str) -> int:
-    """One file with all the data: a header that counts sectors (without, QEMU follows the descriptor to other files),
-    one type, no parent."""
+    """Check that the file is self-contained: a sparse header with a sector count (without it QEMU follows the
+    descriptor to other files), one type, and no parent. Returns the size in bytes."""
     with open(path, "rb") as file:
         headers = [_VMDK_HEADER.unpack(file.read(_VMDK_HEADER.size))]
         _magic, _version, _flags, _sectors, _grain, start, length = headers[0][:7]
@@ -164,11 +164,11 @@ def _check_vmdk(path: str) -> int:
 
 
 def _vhd_size(footer: bytes, kind: int) -> int:
-    """The largest of what a VHD's footer says of its size: who made it decides what QEMU takes."""
+    """Return the largest of the sizes in a VHD footer: QEMU chooses one of them depending on the creator."""
     if len(footer) < _VHD_FOOTER.size or not footer.startswith(b"conectix"):
         raise _refuse("its content is not in the format vhd")
-    _cookie, original, current, cylinders, heads, sectors, found = _VHD_FOOTER.unpack(footer[:_VHD_FOOTER.size])
-    if found != kind:
+    _cookie, original, current, cylinders, heads, sectors, disk_type = _VHD_FOOTER.unpack(footer[:_VHD_FOOTER.size])
+    if disk_type != kind:
         raise _refuse(_ELSEWHERE)
     return int(max(original, current, cylinders * heads * sectors * _SECTOR))
 
@@ -179,7 +179,7 @@ def _dynamic_vhd(path: str) -> int:
 
 
 def _fixed_vhd(path: str) -> int:
-    """A disk as it is with a footer: nothing but its end tells what it is."""
+    """Return the size of a fixed VHD: raw data with a footer, which alone identifies the format."""
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _SECTOR))
         return _vhd_size(file.read(_SECTOR), _VHD_FIXED)

@@ -1,8 +1,8 @@
-"""How much room the image cache of a host takes, and who may take more of it.
+"""Disk space of the image cache of a host, and its reservation for new images.
 
-What it may take at most is reserved of the host's DISK_GB, so that images never use up what was promised to guests.
-Whoever adds an image tells before he writes how large it may become: that stands in the image's lock file for as long
-as he holds the lock, and counts as if it were there.
+The maximum size of the cache is reserved in the host's DISK_GB inventory, so that images never use space promised to
+guests. Before an image is written, its maximum size is stored in the image's lock file. The size counts as used as long
+as the lock is held.
 """
 
 from __future__ import annotations
@@ -20,72 +20,72 @@ from nova.conf import CONF
 
 LOG = logging.getLogger(__name__)
 
-# Of a file system, where the operator says nothing.
-_SHARE = 10
+# Default fraction (1/n) of the file system for images.
+_DEFAULT_FRACTION = 10
 LOCKS = "locks"
 _ROOM = ".room"
 
-# Gives up an image that nobody uses; False: there is none (left).
+# Removes an unused image; returns False if there is none.
 Evict = Callable[[], bool]
 
 
-class Room:
-    """The room of the cache in ``directory``; the same for all processes that use it."""
+class CacheSpace:
+    """The disk space of the cache in ``directory``, shared by all processes that use it."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
 
     def limit(self) -> int:
-        """The bytes that images may take; 0: as many as there are."""
+        """Return the maximum number of bytes of all images; 0: no limit."""
         most = CONF.image_cache.size_limit_mb
         if most is not None:
             return int(most) << 20
-        return shutil.disk_usage(_existing(self._directory)).total // _SHARE
+        return shutil.disk_usage(_existing(self._directory)).total // _DEFAULT_FRACTION
 
     def used(self) -> int:
-        """The bytes that images take now."""
+        """Return the number of bytes that images use now."""
         return sum(self._on_disk().values())
 
     def reserved(self) -> int:
-        """The bytes of the file system that guests cannot have."""
+        """Return the number of bytes of the file system that are not available to guests."""
         return max(self.limit(), self.used())
 
-    def take(self, image_id: str, lock: IO[str], size: int, evict: Evict) -> None:
-        """The image, which the caller is adding and whose ``lock`` file he holds, may become ``size`` bytes large.
+    def reserve(self, image_id: str, lock: IO[str], size: int, evict: Evict) -> None:
+        """Reserve ``size`` bytes for the image that the caller is adding; the caller holds its ``lock`` file.
 
-        Where there is not enough room unused images go. Raises DiskFull.
+        Removes unused images if there is not enough space. Raises DiskFull.
         """
         with open(os.path.join(self._directory, LOCKS, _ROOM), "a", encoding="ascii") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             lock.seek(0)
             lock.truncate()
             limit = self.limit()
-            while limit and self._with_promises(image_id) + size > limit:
+            while limit and self._used_without(image_id) + size > limit:
                 if size > limit or not evict():
-                    LOG.warning("No room for image %s of %d MiB: the image cache may have %d MiB "
+                    LOG.warning("No space for image %s of %d MiB: the image cache is limited to %d MiB "
                                 "([image_cache]size_limit_mb)", image_id, -(-size >> 20), limit >> 20)
                     raise exception.DiskFull(reason=f"its image cache has no room for image {image_id}")
             lock.write(str(size))
             lock.flush()
 
-    def _with_promises(self, without: str) -> int:
-        """The bytes that all images but this one take, or will when they are complete."""
+    def _used_without(self, without: str) -> int:
+        """Return the bytes used or reserved by all images except this one."""
         sizes = self._on_disk()
         with os.scandir(os.path.join(self._directory, LOCKS)) as entries:
             for entry in entries:
-                if entry.name != _ROOM and (promised := _promised(entry.path)):
-                    sizes[entry.name] = max(promised, sizes.get(entry.name, 0))
+                if entry.name != _ROOM and (reserved := _reserved_in(entry.path)):
+                    sizes[entry.name] = max(reserved, sizes.get(entry.name, 0))
         sizes.pop(without, None)
         return sum(sizes.values())
 
     def _on_disk(self) -> dict[str, int]:
-        """What the files of each image take."""
-        found: dict[str, int] = {}
+        """Return the disk usage in bytes by image."""
+        sizes: dict[str, int] = {}
         for entry in _files(self._directory):
             with contextlib.suppress(FileNotFoundError):
                 image_id = entry.name.rpartition(".")[0] or entry.name
-                found[image_id] = found.get(image_id, 0) + entry.stat(follow_symlinks=False).st_blocks * 512
-        return found
+                sizes[image_id] = sizes.get(image_id, 0) + entry.stat(follow_symlinks=False).st_blocks * 512
+        return sizes
 
 
 def _files(directory: str) -> Iterator[os.DirEntry[str]]:
@@ -93,14 +93,14 @@ def _files(directory: str) -> Iterator[os.DirEntry[str]]:
         yield from (entry for entry in entries if entry.is_file(follow_symlinks=False))
 
 
-def _promised(path: str) -> int:
-    """What stands in the lock file of an image that somebody is adding."""
+def _reserved_in(path: str) -> int:
+    """Return the size stored in the lock file of an image that is being added."""
     try:
         with open(path, encoding="ascii") as file:
             text = file.read()
             if not text:
                 return 0
-            # a lock that is free is that of a crash
+            # an unlocked file is left over from a crash
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 return 0

@@ -1,8 +1,8 @@
-"""The images that guests of this host stand on: each is downloaded, checked and converted once.
+"""The image cache of a host: each base image is downloaded, checked and converted once.
 
-A cached image is raw or qcow2 and complete: it gets its name when it is finished. The name is the
-image's id and its format (``<id>.qcow2``), below ``instances_path``/``[image_cache]subdirectory_name``.
-How large it may become is known, and there is room for it, before it is written.
+A cached image is raw or qcow2 and complete: it is renamed to its final name at the end. The name is the image's id with
+the format (``<id>.qcow2``), in ``instances_path``/``[image_cache]subdirectory_name``. The maximum size of an image is
+reserved before it is written.
 """
 
 from __future__ import annotations
@@ -23,14 +23,15 @@ from nova.conf import CONF
 from nova.objects.image import least_disk
 from nova.virt import image_formats, qemuimg
 from nova.virt.image_formats import DISK_FORMATS
-from nova.virt.image_room import LOCKS, Room
+from nova.virt.image_room import LOCKS, CacheSpace
 
 LOG = logging.getLogger(__name__)
 
-# A build that fetched its image a moment ago may not have its disk on it yet.
+# Seconds. A build that fetched its image recently may not have created its disk yet.
 _GRACE = 300
 
-# Writes an image's data to a new file, after it told how many bytes they are: that is refused if they are too many.
+# Writes the data of an image to a new file. Before that, calls the given function with the number of bytes, which
+# raises if they are too many.
 Download = Callable[[str, Callable[[int], None]], None]
 
 
@@ -39,41 +40,41 @@ class ImageTooLarge(exception.ImageUnacceptable):
 
 
 def cached_format(disk_format: str | None) -> str:
-    """In which format (raw or qcow2) an image of Glance's ``disk_format`` is kept. Raises ImageUnacceptable."""
+    """Return the format (raw or qcow2) in which an image of Glance's ``disk_format`` is cached. Raises
+    ImageUnacceptable."""
     if disk_format not in DISK_FORMATS:
         raise exception.ImageUnacceptable(image_id="", reason=f"disk format {disk_format} is not supported")
     return "raw" if DISK_FORMATS[disk_format] == "raw" or CONF.force_raw_images else "qcow2"
 
 
 def format_of(path: str) -> str | None:
-    """The format of a cached image, which its name tells (None: it is not named so)."""
+    """Return the format of a cached image from its name, or None for other names."""
     kind = path.rpartition(".")[2]
     return kind if kind in ("raw", "qcow2") else None
 
 
 class ImageCache:
-    """The cache in ``directory`` (default: as configured). Safe among threads and processes.
+    """The cache in ``directory`` (default: as configured). Safe for threads and processes.
 
-    ``used``: the paths of the images that guests stand on; without, none has to go for another.
+    ``used``: returns the paths of images that guests use. Without it, no image is removed to free space.
     """
 
     def __init__(self, directory: str | None = None, used: Callable[[], Iterable[str]] | None = None) -> None:
         self.directory = directory or os.path.join(CONF.instances_path, CONF.image_cache.subdirectory_name)
-        self.room = Room(self.directory)
+        self.space = CacheSpace(self.directory)
         self._used = used
 
     def fetch(self, image_id: str, download: Download, disk_format: str | None, most: int | None = None,
               variant: str = "") -> str:
-        """The path of the cached image; its format is ``cached_format(disk_format)``.
+        """Return the path of the cached image in the format ``cached_format(disk_format)``, fetched if missing.
 
-        ``download`` writes the image's data to the (new) file that it is given; it is called when the
-        image is not here yet, once even if many builds want the image at the same time. ``most``: the bytes of the
-        disk that the image may be (None: as many as the cache has room for). ``variant`` is part of the name of what
-        must not be taken for the image as others fetch it.
-        Raises ImageUnacceptable (not what ``disk_format`` says, or it refers to other files), ImageTooLarge, DiskFull.
+        ``download`` writes the data to a new file; it is called once, even if several builds need the image at the same
+        time. ``most``: maximum size of the disk in bytes (None: limited by the cache only). ``variant``: part of the
+        file name, for a copy that must not be used as the normal one. Raises ImageUnacceptable (does not match
+        ``disk_format``, or refers to other files), ImageTooLarge, DiskFull.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", image_id):
-            raise exception.ImageUnacceptable(image_id=image_id, reason="its id is no file name")
+            raise exception.ImageUnacceptable(image_id=image_id, reason="its id is not a valid file name")
         name = f"{image_id}-{variant}" if variant else image_id
         with _blame(image_id):
             path = os.path.join(self.directory, f"{name}.{cached_format(disk_format)}")
@@ -85,12 +86,12 @@ class ImageCache:
         return path
 
     def adopt(self, name: str, copy: Callable[[str], None], length: int) -> str:
-        """The path of a cached file by its name, made by ``copy(path)`` if another host has it and this one has not.
+        """Return the path of a cached file, copied from another host with ``copy(path)`` if missing.
 
-        ``length``: of the file, in bytes. Raises DiskFull, and ImageUnacceptable where it refers to other files.
+        ``length``: size of the file in bytes. Raises DiskFull, and ImageUnacceptable if it refers to other files.
         """
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            raise exception.ImageUnacceptable(image_id=name, reason="it is no file name")
+            raise exception.ImageUnacceptable(image_id=name, reason="it is not a valid file name")
         path = os.path.join(self.directory, name)
         image_id = name.rpartition(".")[0] or name
         with _blame(image_id), self._locked(image_id) as lock:
@@ -100,13 +101,13 @@ class ImageCache:
         return path
 
     def evict(self) -> bool:
-        """Remove the image that was not in use for longest; False: there is none that may go."""
+        """Remove the least recently used unused image; return False if there is none."""
         if self._used is None or not CONF.image_cache.remove_unused_base_images:
             return False
         try:
             used = set(self._used())
         except OSError as error:
-            LOG.error("No image can go for another one: what guests stand on cannot be read: %s", error)
+            LOG.error("Cannot remove unused images: reading the images in use failed: %s", error)
             return False
         names = [name for name in os.listdir(self.directory) if format_of(name)]
         ages = {path: _age(path) for path in (os.path.join(self.directory, name) for name in names)}
@@ -115,14 +116,14 @@ class ImageCache:
             with self._locked(name.rpartition(".")[0], wait=False) as lock:
                 if lock is not None and _age(path) > _GRACE:
                     _remove(path)
-                    LOG.info("Removed %s from the image cache to make room", name)
+                    LOG.info("Removed %s from the image cache to free space", name)
                     return True
         return False
 
     def clean(self, used: set[str]) -> list[str]:
-        """Remove images that are not in ``used`` (paths) and were not for long; the paths that went.
+        """Remove images not in ``used`` (paths) that are unused for long enough; return their paths.
 
-        Each call notes when an image was last seen in use: its modification time.
+        The modification time of an image is the time of its last use, updated by each call.
         """
         removed: list[str] = []
         if not os.path.isdir(self.directory):
@@ -133,29 +134,29 @@ class ImageCache:
             if not os.path.isfile(path) or name.startswith("."):
                 continue
             image_id, _, kind = name.rpartition(".")
-            half = kind in ("part", "conv")
-            # (another process may be cleaning, too)
+            partial = kind in ("part", "conv")
+            # another process may clean the cache, too
             with contextlib.suppress(FileNotFoundError):
                 if path in used:
                     os.utime(path)
-                elif half or CONF.image_cache.remove_unused_base_images:
+                elif partial or CONF.image_cache.remove_unused_base_images:
                     with self._locked(image_id, wait=False) as lock:
-                        # a half-made file whose lock is free is a crash's
-                        if lock is not None and (half or _age(path) > keep):
+                        # an unlocked partial file is left over from a crash
+                        if lock is not None and (partial or _age(path) > keep):
                             os.unlink(path)
                             removed.append(path)
         for path in removed:
             LOG.info("Removed %s from the image cache", os.path.basename(path))
         return removed
 
-    # --- inside ------------------------------------------------------------------------------------
+    # --- internal ------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def _locked(self, image_id: str, wait: bool = True) -> Iterator[IO[str] | None]:
-        """Hold the image's lock, a file; yields None when ``wait`` is false and somebody else has it."""
+        """Hold the lock file of the image. Yields None if ``wait`` is false and another process holds it."""
         locks = os.path.join(self.directory, LOCKS)
         if not os.path.isdir(locks):
             os.makedirs(locks, exist_ok=True)
-            # the hypervisor's user reads the images, whatever this process's umask is
+            # the hypervisor's user must be able to read images, regardless of the umask
             os.chmod(self.directory, 0o755)  # noqa: S103
         with open(os.path.join(locks, image_id), "a+", encoding="ascii") as file:
             try:
@@ -167,58 +168,58 @@ class ImageCache:
 
 
 class _Addition:
-    """An image that is being added; ``lock`` is held."""
+    """An image that is being added while its ``lock`` is held."""
 
     def __init__(self, cache: ImageCache, image_id: str, lock: IO[str] | None, most: int | None) -> None:
         assert lock is not None
         self._cache, self._image_id, self._lock, self._most = cache, image_id, lock, most
-        self._part = os.path.join(cache.directory, f"{image_id}.part")
+        self._partial = os.path.join(cache.directory, f"{image_id}.part")
         self._converted = os.path.join(cache.directory, f"{image_id}.conv")
 
     def make(self, download: Download, disk_format: str, path: str) -> None:
         started = time.monotonic()
         with self._files():
-            download(self._part, functools.partial(self._admit, disk_format))
-            # whoever looks into it is no user who may read more than all may
-            os.chmod(self._part, 0o644)
-            size = inspect(self._part, disk_format)
+            download(self._partial, functools.partial(self._admit, disk_format))
+            # qemu-img reads the file as an unprivileged user
+            os.chmod(self._partial, 0o644)
+            size = inspect(self._partial, disk_format)
             self._check_size(size)
-            kind, ready = path.rpartition(".")[2], self._part
+            kind, ready = path.rpartition(".")[2], self._partial
             if DISK_FORMATS[disk_format] != kind:
-                needed = qemuimg.measure(self._part, DISK_FORMATS[disk_format])
-                self._take(os.stat(self._part).st_size + needed)
+                needed = qemuimg.measure(self._partial, DISK_FORMATS[disk_format])
+                self._reserve(os.stat(self._partial).st_size + needed)
                 ready = self._converted
-                qemuimg.convert(self._part, DISK_FORMATS[disk_format], ready, kind, size)
+                qemuimg.convert(self._partial, DISK_FORMATS[disk_format], ready, kind, size)
             self._finish(ready, path)
         LOG.info("Cached image %s (%d MiB) in %.1f s", self._image_id, os.stat(path).st_size >> 20,
                  time.monotonic() - started)
 
     def copy(self, copy: Callable[[str], None], length: int, path: str) -> None:
         with self._files():
-            self._take(length)
-            copy(self._part)
+            self._reserve(length)
+            copy(self._partial)
             if format_of(path) == "qcow2":
-                image_formats.check(self._part, "qcow2")
-            self._finish(self._part, path)
+                image_formats.check(self._partial, "qcow2")
+            self._finish(self._partial, path)
 
     @contextlib.contextmanager
     def _files(self) -> Iterator[None]:
         try:
-            _remove(self._part, self._converted)
+            _remove(self._partial, self._converted)
             yield
         finally:
-            _remove(self._part, self._converted)
+            _remove(self._partial, self._converted)
 
     def _admit(self, disk_format: str, size: int) -> None:
         self._check_size(least_disk(disk_format, size))
-        self._take(size)
+        self._reserve(size)
 
     def _check_size(self, size: int) -> None:
         if self._most is not None and size > self._most:
             raise ImageTooLarge(image_id=self._image_id, size=size, most=self._most)
 
-    def _take(self, size: int) -> None:
-        self._cache.room.take(self._image_id, self._lock, size, self._cache.evict)
+    def _reserve(self, size: int) -> None:
+        self._cache.space.reserve(self._image_id, self._lock, size, self._cache.evict)
 
     def _finish(self, ready: str, path: str) -> None:
         os.chmod(ready, 0o644)
@@ -227,9 +228,9 @@ class _Addition:
 
 
 def inspect(path: str, disk_format: str | None) -> int:
-    """The bytes of the disk that an image is. Only when its headers are found to be in order a tool may read it.
+    """Return the size in bytes of the virtual disk of an image. Tools read the file only after its headers are checked.
 
-    Raises ImageUnacceptable: it is not what ``disk_format`` says, is damaged or encrypted, or refers to other files.
+    Raises ImageUnacceptable: it does not match ``disk_format``, is damaged or encrypted, or refers to other files.
     """
     size = image_formats.check(path, disk_format)
     if disk_format is None or DISK_FORMATS[disk_format] == "raw":
@@ -249,7 +250,7 @@ def inspect(path: str, disk_format: str | None) -> int:
 
 @contextlib.contextmanager
 def _blame(image_id: str) -> Iterator[None]:
-    """Say which image, and that a file system is full."""
+    """Add the image id to errors, and convert a full file system to DiskFull."""
     try:
         yield
     except ImageTooLarge:
@@ -260,12 +261,12 @@ def _blame(image_id: str) -> Iterator[None]:
         raise exception.ImageUnacceptable(image_id=image_id, reason=error.message) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise exception.DiskFull(reason=f"no room for image {image_id}") from error
+            raise exception.DiskFull(reason=f"no space for image {image_id}") from error
         raise
 
 
 def _age(path: str) -> float:
-    """Seconds since the file was in use; 0: it is gone."""
+    """Return the seconds since the file was last used; 0 if it does not exist."""
     try:
         return time.time() - os.stat(path).st_mtime
     except FileNotFoundError:

@@ -1,8 +1,8 @@
-"""qemu-img, with its time and memory bounded and every format named: nothing is ever probed.
+"""qemu-img with limits on time and memory. The format is always given; qemu-img never probes it.
 
-What reads an image that a tenant sent (info, measure, convert) does so as [libvirt]images_user and is handed open
-files: it reaches no other file that this user may not read. Errors: DiskFull when the file system is full,
-InvalidDiskInfo for everything else; users are not told what a tool said, since that would tell them of the host.
+Tools that read images of tenants (info, measure, convert) run as [libvirt]images_user with open file descriptors, so
+they cannot open other files of the host. Errors: DiskFull if the file system is full, InvalidDiskInfo otherwise. The
+output of tools is not included in errors, because it could reveal information about the host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nova.conf import CONF
 
 LOG = logging.getLogger(__name__)
 
-# Reading a header is a matter of seconds; copying a large image may take its time.
+# Timeouts in seconds for reading a header, and for copying a large image.
 INFO_TIMEOUT = 60
 COPY_TIMEOUT = 4 * 3600
 # Seconds of CPU time to convert a GiB.
@@ -30,7 +30,7 @@ _CPU_PER_GIB = 60
 
 _FULL = ("no space left on device", "disk quota exceeded", "file too large")
 
-# What prlimit and setpriv exit with when there is no such command.
+# Exit code of prlimit and setpriv if the command does not exist.
 _NO_SUCH_COMMAND = 127
 
 _GIB = 1 << 30
@@ -41,104 +41,105 @@ _QCOW2_BACKING_FORMAT = 0xE2792ACA
 
 
 def run(command: list[str], timeout: float, cpu: int | None = None, length: int | None = None) -> str:
-    """Run a tool on files of our own within the limits; its standard output.
+    """Run a tool on the service's own files with limits; return its standard output.
 
-    ``cpu``: seconds of CPU time (None: no limit but ``timeout``). ``length``: bytes that a file may become long.
+    ``cpu``: seconds of CPU time (None: limited by ``timeout`` only). ``length``: maximum file size in bytes.
     """
     limits = _limits(cpu) if length is None else [*_limits(cpu), f"--fsize={length}"]
     return _run(limits, command, timeout)
 
 
 def info(path: str, image_format: str) -> dict[str, Any]:
-    """What ``qemu-img info`` says of an image that is read as ``image_format`` (also while a guest has it).
+    """Return the output of ``qemu-img info`` for an image read as ``image_format`` (also while a guest uses it).
 
-    The file must be readable for [libvirt]images_user.
+    [libvirt]images_user must be able to read the file.
     """
-    return _told(["qemu-img", "info", "-U", "--output=json", "-f", image_format], path)
+    return _json_output(["qemu-img", "info", "-U", "--output=json", "-f", image_format], path)
 
 
 def measure(path: str, image_format: str) -> int:
-    """The bytes that an image takes at most on a file system, converted to raw (sparse) or qcow2.
+    """Return the maximum size in bytes of an image on a file system after conversion to raw (sparse) or qcow2.
 
-    The file must be readable for [libvirt]images_user.
+    [libvirt]images_user must be able to read the file.
     """
-    return int(_told(["qemu-img", "measure", "--output=json", "-f", image_format, "-O", "qcow2"], path)["required"])
+    command = ["qemu-img", "measure", "--output=json", "-f", image_format, "-O", "qcow2"]
+    return int(_json_output(command, path)["required"])
 
 
 def create_overlay(path: str, base: str, base_format: str, size: int) -> None:
-    """A new qcow2 image of ``size`` bytes that stands on ``base``."""
+    """Create a qcow2 image of ``size`` bytes with base image ``base``."""
     run(["qemu-img", "create", "-q", "-f", "qcow2", "-F", base_format, "-b", base, path, str(size)], INFO_TIMEOUT)
 
 
 def create(path: str, image_format: str, size: int) -> None:
-    """A new, empty, sparse image of ``size`` bytes."""
+    """Create an empty, sparse image of ``size`` bytes."""
     run(["qemu-img", "create", "-q", "-f", image_format, path, str(size)], INFO_TIMEOUT)
 
 
 def resize(path: str, image_format: str, size: int) -> None:
-    """Make an image ``size`` bytes large, never smaller."""
+    """Grow an image to ``size`` bytes; never shrinks it."""
     run(["qemu-img", "resize", "-q", "-f", image_format, path, str(size)], INFO_TIMEOUT)
 
 
 def rebase(path: str, base: str, base_format: str) -> None:
-    """An overlay stands on the same image under another name now."""
+    """Change the base image's name in an overlay; the content must be the same."""
     run(["qemu-img", "rebase", "-u", "-f", "qcow2", "-F", base_format, "-b", base, path], INFO_TIMEOUT)
 
 
 def convert(source: str, source_format: str, target: str, target_format: str, size: int) -> None:
-    """Copy an image, a disk of ``size`` bytes, into another format, sparse; not a byte more is written.
+    """Convert an image of a disk of ``size`` bytes to another format, sparse. Longer output is refused.
 
-    The source must be readable for [libvirt]images_user.
+    [libvirt]images_user must be able to read the source.
     """
     cpu = CONF.libvirt.images_cpu_time_limit + -(-size // _GIB) * _CPU_PER_GIB
-    with open(source, "rb") as file, _given(target) as made:
-        _run_confined(["qemu-img", "convert", "-f", source_format, "-O", target_format, _lent(file), _lent(made)],
+    with open(source, "rb") as file, _writable_for_user(target) as made:
+        _run_confined(["qemu-img", "convert", "-f", source_format, "-O", target_format, _fd_path(file), _fd_path(made)],
                       COPY_TIMEOUT, [file, made], cpu=cpu, length=most_bytes(size))
 
 
 def flatten(source: str, target: str) -> None:
-    """Copy a disk of ours and what it stands on (qcow2) into one new image of the same format."""
+    """Merge a disk of a guest and its base images (qcow2) into one new image of the same format."""
     run(["qemu-img", "convert", "-q", "-f", "qcow2", "-O", "qcow2", source, target], COPY_TIMEOUT,
         length=most_bytes(Qcow2Header(source).virtual_size))
 
 
 def flat_size(source: str) -> int:
-    """The bytes that the image which flatten() makes takes at most."""
-    told = run(["qemu-img", "measure", "--output=json", "-f", "qcow2", "-O", "qcow2", source], INFO_TIMEOUT)
-    return int(json.loads(told)["required"])
+    """Return the maximum size in bytes of the image that flatten() creates."""
+    output = run(["qemu-img", "measure", "--output=json", "-f", "qcow2", "-O", "qcow2", source], INFO_TIMEOUT)
+    return int(json.loads(output)["required"])
 
 
 def most_bytes(size: int) -> int:
-    """How long a file of any format may be that is a disk of ``size`` bytes: its tables take some, too."""
+    """Return the maximum file size, in any format, of a disk of ``size`` bytes, including tables."""
     return size + size // 512 + (16 << 20)
 
 
 def is_iso(path: str) -> bool:
-    """Whether the file has the file system of a CD-ROM."""
+    """Return True if the file has a CD-ROM file system."""
     with open(path, "rb") as file:
         file.seek(0x8001)
         return file.read(5) == b"CD001"
 
 
 def user() -> tuple[int, int] | None:
-    """The ids of [libvirt]images_user and its group; None: this process's own (it cannot become another).
+    """Return the ids of [libvirt]images_user and its group, or None for the user of this process if it is not root.
 
-    Raises InvalidInput: there is no such user.
+    Raises InvalidInput if there is no such user.
     """
     name = str(CONF.libvirt.images_user or "")
     if os.geteuid() != 0 or not name:
         return None
     try:
-        known = pwd.getpwnam(name)
+        account = pwd.getpwnam(name)
     except KeyError as error:
         raise exception.InvalidInput(reason=f"[libvirt]images_user: there is no user {name}") from error
-    return known.pw_uid, known.pw_gid
+    return account.pw_uid, account.pw_gid
 
 
-# --- inside ----------------------------------------------------------------------------------------
+# --- internal ----------------------------------------------------------------------------------------
 @contextlib.contextmanager
-def _given(path: str) -> Iterator[BinaryIO]:
-    """A new, empty file that [libvirt]images_user may write; ours again afterwards."""
+def _writable_for_user(path: str) -> Iterator[BinaryIO]:
+    """Create an empty file that [libvirt]images_user may write; afterwards it belongs to the service again."""
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "r+b")
     with file:
         other = user()
@@ -149,14 +150,14 @@ def _given(path: str) -> Iterator[BinaryIO]:
             os.fchown(file.fileno(), os.geteuid(), os.getegid())
 
 
-def _told(command: list[str], path: str) -> dict[str, Any]:
+def _json_output(command: list[str], path: str) -> dict[str, Any]:
     with open(path, "rb") as file:
-        out = _run_confined([*command, _lent(file)], INFO_TIMEOUT, [file], cpu=CONF.libvirt.images_cpu_time_limit)
+        out = _run_confined([*command, _fd_path(file)], INFO_TIMEOUT, [file], cpu=CONF.libvirt.images_cpu_time_limit)
     return dict(json.loads(out))
 
 
-def _lent(file: BinaryIO) -> str:
-    """The name of an open file in a process that inherits it: whoever may not look into its directory may read it."""
+def _fd_path(file: BinaryIO) -> str:
+    """Return the path of an open file in a child process that inherits it, which needs no access to its directory."""
     return f"/proc/self/fd/{file.fileno()}"
 
 
@@ -194,14 +195,14 @@ def _run(confine: list[str], command: list[str], timeout: float, files: Sequence
 
 
 class Qcow2Header:
-    """The few fields of a qcow2 header that matter here, read without any tool."""
+    """The required fields of a qcow2 header, read without a tool."""
 
     def __init__(self, path: str) -> None:
-        """Raises ValueError when the file is no qcow2 image."""
+        """Read the header. Raises ValueError if the file is not a qcow2 image."""
         with open(path, "rb") as file:
             head = file.read(104)
             if len(head) < 72 or head[:4] != _QCOW2_MAGIC:
-                raise ValueError(f"{path} is no qcow2 image")
+                raise ValueError(f"{path} is not a qcow2 image")
             version, backing_at, backing_size, _bits, self.virtual_size = struct.unpack(">IQIIQ", head[4:32])
             features = struct.unpack(">Q", head[72:80])[0] if version >= 3 and len(head) >= 80 else 0
             self.data_file = bool(features & _QCOW2_DATA_FILE)
@@ -217,7 +218,7 @@ class Qcow2Header:
 
 
 def _extension(file: BinaryIO, start: int, wanted: int) -> str | None:
-    """The text of a header extension; the extensions follow the header, each padded to 8 bytes."""
+    """Return the text of a header extension. Extensions follow the header, each padded to 8 bytes."""
     file.seek(start)
     for _ in range(16):
         kind, length = struct.unpack(">II", file.read(8).ljust(8, b"\0"))

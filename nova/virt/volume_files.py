@@ -1,4 +1,4 @@
-"""The files of a volume with snapshots: the one that its guest writes to, and those below it, which are only read."""
+"""Files of a volume with snapshots: the active file that the guest writes to, and its read-only backing files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from nova import exception
 from nova.objects.instance import BlockDevice
 
-NOT_ON_IT = "the new file does not stand on the one that its guest writes to"
+NOT_ON_IT = "the new file is not an overlay of the file that its guest writes to"
 
 
 def files_of(device: BlockDevice) -> tuple[str, ...]:
-    """The names of the files of a volume, where it is connected by such, from the newest on."""
+    """Return the names of a volume's files, newest first, if it is connected by files."""
     connection = device.connection
     if connection is None or connection.protocol != "file":
         return ()
@@ -20,10 +20,10 @@ def files_of(device: BlockDevice) -> tuple[str, ...]:
 
 
 def is_merged(volume: str, files: Sequence[str], top: str | None, base: str | None) -> bool:
-    """Whether it is done that what was between ``top`` and ``base`` is in ``base``, or (base None) that there is
-    nothing between the first file and ``top`` (None: the end).
+    """Return True if the merge is done.
 
-    ``files`` are named from the newest on. Raises VolumeSnapshotFailed: there is no such thing to do.
+    With ``base``: the files from ``top`` down are committed into ``base``. Without: no file is left between the first
+    one and ``top`` (None: the end). ``files``: newest first. Raises VolumeSnapshotFailed if the merge is impossible.
     """
     missing = next((name for name in (top if base is None else None, base) if name and name not in files), None)
     if missing or not files:
@@ -36,12 +36,12 @@ def is_merged(volume: str, files: Sequence[str], top: str | None, base: str | No
         return True
     if top == files[0] or files.index(top) >= files.index(base):
         raise exception.VolumeSnapshotFailed(volume_id=volume, reason=(
-            f"its guest writes to {top}" if top == files[0] else f"{top} does not stand on {base}"))
+            f"its guest writes to {top}" if top == files[0] else f"{top} is not an overlay of {base}"))
     return False
 
 
 def was_merged(files: Sequence[str], top: str | None, base: str | None) -> bool:
-    """The same, for whom it is enough that it is not."""
+    """Return True if the merge is done; False also if it is impossible."""
     try:
         return is_merged("", files, top, base)
     except exception.VolumeSnapshotFailed:
@@ -49,7 +49,7 @@ def was_merged(files: Sequence[str], top: str | None, base: str | None) -> bool:
 
 
 def merged(files: Sequence[str], top: str | None, base: str | None) -> list[str]:
-    """What is left of the files when that is done."""
+    """Return the files that are left after the merge."""
     if base is None:
         return [files[0], *(files[files.index(top):] if top else ())]
     return [*files[:files.index(top or "")], *files[files.index(base):]]

@@ -15,7 +15,7 @@ import msgspec
 
 from nova import exception
 from nova.context import RequestContext
-from nova.objects import volume as states
+from nova.objects import volume as volume_states
 from nova.objects.base import whole
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
@@ -36,7 +36,7 @@ _LUKS = ("luks", "LuksEncryptor", "nova.volume.encryptors.luks.LuksEncryptor",
 _FRONT_END = "front-end"
 _ATTACHED = "attached"
 # Statuses of a volume that is being attached or detached.
-_TRANSIENT = (states.RESERVED, states.ATTACHING, states.DETACHING)
+_TRANSIENT = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.DETACHING)
 # Values of migration_status: no migration in progress; the service is completing the migration.
 _NO_MIGRATION = (None, "none", "success", "error", "deleting")
 _COMPLETING = "completing"
@@ -69,20 +69,21 @@ class CinderAttachments:
         return CinderVolumes(self._api)
 
     # --- validation ----------------------------------------------------------------------------------
-    def validate(self, ctx: RequestContext, project_id: str, volume_id: str, status: str = states.AVAILABLE) -> Volume:
+    def validate(self, ctx: RequestContext, project_id: str, volume_id: str,
+                 status: str = volume_states.AVAILABLE) -> Volume:
         raw = self._api.volume(ctx, volume_id, ctx.auth_token)
-        shared = bool(raw.get("multiattach")) and status == states.AVAILABLE
-        if raw["status"] != status and not (shared and raw["status"] == states.IN_USE):
+        shared = bool(raw.get("multiattach")) and status == volume_states.AVAILABLE
+        if raw["status"] != status and not (shared and raw["status"] == volume_states.IN_USE):
             servers = ", ".join(str(attachment.get("server_id")) for attachment in raw.get("attachments", ()))
             raise exception.InvalidVolume(reason=(
                 f"volume {volume_id} is already attached to instances: {servers}"
-                if servers and status == states.AVAILABLE else
+                if servers and status == volume_states.AVAILABLE else
                 f"the status of volume {volume_id} must be {status}, but is {raw['status']}"))
         return to_volume(raw, project_id)
 
     def volume_from_snapshot(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
         snapshot = self.snapshots.get(ctx, snapshot_id)
-        if snapshot.status != states.AVAILABLE:
+        if snapshot.status != volume_states.AVAILABLE:
             raise exception.InvalidVolume(reason=f"the status of snapshot {snapshot_id} must be available, but is "
                                                  f"{snapshot.status}")
         origin = to_volume(self._api.volume(ctx, snapshot.volume_id, ctx.auth_token), project_id)
@@ -108,7 +109,7 @@ class CinderAttachments:
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
         try:
             # Nova's own credentials, since a volume that the caller may not read is not lost.
-            return bool(self._api.volume(ctx, volume_id)["status"].startswith(states.ERROR))
+            return bool(self._api.volume(ctx, volume_id)["status"].startswith(volume_states.ERROR))
         except exception.VolumeNotFound:
             return True
 
@@ -145,7 +146,8 @@ class CinderAttachments:
     def _created_for(self, ctx: RequestContext, device: BlockDevice) -> list[Raw]:
         return self._api.volumes_with(ctx, {_DEVICE_KEY: device.uuid or ""})
 
-    def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str = states.RESERVED,
+    def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice,
+                status: str = volume_states.RESERVED,
                 connection: object = None) -> Volume:
         volume = device.volume_id or ""
         attachments = self._api.attachments(ctx, instance.uuid, volume)
@@ -247,7 +249,7 @@ class CinderAttachments:
             if (_waits_for_guest(raw) and _is_attached(raw, instance_uuid)
                     and str(size_gb) in ("0", str(raw["metadata"][_NEW_SIZE]))):
                 self._api.complete_extension(ctx, volume_id, error=not done)
-            elif done and raw["status"].startswith(states.ERROR):
+            elif done and raw["status"].startswith(volume_states.ERROR):
                 raise exception.InvalidVolume(reason=f"the volume service has recorded a failed extension of volume "
                                                      f"{volume_id}, though the guest has extended the volume")
         except (exception.VolumeNotFound, exception.InvalidVolume) as error:
@@ -263,7 +265,7 @@ class CinderAttachments:
             raise exception.VolumeNotMigrated(old=old, new=new)
         if len(volume.get("attachments", ())) > 1:
             raise exception.MultiattachSwapUnsupported()
-        if other["status"] != states.AVAILABLE:
+        if other["status"] != volume_states.AVAILABLE:
             raise exception.InvalidVolume(reason=f"the status of volume {new} must be available, but is "
                                                  f"{other['status']}")
         if other["size"] != volume["size"]:
@@ -329,7 +331,7 @@ class CinderAttachments:
         """Return True if the volume is detaching, by Nova or another client: Cinder does not record which."""
         raw = self._api.volume(ctx, device.volume_id or "")
         attachments = {attachment.get("attachment_id") for attachment in raw.get("attachments", ())}
-        return raw["status"] == states.DETACHING and device.attachment_id in attachments
+        return raw["status"] == volume_states.DETACHING and device.attachment_id in attachments
 
     def release(self, ctx: RequestContext, instance: Instance, device: BlockDevice, delete: bool = False,
                 connection: object = None) -> list[VolumeRemoval]:
@@ -351,10 +353,11 @@ class CinderAttachments:
             raw = self._api.volume(ctx, volume)
             if raw.get("attachments"):
                 LOG.warning("Not deleting volume %s: it is attached to another server", volume)
-            elif raw["status"] in (states.RESERVED, states.ATTACHING, states.IN_USE, states.DETACHING):
+            elif raw["status"] in (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE,
+                                   volume_states.DETACHING):
                 # The attachment is deleted, but Cinder has not updated the status of the volume yet.
                 raise exception.VolumeServiceUnavailable(reason=f"volume {volume} is still {raw['status']}")
-            elif raw["status"] != states.DELETING:
+            elif raw["status"] != volume_states.DELETING:
                 self._api.delete_volume(ctx, volume)
         except exception.VolumeNotFound:
             pass

@@ -174,7 +174,7 @@ def test_a_file_on_an_older_one_is_not_written_to(admin, server, driver, files):
     create(admin, files.volume, snapshot, name)
     wait_for(lambda: files.told(snapshot)[0] == "error", 20)
     ended(admin, server, "volume_snapshot_create", "Error")
-    assert "does not stand on" in error_of(admin, server, "volume_snapshot_create")
+    assert "is not an overlay of" in error_of(admin, server, "volume_snapshot_create")
     assert has(driver, server, files) == [first, files.first]
 
 

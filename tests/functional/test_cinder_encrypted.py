@@ -271,7 +271,7 @@ def test_a_lost_key_of_the_vault_is_told_and_the_volume_can_be_attached_anew(
     core.db.write(passwords.forget)
     member.action(server, "reboot", {"type": "HARD"})
     ended(admin, server, "reboot", "Error")
-    assert "key that was kept for it cannot be read any more" in error_of(admin, server, "reboot")
+    assert "stored key cannot be decrypted any more" in error_of(admin, server, "reboot")
     admin.wait_idle(server)
     for _ in range(2):
         detach(member, server, volume)

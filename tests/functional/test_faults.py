@@ -12,7 +12,7 @@ def test_a_host_that_fails_leaves_a_server_in_error_with_the_cause(admin, driver
     driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id)
     server = admin.wait(uuid, "ERROR")
-    assert server["fault"]["message"] == "The fake hypervisor was told to fail at spawn."
+    assert server["fault"]["message"] == "The fake hypervisor is configured to fail at spawn."
     assert server["OS-EXT-SRV-ATTR:host"] is None
     assert driver.guests() == []
     driver.behaviour.failure.clear()

@@ -65,7 +65,7 @@ def test_a_power_action_that_fails_keeps_the_state_and_says_why(
     told = newest_action(admin, server, action.removeprefix("os-"))
     assert told["message"] == "Error"
     assert [(found["event"], found["result"], found["details"]) for found in told["events"]] == [
-        (event, "Error", f"The fake hypervisor was told to fail at {verb}.")]
+        (event, "Error", f"The fake hypervisor is configured to fail at {verb}.")]
     driver.behaviour.failure.clear()
     admin.action(server, action, value)
     admin.wait(server, after)
@@ -78,7 +78,7 @@ def test_a_build_that_fails_ends_in_error_on_no_host(admin, driver, flavor, imag
     driver.behaviour.failure[verb] = 1.0
     uuid = admin.boot(flavor, image_id)
     shown = admin.wait(uuid, "ERROR")
-    assert shown["fault"]["message"] == f"The fake hypervisor was told to fail at {verb}."
+    assert shown["fault"]["message"] == f"The fake hypervisor is configured to fail at {verb}."
     assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-SRV-ATTR:hypervisor_hostname"]) == (None, None)
     told = newest_action(admin, uuid, "create")
     assert told["message"] == "Error"
@@ -93,7 +93,7 @@ def test_a_build_whose_clearing_up_fails_too_leaves_nothing_for_long(suite, admi
     driver.behaviour.failure.update({"spawn": 1.0, "destroy": 1.0})
     uuid = admin.boot(flavor, image_id)
     shown = admin.wait(uuid, "ERROR")
-    assert shown["fault"]["message"] == "The fake hypervisor was told to fail at spawn."
+    assert shown["fault"]["message"] == "The fake hypervisor is configured to fail at spawn."
     driver.adopt(uuid, states.SHUTDOWN)  # what a real hypervisor might have left
     suite.compute.reconciler.compare()
     assert driver.guests() == []
@@ -115,7 +115,7 @@ def test_a_flaky_host_never_leaves_a_server_in_between(admin, driver, flavor, im
                     raise
     for uuid in made:
         shown = admin.wait(uuid, "ACTIVE", "ERROR", "SHUTOFF", "PAUSED")
-        assert shown["status"] != "ERROR" or "told to fail" in shown["fault"]["message"]
+        assert shown["status"] != "ERROR" or "configured to fail" in shown["fault"]["message"]
     driver.behaviour.failure.clear()
 
 
@@ -124,7 +124,7 @@ def test_a_delete_that_fails_ends_in_error_and_the_next_one_deletes(admin, drive
     for _ in range(2):
         admin.delete(f"/servers/{server}", expect=204)
         shown = admin.wait(server, "ERROR")
-        assert shown["fault"]["message"] == "The fake hypervisor was told to fail at destroy."
+        assert shown["fault"]["message"] == "The fake hypervisor is configured to fail at destroy."
         assert newest_action(admin, server, "delete")["events"][0]["result"] == "Error"
     assert [guest.uuid for guest in driver.guests()] == [server]
     driver.behaviour.failure.clear()
@@ -358,7 +358,7 @@ def test_a_build_that_fails_on_a_host_goes_on_with_another(suite, admin, driver,
     told = newest_action(admin, uuid, "create")
     assert told["message"] is None
     assert [(found["result"], found["host"], found["details"]) for found in reversed(told["events"])] == [
-        ("Error", suite.compute.host, "The fake hypervisor was told to fail at spawn."), ("Success", SECOND, None)]
+        ("Error", suite.compute.host, "The fake hypervisor is configured to fail at spawn."), ("Success", SECOND, None)]
     assert driver.guests() == []
 
 
@@ -366,7 +366,7 @@ def test_a_build_that_fails_everywhere_says_why(suite, admin, driver, second, fl
     driver.behaviour.failure["spawn"] = second.machine.driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id)
     shown = admin.wait(uuid, "ERROR")
-    assert shown["fault"]["message"] == "The fake hypervisor was told to fail at spawn."
+    assert shown["fault"]["message"] == "The fake hypervisor is configured to fail at spawn."
     assert shown["OS-EXT-SRV-ATTR:host"] is None
     told = newest_action(admin, uuid, "create")
     assert {found["host"] for found in told["events"] if found["host"]} == {suite.compute.host, SECOND}
@@ -390,7 +390,7 @@ def test_a_forced_host_is_the_only_one_tried(suite, admin, second, flavor, image
     assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == SECOND
     second.machine.driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
-    assert "told to fail at spawn" in admin.wait(uuid, "ERROR")["fault"]["message"]
+    assert "configured to fail at spawn" in admin.wait(uuid, "ERROR")["fault"]["message"]
     told = newest_action(admin, uuid, "create")
     assert [found["host"] for found in told["events"]] == [SECOND]
     second.machine.driver.behaviour.failure.clear()

@@ -6,7 +6,7 @@ import pytest
 
 from nova.compute.monitors.chosen import Monitors
 from nova.conf import CONF
-from nova.scheduler.settings import Settings
+from nova.scheduler.options import SchedulerOptions
 from nova.virt.driver import HostCpu
 from tests.functional.client import wait_for
 from tests.functional.hosts import SECOND, newest_action
@@ -47,7 +47,7 @@ def monitored():
 def by_metrics(suite, monkeypatch):
     """Hosts with an idle CPU come first."""
     CONF.set_override("weight_setting", ["cpu.percent=-1.0"], group="metrics")
-    monkeypatch.setattr(suite.scheduler.manager, "_settings", Settings.from_conf(CONF))
+    monkeypatch.setattr(suite.scheduler.manager, "_settings", SchedulerOptions.from_conf(CONF))
     yield
     CONF.clear_override("weight_setting", group="metrics")
 

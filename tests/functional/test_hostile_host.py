@@ -237,7 +237,7 @@ def read_by_address(evil):
 
 def where_others_are(evil):
     [where] = evil.proxy(Guests).whereabouts(CTX, SECOND, [evil.victim])
-    assert (where.places, where.gone) == ([], False)
+    assert (where.possible_hosts, where.must_leave) == ([], False)
     assert evil.proxy(Guests).evictions(CTX, SECOND) == []
 
 
@@ -337,7 +337,7 @@ def names_of_other_zones(evil):
         with pytest.raises(exception.CallerRefused):
             evil.proxy(NetworkHosts).names(CTX, CONF.host, {})
         told = evil.proxy(NetworkHosts).names(CTX, SECOND, {"elsewhere.test": 1})
-        assert {each.domain: each.gone for each in told} == {"nova.test": False, "elsewhere.test": True}
+        assert {each.domain: each.removed for each in told} == {"nova.test": False, "elsewhere.test": True}
     finally:
         for domain in (zone, other):
             evil.db.write(lambda connection, domain=domain: floating_ip_dns.delete_domain(connection, domain.domain))

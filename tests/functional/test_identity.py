@@ -105,6 +105,6 @@ def test_a_host_whose_service_an_operator_deleted_registers_again_once(suite, ad
 def test_a_file_with_something_else_than_a_deployment_is_refused(suite, admin, third, remembered):
     with open(remembered, "w") as file:
         file.write("ours\n")
-    with pytest.raises(exception.InvalidInput, match="does not tell a deployment"):
+    with pytest.raises(exception.InvalidInput, match="does not contain a deployment id"):
         third().begin()
     assert admin.get("/os-services", host=_THIRD)["services"] == []

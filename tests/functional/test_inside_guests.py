@@ -126,7 +126,7 @@ def test_a_password_that_cannot_be_read_any_more_is_not_replaced_by_an_empty_one
     monkeypatch.setattr(suite.conductor.core.vault, "known", lambda token: None)
     code, message = refused(lambda: change(admin, server))
     assert (code, message) == (
-        409, f"Failed to set admin password on {server} because conductors cannot read the new one any more")
+        409, f"Failed to set admin password on {server} because the stored new password cannot be decrypted")
     assert driver.passwords == {}
 
 
@@ -169,7 +169,7 @@ def test_its_failure_leaves_the_server_as_it_is(admin, driver, server):
     driver.behaviour.failure["trigger_crash_dump"] = 1.0
     admin.action(server, "trigger_crash_dump")
     wait_for(lambda: newest_action(admin, server, "trigger_crash_dump")["message"] == "Error")
-    assert "told to fail at trigger_crash_dump" in error_of(admin, server, "trigger_crash_dump")
+    assert "configured to fail at trigger_crash_dump" in error_of(admin, server, "trigger_crash_dump")
     assert admin.wait(server, "ACTIVE")
 
 

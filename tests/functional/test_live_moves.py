@@ -134,7 +134,7 @@ def test_a_live_migration_that_fails_leaves_the_server_where_it_was(pair, admin,
     shown = admin.wait(server, "ACTIVE")
     assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"]) == (pair.first.host, 1)
     assert pair.only_on(server, pair.first)
-    assert error_of(admin, server, "live-migration") == f"The fake hypervisor was told to fail at {verb}."
+    assert error_of(admin, server, "live-migration") == f"The fake hypervisor is configured to fail at {verb}."
     assert migration_of(admin, server)["status"] == status
     assert (used(admin, pair.first.host), used(admin, SECOND)) == ((1, 1), (0, 0))
 

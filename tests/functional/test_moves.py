@@ -156,7 +156,7 @@ def test_a_resize_that_fails_leaves_the_server_where_and_as_it_was(pair, admin, 
     assert (shown["OS-EXT-SRV-ATTR:host"], shown["flavor"]["vcpus"], shown["OS-EXT-STS:power_state"]) == (
         pair.first.host, 1, 1)
     assert pair.only_on(server, pair.first)
-    assert error_of(admin, server, "resize") == f"The fake hypervisor was told to fail at {verb}."
+    assert error_of(admin, server, "resize") == f"The fake hypervisor is configured to fail at {verb}."
     assert (migration_of(admin, server)["status"], usage(admin)) == ("error", counted)
     assert used(admin, SECOND) == (0, 0)
     getattr(pair, where).machine.driver.behaviour.failure.clear()
@@ -167,7 +167,8 @@ def test_a_guest_that_could_not_be_put_back_is_by_a_hard_reboot(pair, admin, ser
     pair.second.machine.driver.behaviour.failure["receive_disks"] = 1.0
     pair.first.machine.driver.behaviour.failure["revert_move"] = 1.0
     admin.action(server, "resize", {"flavorRef": large})
-    assert admin.wait(server, "ERROR")["fault"]["message"] == "The fake hypervisor was told to fail at receive_disks."
+    fault = admin.wait(server, "ERROR")["fault"]
+    assert fault["message"] == "The fake hypervisor is configured to fail at receive_disks."
     assert (migration_of(admin, server)["status"], used(admin, SECOND)) == ("error", (0, 0))
     pair.first.machine.driver.behaviour.failure.clear()
     admin.action(server, "reboot", {"type": "HARD"})
@@ -183,7 +184,7 @@ def test_a_revert_that_fails_leaves_one_guest_that_a_user_can_go_on_with(pair, a
         host.machine.driver.behaviour.failure[verb] = 1.0
     admin.action(server, "revertResize")
     wait_for(lambda: newest_action(admin, server, "revertResize")["message"] == "Error")
-    assert error_of(admin, server, "revertResize") == f"The fake hypervisor was told to fail at {verb}."
+    assert error_of(admin, server, "revertResize") == f"The fake hypervisor is configured to fail at {verb}."
     for host in (pair.first, pair.second):
         host.machine.driver.behaviour.failure.clear()
     if verb == "destroy":

@@ -191,7 +191,7 @@ def test_a_failure_leaves_an_error_that_can_be_repaired(
     driver.behaviour.failure[verb] = 1.0
     rebuild(admin, server, image)
     shown = admin.wait(server, "ERROR")
-    assert f"told to fail at {verb}" in shown["fault"]["message"]
+    assert f"configured to fail at {verb}" in shown["fault"]["message"]
     assert (driver.disk(server).token != disk.token, shown["image"]["id"]) == (done, image if done else image_id)
     driver.behaviour.failure.clear()
     if repair == "rebuild":

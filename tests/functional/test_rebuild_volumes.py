@@ -102,7 +102,7 @@ def test_a_failure_leaves_what_was_in_the_volume(admin, server, books, driver, i
     before = volume_of(books)
     driver.behaviour.failure[verb] = 1.0
     rebuild(admin, server, new_image())
-    assert f"told to fail at {verb}" in admin.wait(server, "ERROR")["fault"]["message"]
+    assert f"configured to fail at {verb}" in admin.wait(server, "ERROR")["fault"]["message"]
     after = volume_of(books)
     assert (after.image.id, after.generation, after.written_at, after.status) == (
         image_id, before.generation, before.written_at, "in-use")
@@ -181,7 +181,7 @@ def test_a_service_that_does_not_write_it_leaves_an_error_that_can_be_repaired(
         admin.wait(server, "ERROR", seconds=40)
     finally:
         CONF.clear_override("reimage_timeout_per_gb")
-    assert {"it refuses": "told to refuse", "it fails": "did not write", "it says nothing": "in time"}[how] in \
+    assert {"it refuses": "told to refuse", "it fails": "did not reimage", "it says nothing": "in time"}[how] in \
         error_of(admin, server, "rebuild")
     cinder.volumes[volume].status = "in-use"
     rebuild(admin, server, image_id)

@@ -177,8 +177,8 @@ def test_a_failure_leaves_an_error_that_a_hard_reboot_repairs(admin, server, dri
         admin.wait(server, "RESCUE")
     driver.behaviour.failure[verb] = 1.0
     admin.action(server, verb)
-    assert f"told to fail at {verb}" in admin.wait(server, "ERROR")["fault"]["message"]
-    assert "told to fail" in error_of(admin, server, verb)
+    assert f"configured to fail at {verb}" in admin.wait(server, "ERROR")["fault"]["message"]
+    assert "configured to fail" in error_of(admin, server, verb)
     driver.behaviour.failure.clear()
     admin.action(server, "reboot", {"type": "HARD"})
     admin.wait(server, "ACTIVE")

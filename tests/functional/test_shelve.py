@@ -231,7 +231,7 @@ def test_a_server_that_cannot_be_saved_stays_and_leaves_no_image(
     shown = admin.wait_idle(server)
     if (way, verb) != ("pause", "power_off"):
         assert shown["status"] == status
-    assert error_of(admin, server, "shelve") == f"The fake hypervisor was told to fail at {verb}."
+    assert error_of(admin, server, "shelve") == f"The fake hypervisor is configured to fail at {verb}."
     assert images() == nothing_left
 
 
@@ -272,7 +272,7 @@ def test_a_shelved_server_that_does_not_start_stays_on_the_shelf(suite, admin, s
     admin.action(server, "unshelve")
     shown = admin.wait_idle(server)
     assert (shown["status"], shown["OS-EXT-SRV-ATTR:host"]) == ("SHELVED_OFFLOADED", None)
-    assert error_of(admin, server, "unshelve") == "The fake hypervisor was told to fail at spawn."
+    assert error_of(admin, server, "unshelve") == "The fake hypervisor is configured to fail at spawn."
     assert (driver.guests(), driver.disk(server)) == ([], None)
     assert used(admin, suite.compute.host) == (0, 0)
     assert shelved_image(admin)["status"] == "ACTIVE"
@@ -373,7 +373,7 @@ def test_who_comes_again_has_its_host_remove_at_once_what_is_left(suite, admin, 
 
 
 def test_nobody_waits_for_ever_for_a_host_that_removes_nothing(admin, server, hold, monkeypatch):
-    monkeypatch.setattr(placing, "LOOKS", 2)
+    monkeypatch.setattr(placing, "MAX_POLLS", 2)
     held = given_up(admin, server, hold)
     admin.action(server, "unshelve")
     wait_for(lambda: newest_action(admin, server, "unshelve")["message"] == "Error")

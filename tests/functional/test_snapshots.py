@@ -100,7 +100,7 @@ def test_what_fails_on_the_host_leaves_no_image_and_the_server_as_it_was(admin, 
     made = admin.action(server, "createImage", {"name": "s"})["image_id"]
     admin.wait_idle(server)
     assert admin.server(server)["status"] == "ACTIVE"
-    assert error_of(admin, server, "createImage") == "The fake hypervisor was told to fail at snapshot."
+    assert error_of(admin, server, "createImage") == "The fake hypervisor is configured to fail at snapshot."
     assert refused(lambda: image_of(admin, made))[0] == 404
 
 

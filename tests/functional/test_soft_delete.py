@@ -285,7 +285,7 @@ def test_a_host_that_cannot_power_it_off_leaves_it_as_it_was(admin, driver, serv
     wait_for(lambda: newest_action(admin, server, "delete")["message"] == "Error")
     assert admin.wait(server, "ACTIVE")["OS-EXT-STS:power_state"] == states.RUNNING
     assert charged(admin) == before
-    assert "told to fail at power_off" in error_of(admin, server, "delete")
+    assert "configured to fail at power_off" in error_of(admin, server, "delete")
 
 
 def test_a_host_that_cannot_start_it_leaves_it_soft_deleted(suite, admin, driver, server):

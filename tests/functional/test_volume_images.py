@@ -185,9 +185,9 @@ def test_who_must_be_at_rest_is_not_saved_otherwise(admin, member, flavor, cinde
 
 def test_who_must_be_at_rest_is_not_saved_after_its_rest(admin, member, flavor, cinder, driver, monkeypatch):
     server, _root = booted(admin, member, flavor, cinder, {**AGENT, "os_require_quiesce": "yes"})
-    monkeypatch.setattr(volume_image, "LONGEST_REST", 0.0)
+    monkeypatch.setattr(volume_image, "QUIESCE_TIMEOUT", 0.0)
     made = create(member, server)
-    assert "longer than its file systems may be at rest" in failed(admin, server)
+    assert "longer than its file systems may stay quiesced" in failed(admin, server)
     nothing_made(member, cinder, made)
     assert server not in driver.quiesced
 

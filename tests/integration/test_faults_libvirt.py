@@ -281,7 +281,7 @@ def test_libvirtd_that_stays_away_is_an_error_with_the_cause(room: Room, good: s
                                                              monkeypatch: pytest.MonkeyPatch) -> None:
     from nova.compute import runner
 
-    monkeypatch.setattr(runner, "_HYPERVISOR_PATIENCE", 2.0)
+    monkeypatch.setattr(runner, "_HYPERVISOR_TIMEOUT", 2.0)
     CONF.set_override("reconnect_timeout", 1, group="libvirt")
     uuid = room.boot(good)
     room.admin.wait(uuid, "ACTIVE", seconds=60)

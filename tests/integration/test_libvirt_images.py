@@ -313,7 +313,7 @@ def test_the_cache_does_not_outgrow_its_limit(state: pathlib.Path) -> None:
         path = cache.fetch(name, copier(random(state, 6 * MIB)), "raw")
         os.utime(path, (time.time() - age, time.time() - age))
         used.add(path) if name == "used" else None
-    assert 18 * MIB <= cache.room.used() <= 20 * MIB
+    assert 18 * MIB <= cache.space.used() <= 20 * MIB
     cache.fetch("new", copier(random(state, 6 * MIB)), "raw")
     assert entries(cache) == ["new.raw", "old.raw", "used.raw"], "what was unused for longest went"
     with pytest.raises(exception.DiskFull, match="image cache"):
@@ -324,7 +324,7 @@ def test_the_cache_does_not_outgrow_its_limit(state: pathlib.Path) -> None:
         cache.fetch("huge", copier(random(state, 21 * MIB)), "raw")
     CONF.set_override("size_limit_mb", 0, "image_cache")
     assert cache.fetch("big", copier(random(state, 15 * MIB)), "raw")
-    assert cache.room.reserved() == cache.room.used() > 20 * MIB
+    assert cache.space.reserved() == cache.space.used() > 20 * MIB
 
 
 def test_what_others_are_about_to_write_counts_until_they_are_gone(state: pathlib.Path) -> None:

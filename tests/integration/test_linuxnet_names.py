@@ -77,7 +77,7 @@ def test_a_name_is_that_of_the_guest_that_had_it_first(lab):
 
 # --- names of floating addresses -----------------------------------------------------------------------
 def served(domain="example.test", version=1, gone=False, **names):
-    return ServedDomain(domain=domain, version=version, names=names, gone=gone)
+    return ServedDomain(domain=domain, version=version, names=names, removed=gone)
 
 
 def answer(guest, name):

@@ -10,7 +10,8 @@ import pytest
 from nova.conductor.acceptance import start
 from nova.db import actions, servers
 from nova.operations import REGISTRY
-from nova.operations.base import Operation, Rules, step
+from nova.operations.base import Operation, step
+from nova.operations.rules import Rules
 from tests.unit.engine.test_engine_properties import CTX, Machine
 
 

@@ -18,9 +18,9 @@ from nova.objects.node import Inventory
 from nova.objects.scheduling import HostState, NodeUsage, RequestSpec
 from nova.scheduler.hosts import Fleet
 from nova.scheduler.manager import load_filters, load_weighers
+from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.request import Request
 from nova.scheduler.select import Planner
-from nova.scheduler.settings import Settings
 from tools.bench.amounts import Amounts
 
 # A fleet that a thousand servers fit on.
@@ -61,14 +61,14 @@ def measure(amounts: Amounts) -> dict[str, float]:
     """Medians in ms for fleets of all sizes, with the default filters and weighers."""
     conf.register()
     conf.CONF([], project="nova", default_config_files=[])
-    planner, settings = Planner(load_filters(), load_weighers()), Settings.from_conf(conf.CONF)
+    planner, settings = Planner(load_filters(), load_weighers()), SchedulerOptions.from_conf(conf.CONF)
     results: dict[str, float] = {}
     for hosts in amounts.sizes:
         results |= _fleet(hosts, planner, settings, amounts.selects)
     return results
 
 
-def _fleet(hosts: int, planner: Planner, settings: Settings, repeat: int) -> dict[str, float]:
+def _fleet(hosts: int, planner: Planner, settings: SchedulerOptions, repeat: int) -> dict[str, float]:
     chance = random.Random(hosts)  # noqa: S311
     fleet = Fleet()
     states = [host(number, chance) for number in range(hosts)]

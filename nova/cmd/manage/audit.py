@@ -109,12 +109,12 @@ def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding
             if where is None:
                 yield Finding("guest", uuid, f"runs on {host} without a server: [compute]unknown_guests of the host "
                                              "decides what happens to it")
-            elif where.gone:
+            elif where.must_leave:
                 yield Finding("guest", uuid, f"runs on {host}, but may not stay",
                               repair=functools.partial(_reap, core=core, host=host, uuid=uuid))
-            elif host not in where.places:
+            elif host not in where.possible_hosts:
                 yield Finding("guest", uuid, f"runs on {host}, but its server is on "
-                                             f"{', '.join(where.places) or 'no host'}")
+                                             f"{', '.join(where.possible_hosts) or 'no host'}")
 
 
 def _page(connection: Any, host: str, marker: str | None) -> list[Instance]:

@@ -26,7 +26,7 @@ _POLL_INTERVAL = 1.0
 _PAGE = 500
 # Exit code if the drain continues in the background.
 _RUNNING = 3
-_STATES = (drain_states.MOVED, drain_states.GONE, drain_states.LEFT, drain_states.MOVING, drain_states.WAITING)
+_STATES = (drain_states.MOVED, drain_states.DELETED, drain_states.LEFT, drain_states.MOVING, drain_states.WAITING)
 
 
 def add_commands(group: Any) -> None:

@@ -1,1 +1,1 @@
-"""What a host measures of itself beside its inventory, for schedulers and for those who listen to notifications."""
+"""Monitors: metrics of a host for schedulers and notifications, besides its inventory."""

@@ -1,4 +1,4 @@
-"""The interface of a monitor."""
+"""Base class of monitors."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from nova.virt.driver import Driver
 
 
 class Monitor(abc.ABC):
-    """Measures a host. An entry point of nova.compute.monitors.KIND, which [DEFAULT]compute_monitors names KIND.NAME.
+    """Measures a host. Entry point in nova.compute.monitors.KIND, configured in [DEFAULT]compute_monitors as KIND.NAME.
 
-    It is made once, and asked before each report of the host's nodes: it must not take long.
+    A monitor is created once and called before each report of the host's nodes, so it must return quickly.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -20,4 +20,4 @@ class Monitor(abc.ABC):
 
     @abc.abstractmethod
     def measure(self) -> Sequence[Metric]:
-        """The values as they are now. What it raises is logged, and costs the host these values until the next time."""
+        """Return the current values. An exception is logged and the values are omitted from the report."""

@@ -1,4 +1,4 @@
-"""The monitors that [DEFAULT]compute_monitors names."""
+"""The monitors configured in [DEFAULT]compute_monitors."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from nova.virt.driver import Driver
 LOG = logging.getLogger(__name__)
 
 _NAMESPACE = "nova.compute.monitors"
-# Of a name without one.
+# Default kind of a name without one.
 _KIND = "cpu"
 
 
 class Monitors:
-    """Those of one host; none: nothing is measured."""
+    """The monitors of one host, possibly none."""
 
     def __init__(self, monitors: dict[str, Monitor]) -> None:
         self._monitors = monitors
 
     @classmethod
     def named(cls, names: Sequence[str], driver: Driver) -> Monitors:
-        """Raises InvalidInput for a name of no monitor, and for two of a kind: they would measure the same."""
-        found: dict[str, Monitor] = {}
+        """Load the monitors. Raises InvalidInput for an unknown name and for two monitors of the same kind."""
+        monitors: dict[str, Monitor] = {}
         for name in names:
             kind, _, plugin = name.strip().rpartition(".")
             kind = kind or _KIND
-            if kind in found:
+            if kind in monitors:
                 raise exception.InvalidInput(reason=f"[DEFAULT]compute_monitors names two monitors of {kind}")
-            found[kind] = plugins.load(f"{_NAMESPACE}.{kind}", plugin)(driver)
-        return cls(found)
+            monitors[kind] = plugins.load(f"{_NAMESPACE}.{kind}", plugin)(driver)
+        return cls(monitors)
 
     def measure(self) -> list[Metric] | None:
-        """All values that can be had now; None: there are none."""
-        found: dict[str, Metric] = {}
+        """Return all available metrics, or None if there are none."""
+        metrics: dict[str, Metric] = {}
         for kind, monitor in self._monitors.items():
             for metric in self._of(kind, monitor):
-                found.setdefault(metric.name, metric)
-        return list(found.values()) or None
+                metrics.setdefault(metric.name, metric)
+        return list(metrics.values()) or None
 
     def _of(self, kind: str, monitor: Monitor) -> Iterator[Metric]:
         try:
             measured = monitor.measure()
-        except Exception as error:  # what is not measured must not cost the host its inventory
-            LOG.warning("The monitor of %s failed: %s", kind, error)
+        except Exception as error:  # a broken monitor must not prevent the inventory report
+            LOG.warning("Monitor %s failed, its metrics are not reported: %s", kind, error)
             return
         for metric in measured:
             if possible(metric):
                 yield metric
             else:
-                LOG.warning("The monitor of %s measured %.100r, which cannot be", kind, metric)
+                LOG.warning("Monitor %s returned an invalid metric, which is ignored: %.100r", kind, metric)

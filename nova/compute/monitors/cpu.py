@@ -1,4 +1,4 @@
-"""The CPU of a host, as its hypervisor tells."""
+"""CPU metrics of a host, from its hypervisor driver."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS = ("user", "kernel", "idle", "iowait")
 
 
 class VirtDriverMonitor(Monitor):
-    """Frequency and times since the boot; percents are those of the time since it was asked before."""
+    """CPU frequency and times since boot. Percentages refer to the time since the previous measurement."""
 
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver)
@@ -33,13 +33,13 @@ class VirtDriverMonitor(Monitor):
 
 
 def _percents(before: HostCpu, now: HostCpu) -> dict[str, int]:
-    """Of the time in between, rounded down; {}: there was none."""
+    """Return the percentages for the time between two measurements, rounded down; {} if no time has passed."""
     spent = {kind: getattr(now, kind) - getattr(before, kind) for kind in _KINDS}
-    if min(spent.values()) < 0:  # counters that began anew
+    if min(spent.values()) < 0:  # counters were reset
         spent = {kind: value for kind, value in dataclasses.asdict(now).items() if kind in _KINDS}
     total = sum(spent.values())
     if not total:
         return {}
     busy = total - spent["idle"]
-    return {f"cpu.{kind}.percent": 100 * part // total for kind, part in spent.items()} | {
+    return {f"cpu.{kind}.percent": 100 * time // total for kind, time in spent.items()} | {
         "cpu.percent": 100 * busy // total}

@@ -121,7 +121,7 @@ class _Look:
         for line in survey.lines:
             server = survey.servers.get(line.instance_uuid)
             if server is None or server.deleted:
-                changed.append(_ended(line, drain_states.GONE, "it was deleted"))
+                changed.append(_ended(line, drain_states.DELETED, "it was deleted"))
             elif line.state == drain_states.MOVING:
                 if self._has_ended(line, server, survey):
                     changed.append(line)

@@ -57,4 +57,4 @@ def _settle(core: Core, uuid: str) -> None:
         LOG.warning("[instance: %s] is gone, and a host has access to a share for it still", uuid)
         return
     if instance.deleted or instance.action_uuid is None:
-        ConductorControl(core, context.admin(), instance).outside_shares.settle()
+        ConductorControl(core, context.admin(), instance).outside_shares.reconcile()

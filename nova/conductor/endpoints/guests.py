@@ -47,7 +47,8 @@ class Guests:
     def whereabouts(self, ctx: context.RequestContext, host: str, uuids: list[str]) -> list[Whereabouts]:
         found = self.core.db.read(lambda connection: evictions.whereabouts(connection, host, uuids))
         for where in found:
-            where.places = [place for place in where.places if place == host]  # others are not its business
+            # A host only learns about itself.
+            where.possible_hosts = [possible for possible in where.possible_hosts if possible == host]
         return found
 
     def on_host(self, ctx: context.RequestContext, host: str, limit: int = 1000,
@@ -74,7 +75,7 @@ class Guests:
                 if instance.host != host or instance.task_state is not None:
                     continue  # an operation that is under way reports by itself
                 unknown = instance.power_state == states.NOSTATE or instance.uuid in late
-                vm_state = states.as_the_guest(instance.vm_state, power_state) if unknown else None
+                vm_state = states.vm_state_of(instance.vm_state, power_state) if unknown else None
                 if vm_state:
                     # The host was given up in the middle of an operation: the server is as that left it.
                     servers.update(connection, instance.uuid, {"power_state": power_state, "vm_state": vm_state})

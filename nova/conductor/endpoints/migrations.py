@@ -20,13 +20,13 @@ from nova.conf import CONF
 from nova.db import actions, server_migrations, servers
 from nova.db.sql import clock
 from nova.notifications.messages import NotificationBuilder, ServerEvent, publisher
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects import states
 from nova.objects.action import Action
 from nova.objects.instance import Instance
 from nova.objects.migration import Migration
-from nova.operations.base import Rules, check
 from nova.operations.resize import ConfirmResize
+from nova.operations.rules import Rules, check
 
 LOG = logging.getLogger(__name__)
 
@@ -47,10 +47,10 @@ class _Interrupt(NamedTuple):
 
 
 _INTERRUPTS = {
-    moves.CANCEL: _Interrupt(
+    migration_states.CANCEL: _Interrupt(
         Rules(label="abort live migration", task_states=frozenset({states.MIGRATING})),
         "live_migration_cancel", "compute_live_migration_abort", "live_migration_abort"),
-    moves.FORCE_COMPLETE: _Interrupt(
+    migration_states.FORCE_COMPLETE: _Interrupt(
         Rules(label="force_complete", vm_states=frozenset({states.ACTIVE}), task_states=frozenset({states.MIGRATING})),
         "live_migration_force_complete", "compute_live_migration_force_complete", "live_migration_force_complete"),
 }
@@ -73,7 +73,7 @@ class Migrations(Endpoint):
         def look(connection: sa.Connection) -> Migration:
             servers.get(connection, instance_uuid, project_id)
             found = server_migrations.live(connection, instance_uuid, migration_id)
-            if found.status not in moves.IN_PROGRESS:
+            if found.status not in migration_states.IN_PROGRESS:
                 raise exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_id=instance_uuid)
             return found
 

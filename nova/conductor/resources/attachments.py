@@ -13,7 +13,7 @@ from nova.conf import CONF
 from nova.context import RequestContext
 from nova.db import volumes
 from nova.db.sql.engine import Database
-from nova.objects import volume as states
+from nova.objects import volume as volume_states
 from nova.objects.base import new_uuid
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice, Instance
@@ -72,7 +72,7 @@ class EmbeddedAttachments:
         self.volumes = None
 
     def validate(self, ctx: RequestContext, project_id: str, volume_id: str,
-                 status: str = states.AVAILABLE) -> Volume:
+                 status: str = volume_states.AVAILABLE) -> Volume:
         volume = self._db.read(lambda connection: volumes.get(connection, volume_id, project_id))
         if volume.status != status:
             raise exception.InvalidVolume(reason=f"the status of volume {volume_id} must be {status}, but is "
@@ -111,7 +111,7 @@ class EmbeddedAttachments:
         return volumes.create(connection, Volume(
             uuid=new_uuid(), project_id=instance.project_id, user_id=instance.user_id,
             name="" if image else f"{instance.uuid}-blank-vol", size_gb=device.size_gb or 0, image=image,
-            bootable=image is not None, status=states.RESERVED, instance_uuid=instance.uuid,
+            bootable=image is not None, status=volume_states.RESERVED, instance_uuid=instance.uuid,
             attachment_id=device.attachment_id, device_name=device.device_name))
 
     def connect(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,

@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 
 
 class OutsideInterfaces:
-    """A :class:`nova.operations.part_contexts.OutsideInterfaces`."""
+    """A :class:`nova.operations.resource_contexts.OutsideInterfaces`."""
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes

@@ -17,9 +17,9 @@ from nova.conductor.resources import volume_keys
 from nova.conductor.resources.server_volumes import Wishes
 from nova.conf import CONF
 from nova.db import servers, services
-from nova.objects import volume as states
+from nova.objects import volume as volume_states
 from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, with_kept_keys, with_ways
+from nova.objects.instance import BlockDevice, with_current_keys, with_ways
 from nova.objects.volume import Volume, VolumeEncryption
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
 from nova.operations.assisted_snapshots import ASSISTED
@@ -32,7 +32,8 @@ _LONGEST_NAME = 255
 
 
 class OutsideVolumes:
-    """A :class:`nova.operations.part_contexts.OutsideVolumes`. ``devices`` () stands for all volumes of the server."""
+    """A :class:`nova.operations.resource_contexts.OutsideVolumes`. ``devices`` () stands for all volumes of the server.
+    """
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
@@ -49,7 +50,7 @@ class OutsideVolumes:
                 if volume.status in _BEING_MADE:
                     waits = True
                     continue
-                if volume.status not in (states.AVAILABLE, states.RESERVED):
+                if volume.status not in (volume_states.AVAILABLE, volume_states.RESERVED):
                     raise exception.InvalidVolume(reason=f"volume {volume.uuid}, made for the server, is in status "
                                                          f"{volume.status}")
                 device = msgspec.structs.replace(device, volume_id=volume.uuid, encryption=encryption)
@@ -93,7 +94,7 @@ class OutsideVolumes:
         return self._record([self._reserved(device)])[0]
 
     def _reserved(self, device: BlockDevice) -> BlockDevice:
-        volume = self._attachments.reserve(self._ctx, self._wishes.instance, device, states.RESERVED)
+        volume = self._attachments.reserve(self._ctx, self._wishes.instance, device, volume_states.RESERVED)
         return msgspec.structs.replace(device, attachment_id=volume.attachment_id)
 
     # --- the way to them -------------------------------------------------------------------------------
@@ -123,7 +124,7 @@ class OutsideVolumes:
     def adopt(self, devices: Iterable[BlockDevice]) -> None:
         self._record(with_ways(self._of_server(), devices))
 
-    def settle(self, host: str = "") -> None:
+    def reconcile(self, host: str = "") -> None:
         connector = self._connector(host) if host else {}
         settled = []
         for device in self._of_server():
@@ -163,7 +164,7 @@ class OutsideVolumes:
             if looks >= CONF.block_device_allocate_retries:
                 raise exception.InvalidVolume(reason="the volume service did not make the snapshots in time")
             raise Wait(seconds=CONF.block_device_allocate_retries_interval, ahead=ASSISTED)
-        made = {snapshot.volume_id: snapshot for snapshot in found if snapshot.status == states.AVAILABLE}
+        made = {snapshot.volume_id: snapshot for snapshot in found if snapshot.status == volume_states.AVAILABLE}
         for device in self._wishes.instance.volumes:
             if device.volume_id not in made:
                 raise exception.InvalidVolume(reason=f"the volume service made no snapshot of volume "
@@ -216,7 +217,7 @@ class OutsideVolumes:
         def renewed(given: list[BlockDevice]) -> list[BlockDevice]:
             kept = [msgspec.structs.replace(now[device.uuid], delete_on_termination=device.delete_on_termination)
                     if device.uuid in now else device for device in given]
-            return with_kept_keys(kept, given)
+            return with_current_keys(kept, given)
 
         wishes.effects.append(lambda connection: servers.change(
             connection, wishes.instance, "block_devices", renewed))

@@ -41,7 +41,7 @@ class Wishes(Protocol):
 
 
 class ServerImages:
-    """A :class:`nova.operations.part_contexts.ServerImages`."""
+    """A :class:`nova.operations.resource_contexts.ServerImages`."""
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes

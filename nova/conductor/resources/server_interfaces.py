@@ -29,7 +29,8 @@ class Wishes(Protocol):
 
 
 class ServerInterfaces:
-    """A :class:`nova.operations.part_contexts.ServerInterfaces`. ``vifs`` () stands for all interfaces of the server.
+    """A :class:`nova.operations.resource_contexts.ServerInterfaces`. ``vifs`` () stands for all interfaces of the
+    server.
 
     Of those that an outside service keeps these are the server's row only.
     """

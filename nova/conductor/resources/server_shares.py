@@ -24,7 +24,7 @@ _PAUSE = 1.0
 
 
 class ServerShares:
-    """A :class:`nova.operations.part_contexts.ServerShares`."""
+    """A :class:`nova.operations.resource_contexts.ServerShares`."""
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
@@ -50,7 +50,7 @@ class ServerShares:
 
 
 class OutsideShares:
-    """A :class:`nova.operations.part_contexts.OutsideShares`.
+    """A :class:`nova.operations.resource_contexts.OutsideShares`.
 
     What is to be asked for is written before it is asked for.
     """
@@ -83,7 +83,7 @@ class OutsideShares:
             with self._suppressed():
                 self._settle(access, hosts)
 
-    def settle(self, *hosts: str) -> None:
+    def reconcile(self, *hosts: str) -> None:
         for access in self._known():
             self._settle(access, hosts)
 

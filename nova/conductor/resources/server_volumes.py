@@ -16,10 +16,10 @@ from nova.conductor.core import Core
 from nova.conductor.resources import volume_keys
 from nova.conf import CONF
 from nova.db import servers
-from nova.objects import volume as states
+from nova.objects import volume as volume_states
 from nova.objects.base import new_uuid
 from nova.objects.image import Image, least_disk
-from nova.objects.instance import BlockDevice, Instance, root_volume, with_kept_keys
+from nova.objects.instance import BlockDevice, Instance, root_volume, with_current_keys
 from nova.objects.requirements import device_names
 from nova.objects.volume import Volume, VolumeContent, VolumeEncryption, VolumeRemoval
 
@@ -43,7 +43,8 @@ class Wishes(Protocol):
 
 
 class ServerVolumes:
-    """A :class:`nova.operations.part_contexts.ServerVolumes`. ``devices`` () stands for all volumes of the server."""
+    """A :class:`nova.operations.resource_contexts.ServerVolumes`. ``devices`` () stands for all volumes of the server.
+    """
 
     def __init__(self, wishes: Wishes) -> None:
         self._wishes = wishes
@@ -64,7 +65,7 @@ class ServerVolumes:
         device_names.assign(instance, [device])
         if not self._outside:
             device.attachment_id = new_uuid()
-            self._attachments.reserve(self._wishes.ctx, instance, device, states.ATTACHING, connection)
+            self._attachments.reserve(self._wishes.ctx, instance, device, volume_states.ATTACHING, connection)
             if instance.host:
                 device = self._connected(device, instance.host, connection)
         self._wishes.set(block_devices=[*instance.block_devices, device])
@@ -139,7 +140,7 @@ class ServerVolumes:
         def change(connection: sa.Connection, device: BlockDevice, known: list[BlockDevice]) -> BlockDevice | None:
             if device.uuid == new.uuid:
                 return None
-            wishes, (now,) = self._wishes, with_kept_keys([new], known)
+            wishes, (now,) = self._wishes, with_current_keys([new], known)
             if not self._outside:
                 now, removals = self._attachments.end_swap(
                     wishes.ctx, wishes.instance, old, now, migrates, done, connection)
@@ -271,7 +272,7 @@ def _given(core: Core, ctx: context.RequestContext, connection: sa.Connection, i
            device: BlockDevice, image: Image | None) -> Volume:
     device.attachment_id = new_uuid()
     if device.source == "volume":
-        return core.attachments.reserve(ctx, instance, device, states.RESERVED, connection)
+        return core.attachments.reserve(ctx, instance, device, volume_states.RESERVED, connection)
     return core.attachments.create(ctx, instance, device, image, connection)
 
 

@@ -84,7 +84,7 @@ class Run:
         step = self.step
         if step is not None and step.external:
             return step.external
-        chooses = step is not None and step.asks_scheduler and not self.action.undoing
+        chooses = step is not None and step.calls_scheduler and not self.action.undoing
         return "scheduler" if chooses and not self.operation.data.selected else "database"
 
     @property

@@ -175,7 +175,7 @@ class _Passage:
         """A failed search is told unless the operation goes on with another host."""
         failure, step, run = self.failure, self.before, self.run
         method = NO_HOST_TASKS.get(run.own.name)
-        if failure is None or step is None or not step.asks_scheduler or not method or not run.action.undoing:
+        if failure is None or step is None or not step.calls_scheduler or not method or not run.action.undoing:
             return None
         return Unplaced(method, self.data.spec, run.instance,
                         states.ERROR if run.own.name in FATAL_WITHOUT_HOST else run.instance.vm_state,

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from nova.db import allocations, models
 from nova.db.audit.base import Check, Finding, alive, hold, put
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects import states
 from nova.objects.flavor import Flavor
 from nova.objects.instance import root_volume
@@ -26,7 +26,7 @@ NODES = models.compute_nodes
 
 
 # States of a migration that is open and has nothing heavy to do any more.
-_SETTLED = (moves.FINISHED, moves.CONFIRMING, moves.REVERTING, moves.ERROR)
+_SETTLED = (migration_states.FINISHED, migration_states.CONFIRMING, migration_states.REVERTING, migration_states.ERROR)
 
 
 class Claims(Check):

@@ -11,13 +11,13 @@ from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
 from nova.db import models
 from nova.db.audit.base import Check, Finding, alive, hold, put
-from nova.objects import volume as states
+from nova.objects import volume as volume_states
 
 TABLE = models.volumes
 INSTANCES = models.instances
 REMOVALS = models.volume_removals
 
-_OWNED = (states.RESERVED, states.ATTACHING, states.IN_USE, states.DETACHING)
+_OWNED = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE, volume_states.DETACHING)
 
 
 class Volumes(Check):
@@ -25,7 +25,8 @@ class Volumes(Check):
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(TABLE.c.uuid).where(sa.or_(
-            TABLE.c.instance_uuid.is_not(None), TABLE.c.status.not_in((states.AVAILABLE, states.ERROR)))),)
+            TABLE.c.instance_uuid.is_not(None),
+            TABLE.c.status.not_in((volume_states.AVAILABLE, volume_states.ERROR)))),)
 
     def lock(self, connection: sa.Connection, key: str) -> None:
         # Whatever gives or takes a volume holds the instance first.
@@ -44,9 +45,9 @@ class Volumes(Check):
                 yield from self._of_server(row, instances.get(row.instance_uuid))
             elif row.status in _OWNED:
                 yield Finding("volume", row.uuid, f"is {row.status}, but no server has it", repair=_free(row))
-            elif row.status == states.DELETING and (row.uuid, row.generation) not in leaving:
+            elif row.status == volume_states.DELETING and (row.uuid, row.generation) not in leaving:
                 yield Finding("volume", row.uuid, "is to be deleted, and nobody removes its data",
-                              repair=put(TABLE, TABLE.c.uuid == row.uuid, status=states.ERROR))
+                              repair=put(TABLE, TABLE.c.uuid == row.uuid, status=volume_states.ERROR))
 
     @staticmethod
     def _of_server(row: Any, instance: Any) -> Iterator[Finding]:
@@ -54,7 +55,7 @@ class Volumes(Check):
         if not any((device.volume_id, device.attachment_id) == (row.uuid, row.attachment_id) for device in devices):
             yield Finding("volume", row.uuid, f"belongs to {row.instance_uuid}, which does not have it",
                           repair=_free(row))
-        elif row.status not in (*_OWNED, states.ERROR):
+        elif row.status not in (*_OWNED, volume_states.ERROR):
             yield Finding("volume", row.uuid, f"belongs to {row.instance_uuid}, but is {row.status}")
 
 
@@ -87,5 +88,5 @@ class Devices(Check):
 def _free(row: Any) -> Any:
     """The repair that makes it available again, if it still is as it was seen."""
     this = sa.and_(TABLE.c.uuid == row.uuid, TABLE.c.status == row.status)
-    return put(TABLE, this, status=states.AVAILABLE, instance_uuid=None, attachment_id=None, device_name=None,
+    return put(TABLE, this, status=volume_states.AVAILABLE, instance_uuid=None, attachment_id=None, device_name=None,
                attached_at=None)

@@ -1,1 +1,1 @@
-"""What guests have of their hosts for themselves: NUMA cells, CPUs and PCI devices."""
+"""Dedicated resources: NUMA cells, CPUs and PCI devices that a host assigns to a single guest."""

@@ -1,7 +1,7 @@
-"""What a node has for single guests, NUMA cells and PCI devices, and whether a guest finds its share of them.
+"""Assignment of dedicated resources (NUMA cells, CPUs, PCI devices) of a node to guests.
 
-Pure functions: schedulers ask them about the free devices that they count, a conductor decides by them while it has the
-node's row.
+Pure functions. Schedulers use them to find nodes with free resources; a conductor uses them to assign resources while
+it holds the lock on the node's row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nova.objects.dedicated_resources.pci import GuestDevice, PciDevice, PciPool
 
 
 class NodeDedicatedResources(Object, kw_only=True, weakref=True):
-    """The cells of a node with what is used of them (None: it tells of none), and its free devices."""
+    """NUMA cells of a node with their usage (None: the node reports no cells), and its free PCI devices."""
 
     numa_topology: HostTopology | None = None
     pci_pools: list[PciPool] = []
@@ -27,7 +27,7 @@ class NodeDedicatedResources(Object, kw_only=True, weakref=True):
 
 
 class GuestDedicatedResources(Object, kw_only=True):
-    """What a claim has of a node's cells and devices; None: nothing for itself."""
+    """Dedicated resources of a claim; None: the claim has none."""
 
     numa_topology: GuestTopology | None = None
     pci_devices: list[GuestDevice] | None = None
@@ -35,7 +35,7 @@ class GuestDedicatedResources(Object, kw_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class DedicatedRequest:
-    """What a server asks for."""
+    """The dedicated resources that a server requests."""
 
     topology: GuestTopology | None
     devices: Sequence[PciRequest]
@@ -46,14 +46,14 @@ class DedicatedRequest:
 
 @dataclasses.dataclass(frozen=True)
 class AllocationRatios:
-    """How often the CPUs and the memory of a cell may be promised, and whether the fullest cell comes first."""
+    """Overcommit ratios of a cell's CPUs and memory. ``packing``: prefer the cell with the least free memory."""
 
     cpu: float = 1.0
     memory: float = 1.0
     packing: bool = False
 
 
-# Whether (and how) a request for devices is fulfilled on these cells of the host (None: the guest is on all of them).
+# Function that assigns the requested devices on these cells of the host (None: all cells), or returns None.
 _Devices = Callable[[Collection[int] | None, Collection[int]], object]
 
 
@@ -69,7 +69,8 @@ def available(topology: HostTopology | None, devices: Iterable[PciDevice] | None
 
 def choose(topology: HostTopology | None, devices: Iterable[PciDevice] | None, held: Sequence[GuestDedicatedResources],
            request: DedicatedRequest, ratios: AllocationRatios) -> GuestDedicatedResources | None:
-    """Cells, CPUs, pages and devices for ``request`` beside what is ``held`` of the node; None: it does not fit."""
+    """Return cells, CPUs, pages and devices for ``request`` beside what is ``held`` on the node, or None if they do not
+    fit."""
     free = pci.free(devices or (), _addresses(held))
     host = numa.used(topology, _topologies(held)) if topology is not None else None
     fitted = _fit(host, request, ratios, {device.numa_node for device in free},
@@ -96,7 +97,7 @@ def take(free: NodeDedicatedResources, request: DedicatedRequest,
 
 @dataclasses.dataclass(frozen=True)
 class _Fitted:
-    """Where a guest is: on ``cells`` of the host (None: on all), with ``near`` on the same sockets."""
+    """Assigned ``cells`` of the host (None: all cells); ``near``: the cells on the same sockets."""
 
     topology: GuestTopology | None
     cells: Collection[int] | None
@@ -113,7 +114,7 @@ def _fit(host: HostTopology | None, request: DedicatedRequest, ratios: Allocatio
     def near(cells: Sequence[int]) -> bool:
         return devices(cells, host.sockets(cells)) is not None
 
-    fitted = numa.fit(host, request.topology, numa.Rules(
+    fitted = numa.fit(host, request.topology, numa.PlacementRules(
         cpu_ratio=ratios.cpu, memory_ratio=ratios.memory, packing=ratios.packing,
         near=near if request.devices else None,
         with_devices=frozenset(cell for cell in with_devices if cell is not None)))
@@ -123,24 +124,24 @@ def _fit(host: HostTopology | None, request: DedicatedRequest, ratios: Allocatio
 
 
 def _topologies(held: Iterable[GuestDedicatedResources]) -> Iterable[GuestTopology]:
-    return (each.numa_topology for each in held if each.numa_topology is not None)
+    return (guest.numa_topology for guest in held if guest.numa_topology is not None)
 
 
 def _addresses(held: Iterable[GuestDedicatedResources]) -> set[str]:
-    return {one.device.address for each in held for one in each.pci_devices or ()}
+    return {device.device.address for guest in held for device in guest.pci_devices or ()}
 
 
-# --- looking --------------------------------------------------------------------------------------
+# --- audit --------------------------------------------------------------------------------------
 def conflicts(topology: HostTopology | None, held: Sequence[GuestDedicatedResources]) -> list[str]:
-    """What two of these have at the same time, or more than there is, in words."""
-    found = []
-    addresses = [one.device.address for each in held for one in each.pci_devices or ()]
-    found += [f"device {address} is given out {addresses.count(address)} times"
-              for address in sorted({each for each in addresses if addresses.count(each) > 1})]
+    """Return messages about resources that are assigned more than once, or in excess of what the node has."""
+    messages = []
+    addresses = [device.device.address for guest in held for device in guest.pci_devices or ()]
+    messages += [f"device {address} is assigned {addresses.count(address)} times"
+              for address in sorted({address for address in addresses if addresses.count(address) > 1})]
     for cell in numa.used(topology, _topologies(held)).cells if topology is not None else ():
         twice = sorted({cpu for cpu in cell.pinned if cell.pinned.count(cpu) > 1})
         if twice:
-            found.append(f"CPUs {', '.join(map(str, twice))} of cell {cell.id} are given out more than once")
-        found += [f"{pages.used} pages of {pages.size_kb} KiB are given out of {pages.total - pages.reserved} in cell "
-                  f"{cell.id}" for pages in cell.pages if pages.used > pages.total - pages.reserved]
-    return found
+            messages.append(f"CPUs {', '.join(map(str, twice))} of cell {cell.id} are assigned more than once")
+        messages += [f"{pages.used} pages of {pages.size_kb} KiB are assigned of {pages.total - pages.reserved} "
+                     f"in cell {cell.id}" for pages in cell.pages if pages.used > pages.total - pages.reserved]
+    return messages

@@ -1,7 +1,7 @@
-"""The NUMA cells of hosts and guests, and how the second are fitted into the first.
+"""NUMA cells of hosts and guests, and the placement of guest cells on host cells.
 
-Pure functions: a scheduler asks them about what it knows of a host, a conductor decides by them while it has the
-node's row. Memory is in MiB, pages in KiB.
+Pure functions. Schedulers use them with the reported state of a host; a conductor uses them while it holds the lock on
+the node's row. Memory is in MiB, page sizes are in KiB.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SMALL, LARGE, ANY = "small", "large", "any"
 
 
 class Pages(Object, kw_only=True):
-    """The memory pages of one size in a cell; ``used`` by guests counts for huge ones only."""
+    """The memory pages of one size in a cell. ``used`` counts huge pages only."""
 
     size_kb: int
     total: int
@@ -32,10 +32,10 @@ class Pages(Object, kw_only=True):
 
 
 class HostCell(Object, kw_only=True):
-    """A cell of a host: ``cpus`` are for guests that share, ``pcpus`` for those that have theirs alone.
+    """A cell of a host. ``cpus``: CPUs shared by guests; ``pcpus``: CPUs that are dedicated to single guests.
 
-    ``siblings``: the threads of each core (none: every CPU is a core). The last three are what guests with a topology
-    use; a driver does not report them.
+    ``siblings``: the hardware threads of each core (empty: every CPU is a core). The last three fields are the usage by
+    guests with a topology; a driver does not report them.
     """
 
     id: int
@@ -54,17 +54,17 @@ class HostTopology(Object, kw_only=True):
     cells: list[HostCell] = []
 
     def sockets(self, cells: Iterable[int]) -> set[int]:
-        """The cells that share a socket with one of these (themselves, where no sockets are known)."""
+        """Return the cells on the same sockets as these cells. Without socket information: these cells."""
         wanted = set(cells)
         sockets = {cell.socket for cell in self.cells if cell.id in wanted} - {None}
         return wanted | {cell.id for cell in self.cells if cell.socket in sockets}
 
 
 class GuestCell(Object, kw_only=True):
-    """A cell of a guest: ``cpus`` float over those of the host's cell, each of ``pcpus`` has one of its own.
+    """A cell of a guest. ``cpus`` float over the shared CPUs of the host's cell; each of ``pcpus`` is pinned.
 
-    The last four are the result of fitting: the host's cell, guest CPU -> host CPU, host CPUs that are kept free for
-    the emulator or beside isolated ones, and the size of the pages (None: as the hypervisor likes).
+    The last four fields are the result of the placement: the host's cell, guest CPU -> host CPU, host CPUs reserved for
+    the emulator or isolated threads, and the page size (None: chosen by the hypervisor).
     """
 
     id: int
@@ -73,15 +73,15 @@ class GuestCell(Object, kw_only=True):
     memory_mb: int = 0
     host_cell: int | None = None
     pinning: dict[int, int] = {}
-    kept: list[int] = []
+    reserved_cpus: list[int] = msgspec.field(default_factory=list, name="kept")
     pagesize_kb: int | None = None
 
 
 class GuestTopology(Object, kw_only=True):
-    """What a guest wants, and (once it was fitted) what it has.
+    """The topology that a guest requests and, after the placement, the host cells and CPUs that it uses.
 
-    ``page_size``: small, large, any or a number of KiB; "" asks for nothing. ``emulator_cpu``: the emulator has a host
-    CPU of its own in the first cell; ``emulator_policy`` is what the flavor says of it.
+    ``page_size``: small, large, any or a number of KiB; "": not requested. ``emulator_policy``: the flavor's policy;
+    with "isolate" the emulator has a dedicated host CPU in the first cell.
     """
 
     cells: list[GuestCell]
@@ -99,56 +99,56 @@ class GuestTopology(Object, kw_only=True):
 
 
 @dataclasses.dataclass(frozen=True)
-class Rules:
-    """How to fit: the allocation ratios of the node, whether full cells come first, and ``near``, which tells of some
-    cells of the host whether the guest's devices can be had there."""
+class PlacementRules:
+    """Placement rules: allocation ratios of the node, and ``near``, which returns True if the guest's devices are
+    available near these cells of the host."""
 
     cpu_ratio: float = 1.0
     memory_ratio: float = 1.0
     packing: bool = False
     near: Callable[[Sequence[int]], bool] | None = None
-    # Cells with devices: first for guests that want some, last for others.
+    # Cells with devices: preferred for guests that request devices, avoided for other guests.
     with_devices: frozenset[int] = frozenset()
 
 
-# --- what is used ------------------------------------------------------------------------------
+# --- usage ------------------------------------------------------------------------------
 def used(host: HostTopology, guests: Iterable[GuestTopology]) -> HostTopology:
-    """The host with what these guests use of it."""
+    """Return the host's cells with the usage by these guests."""
     cells = {cell.id: msgspec.structs.replace(
-        cell, used_cpus=0, pinned=[], used_memory_mb=0, pages=[msgspec.structs.replace(each, used=0)
-                                                              for each in cell.pages]) for cell in host.cells}
+        cell, used_cpus=0, pinned=[], used_memory_mb=0, pages=[msgspec.structs.replace(pages, used=0)
+                                                              for pages in cell.pages]) for cell in host.cells}
     for guest in guests:
-        for part in guest.cells:
-            if part.host_cell in cells:
-                _add(cells[part.host_cell], part)
+        for guest_cell in guest.cells:
+            if guest_cell.host_cell in cells:
+                _add(cells[guest_cell.host_cell], guest_cell)
     for cell in cells.values():
         cell.pinned.sort()
     return HostTopology(cells=list(cells.values()))
 
 
 def plus(host: HostTopology, guest: GuestTopology) -> HostTopology:
-    """The host with this guest's usage on top; ``host`` itself stays as it is."""
+    """Return the host's cells with the usage of this guest added; ``host`` does not change."""
     cells = []
     for cell in host.cells:
-        parts = [part for part in guest.cells if part.host_cell == cell.id]
-        if parts:
+        guest_cells = [guest_cell for guest_cell in guest.cells if guest_cell.host_cell == cell.id]
+        if guest_cells:
             cell = msgspec.structs.replace(cell, pinned=list(cell.pinned),
-                                           pages=[msgspec.structs.replace(each) for each in cell.pages])
-            for part in parts:
-                _add(cell, part)
+                                           pages=[msgspec.structs.replace(pages) for pages in cell.pages])
+            for guest_cell in guest_cells:
+                _add(cell, guest_cell)
             cell.pinned.sort()
         cells.append(cell)
     return HostTopology(cells=cells)
 
 
-def _add(cell: HostCell, part: GuestCell) -> None:
-    cell.pinned = [*cell.pinned, *part.pinning.values(), *part.kept]
-    cell.used_cpus += len(part.cpus)
-    huge = next((pages for pages in _huge(cell) if pages.size_kb == part.pagesize_kb), None)
+def _add(cell: HostCell, guest_cell: GuestCell) -> None:
+    cell.pinned = [*cell.pinned, *guest_cell.pinning.values(), *guest_cell.reserved_cpus]
+    cell.used_cpus += len(guest_cell.cpus)
+    huge = next((pages for pages in _huge(cell) if pages.size_kb == guest_cell.pagesize_kb), None)
     if huge is not None:
-        huge.used += part.memory_mb * 1024 // huge.size_kb
+        huge.used += guest_cell.memory_mb * 1024 // huge.size_kb
     else:
-        cell.used_memory_mb += part.memory_mb
+        cell.used_memory_mb += guest_cell.memory_mb
 
 
 def _smallest(cell: HostCell) -> Pages | None:
@@ -156,22 +156,22 @@ def _smallest(cell: HostCell) -> Pages | None:
 
 
 def _huge(cell: HostCell) -> list[Pages]:
-    """Largest first."""
+    """Return the huge pages of the cell, largest size first."""
     smallest = _smallest(cell)
     return sorted((pages for pages in cell.pages if pages is not smallest), key=lambda pages: -pages.size_kb)
 
 
 # --- fitting -----------------------------------------------------------------------------------
-# Placements that are looked at until one has its devices near: with many cells there are astronomically many.
+# Limit of placements to check until the devices are near: with many cells their number is astronomical.
 _MOST_PLACEMENTS = 1000
 
 
-def fit(host: HostTopology, guest: GuestTopology, rules: Rules) -> GuestTopology | None:
-    """The guest with a cell of the host for each of its own, no two the same; None: it does not fit."""
+def fit(host: HostTopology, guest: GuestTopology, rules: PlacementRules) -> GuestTopology | None:
+    """Return the guest with a distinct host cell assigned to each of its cells, or None if it does not fit."""
     if len(guest.cells) > len(host.cells):
         return None
     order = sorted(host.cells, key=lambda cell: _preference(cell, rules))
-    # The cells are all different ones, so what one part of the guest takes does not matter to the others.
+    # Host cells are distinct, so the placement of one guest cell does not affect the others.
     choices = []
     for index in range(len(guest.cells)):
         fitting = ((cell.id, _fit_cell(cell, guest, index, rules)) for cell in order)
@@ -182,16 +182,17 @@ def fit(host: HostTopology, guest: GuestTopology, rules: Rules) -> GuestTopology
     return None
 
 
-def _preference(cell: HostCell, rules: Rules) -> tuple[bool, int, int, int]:
-    """Devices are for those who need them; else the emptiest cell comes first (the fullest, where that is wished)."""
+def _preference(cell: HostCell, rules: PlacementRules) -> tuple[bool, int, int, int]:
+    """Return the sort key of a cell. Cells with devices are for guests that need devices; then the emptiest cell first
+    (with packing: the fullest)."""
     devices = cell.id in rules.with_devices
-    free = cell.memory_mb - cell.used_memory_mb - sum(each.used * each.size_kb // 1024 for each in cell.pages)
+    free = cell.memory_mb - cell.used_memory_mb - sum(pages.used * pages.size_kb // 1024 for pages in cell.pages)
     sign = 1 if rules.packing else -1
     return devices != (rules.near is not None), sign * free, sign * (len(cell.pcpus) - len(cell.pinned)), cell.id
 
 
 def _placements(choices: Sequence[dict[int, GuestCell]], taken: frozenset[int]) -> Iterator[list[GuestCell]]:
-    """Every way to place these cells of a guest (host cell -> how it fits there), the preferred ones first."""
+    """Yield all placements of these guest cells (host cell -> placed guest cell), preferred ones first."""
     if not choices:
         yield []
         return
@@ -202,7 +203,8 @@ def _placements(choices: Sequence[dict[int, GuestCell]], taken: frozenset[int]) 
 
 
 def _matchable(choices: Sequence[dict[int, GuestCell]], taken: frozenset[int]) -> bool:
-    """Whether each of these finds a host cell of its own: looked at first, so that no dead end is walked into."""
+    """Return True if each guest cell can get a distinct host cell (bipartite matching). Avoids dead ends in the search.
+    """
     owner: dict[int, int] = {}
 
     def place(index: int, seen: set[int]) -> bool:
@@ -217,7 +219,7 @@ def _matchable(choices: Sequence[dict[int, GuestCell]], taken: frozenset[int]) -
     return all(place(index, set()) for index in range(len(choices)))
 
 
-def _fit_cell(cell: HostCell, guest: GuestTopology, index: int, rules: Rules) -> GuestCell | None:
+def _fit_cell(cell: HostCell, guest: GuestTopology, index: int, rules: PlacementRules) -> GuestCell | None:
     wanted = guest.cells[index]
     if wanted.cpus and (len(wanted.cpus) > len(cell.cpus)
                       or cell.used_cpus + len(wanted.cpus) > len(cell.cpus) * rules.cpu_ratio):
@@ -225,21 +227,22 @@ def _fit_cell(cell: HostCell, guest: GuestTopology, index: int, rules: Rules) ->
     size = _page_size(cell, wanted.memory_mb, guest, rules)
     if size == 0:
         return None
-    kept = 1 if guest.emulator_policy == ISOLATE and index == 0 else 0
-    chosen = _pin(cell, len(wanted.pcpus) + kept, guest.thread_policy) if wanted.pcpus or kept else ([], [])
+    emulator_cpus = 1 if guest.emulator_policy == ISOLATE and index == 0 else 0
+    count = len(wanted.pcpus) + emulator_cpus
+    chosen = _pin(cell, count, guest.thread_policy) if count else ([], [])
     if chosen is None:
         return None
     cpus, beside = chosen
     return msgspec.structs.replace(
         wanted, host_cell=cell.id, pinning=dict(zip(wanted.pcpus, cpus, strict=False)),
-        kept=sorted([*cpus[len(wanted.pcpus):], *beside]), pagesize_kb=size)
+        reserved_cpus=sorted([*cpus[len(wanted.pcpus):], *beside]), pagesize_kb=size)
 
 
-def _page_size(cell: HostCell, memory_mb: int, guest: GuestTopology, rules: Rules) -> int | None:
-    """The size of the pages in which the cell has that much memory (None: no certain one); 0: it has not."""
+def _page_size(cell: HostCell, memory_mb: int, guest: GuestTopology, rules: PlacementRules) -> int | None:
+    """Return the size of pages with that much free memory in the cell (None: any size), or 0 if there is not enough."""
     smallest = _smallest(cell)
     if not guest.page_size:
-        # Pinned guests get what they were promised; of others more may be promised than there is.
+        # The memory of pinned guests is never overcommitted.
         ratio = 1.0 if guest.pinned else rules.memory_ratio
         total = _memory(smallest) if smallest is not None else cell.memory_mb
         return None if cell.used_memory_mb + memory_mb <= total * ratio else 0
@@ -255,12 +258,13 @@ def _page_size(cell: HostCell, memory_mb: int, guest: GuestTopology, rules: Rule
 
 
 def _memory(smallest: Pages) -> int:
-    """What a cell has in small pages."""
+    """Return the memory of a cell in small pages."""
     return (smallest.total - smallest.reserved) * smallest.size_kb // 1024
 
 
 def _pin(cell: HostCell, count: int, thread_policy: str) -> tuple[list[int], list[int]] | None:
-    """``count`` free CPUs of the cell, and those that must stay free beside them; None: there are not enough."""
+    """Return ``count`` free CPUs of the cell and the CPUs that must stay free beside them, or None if there are not
+    enough."""
     taken, mine = set(cell.pinned), set(cell.pcpus)
     cores = [sorted(mine.intersection(core)) for core in cell.siblings] or [[cpu] for cpu in cell.pcpus]
     cores += [[cpu] for cpu in sorted(mine.difference(*cell.siblings))] if cell.siblings else []
@@ -272,6 +276,6 @@ def _pin(cell: HostCell, count: int, thread_policy: str) -> tuple[list[int], lis
             if len(picked) == count else None
     usable = [left for core, left in zip(cores, free, strict=True)
               if left and (thread_policy != REQUIRE or (len(core) > 1 and len(left) > 1))]
-    # Cores with most threads left first: neighbours of the guest are neighbours on the host.
+    # Prefer cores with the most free threads: threads of the guest then share cores on the host.
     in_order = [cpu for left in sorted(usable, key=lambda left: (-len(left), left[0])) for cpu in left]
     return (in_order[:count], []) if len(in_order) >= count else None

@@ -1,7 +1,7 @@
-"""Filters: which nodes a request may go to.
+"""Filters: select the nodes that a request may use.
 
-A plugin derives from :class:`Filter` (a mask over all nodes at once: fast) or from
-:class:`HostFilter` (one node at a time: simple).
+A plugin derives from :class:`Filter` (one mask for all nodes: fast) or from :class:`HostFilter` (one node at a time:
+simple).
 """
 
 from nova.scheduler.filters.base import Filter, HostFilter

@@ -1,4 +1,4 @@
-"""Filters about where other servers are: server groups and the hints about single servers and addresses."""
+"""Filters by the location of other servers: server groups, and hints about servers and addresses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nova.scheduler.view import FleetView
 
 
 class ServerGroupAffinityFilter(Filter):
-    """With the policy affinity: the hosts that have members already, or any host when none has."""
+    """Policy affinity: hosts that already have members of the group, or any host if there is none."""
 
     policy = AFFINITY
 
@@ -35,7 +35,7 @@ class ServerGroupAffinityFilter(Filter):
 
 
 class ServerGroupAntiAffinityFilter(Filter):
-    """With the policy anti-affinity: hosts with fewer members than the group's max_server_per_host."""
+    """Policy anti-affinity: hosts with fewer members than the group's max_server_per_host."""
 
     policy = ANTI_AFFINITY
 
@@ -55,7 +55,7 @@ class ServerGroupAntiAffinityFilter(Filter):
 
 
 class SameHostFilter(Filter):
-    """Hint same_host: the hosts of these servers. Servers that do not exist are nowhere."""
+    """Hint same_host: the hosts of these servers. Unknown servers have no host."""
 
     def applies(self, request: Request) -> bool:
         return bool(request.hint("same_host"))
@@ -71,7 +71,7 @@ class SameHostFilter(Filter):
 
 
 class DifferentHostFilter(Filter):
-    """Hint different_host: all hosts but those of these servers."""
+    """Hint different_host: all hosts except those of these servers."""
 
     def applies(self, request: Request) -> bool:
         return bool(request.hint("different_host"))
@@ -87,12 +87,12 @@ class DifferentHostFilter(Filter):
 
 
 def _hosts(request: Request, hint: str) -> set[str]:
-    known = request.spec.hint_hosts
-    return {known[uuid] for uuid in request.hint(hint) if uuid in known}
+    hosts = request.spec.hint_hosts
+    return {hosts[uuid] for uuid in request.hint(hint) if uuid in hosts}
 
 
 class SimpleCIDRAffinityFilter(Filter):
-    """Hints build_near_host_ip and cidr (default /24): hosts whose address is in that network."""
+    """Hints build_near_host_ip and cidr (default /24): hosts with an address in that network."""
 
     def applies(self, request: Request) -> bool:
         return bool(request.hint("build_near_host_ip"))

@@ -1,4 +1,4 @@
-"""Filters by the metadata of a host's aggregates, and isolated hosts."""
+"""Filters by aggregate metadata, and isolated hosts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _SCOPE = "aggregate_instance_extra_specs"
 
 
 def items(text: str) -> list[str]:
-    """The parts of a comma list."""
-    return [part.strip() for part in text.split(",")]
+    """Return the items of a comma-separated list."""
+    return [item.strip() for item in text.split(",")]
 
 
 def gathered(aggregates: Metadata) -> dict[str, set[str]]:
-    """key -> all values that the aggregates of a host have for it, comma lists taken apart."""
+    """Return key -> all values of the host's aggregates, with comma-separated lists split."""
     values: dict[str, set[str]] = {}
     for metadata in aggregates:
         for key, value in metadata.items():
@@ -29,7 +29,7 @@ def gathered(aggregates: Metadata) -> dict[str, set[str]]:
 
 
 class _AggregateFilter(Filter):
-    """Decides by the metadata of a host's aggregates alone."""
+    """Base of filters that only use the metadata of the host's aggregates."""
 
     by_aggregates = True
 
@@ -44,7 +44,7 @@ class _AggregateFilter(Filter):
 
 
 class AggregateInstanceExtraSpecsFilter(_AggregateFilter):
-    """Each extra spec (unscoped, or scoped aggregate_instance_extra_specs:) matches a value of the aggregates."""
+    """Extra specs (unscoped, or scoped aggregate_instance_extra_specs:) must each match a value of the aggregates."""
 
     def applies(self, request: Request) -> bool:
         return bool(self._wanted(request))
@@ -73,7 +73,7 @@ class AggregateInstanceExtraSpecsFilter(_AggregateFilter):
 
 
 class AggregateImagePropertiesIsolation(_AggregateFilter):
-    """A property that both the image and an aggregate have must be in the aggregate's comma list."""
+    """A property of both image and aggregate must be in the aggregate's comma-separated list."""
 
     in_place = True
 
@@ -94,7 +94,7 @@ class AggregateImagePropertiesIsolation(_AggregateFilter):
 
 
 class AggregateMultiTenancyIsolation(_AggregateFilter):
-    """Hosts of aggregates with filter_tenant_id* metadata are for the projects named there."""
+    """Hosts of aggregates with filter_tenant_id* metadata are reserved for the projects named there."""
 
     def fits(self, aggregates: Metadata, request: Request) -> bool:
         projects = tenants(aggregates)
@@ -105,13 +105,13 @@ class AggregateMultiTenancyIsolation(_AggregateFilter):
 
 
 def tenants(aggregates: Metadata) -> set[str]:
-    """The projects that filter_tenant_id* metadata name."""
+    """Return the projects named in filter_tenant_id* metadata."""
     return {project for metadata in aggregates for key, value in metadata.items()
             if key.startswith("filter_tenant_id") for project in items(value)}
 
 
 class AggregateTypeAffinityFilter(_AggregateFilter):
-    """Hosts of aggregates with instance_type metadata are for the flavors named there."""
+    """Hosts of aggregates with instance_type metadata are reserved for the flavors named there."""
 
     def fits(self, aggregates: Metadata, request: Request) -> bool:
         names = gathered(aggregates).get("instance_type")
@@ -122,7 +122,7 @@ class AggregateTypeAffinityFilter(_AggregateFilter):
 
 
 class IsolatedHostsFilter(Filter):
-    """Isolated images go to isolated hosts only, and (unless the option says no) nothing else goes there."""
+    """Isolated images use isolated hosts only, and isolated hosts (unless the option is off) accept nothing else."""
 
     in_place = True
 

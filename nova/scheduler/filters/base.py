@@ -1,4 +1,4 @@
-"""The bases of filters."""
+"""Base classes of filters."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from nova.scheduler.view import FleetView
 
 
 class Filter(Plugin):
-    """Answers for all nodes of a view at once."""
+    """Filters all nodes of a view at once."""
 
-    # Whether nodes that an earlier filter refused are worth leaving out of the view.
+    # True if the filter should only check nodes that passed the previous filters.
     costly = False
-    # Whether the answers depend on the metadata of aggregates, so that a claim has to look at them again.
+    # True if the result depends on aggregate metadata, so that the claim must check the metadata again.
     by_aggregates = False
-    # Whether it has a say about another image of a server that stays where it is.
+    # True if the filter applies to a new image of a server that stays on its host.
     in_place = False
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
-        """True for every node that the request may go to; one element per node of the view."""
+        """Return True for every node that the request may use; one element per node of the view."""
         raise NotImplementedError
 
     def reason(self, view: FleetView, request: Request) -> str:
-        """Why the first node of the view was refused, for administrators."""
+        """Return why the first node of the view was rejected, for administrators."""
         return "refused"
 
 
 class HostFilter(Filter):
-    """Answers for one node at a time."""
+    """Filters one node at a time."""
 
     costly = True
 
     def passes(self, host: HostState, request: Request) -> bool:
-        """Whether the request may go to this node."""
+        """Return True if the request may use this node."""
         raise NotImplementedError
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
@@ -45,5 +45,5 @@ class HostFilter(Filter):
 
 
 def everything(view: FleetView) -> BoolColumn:
-    """The mask that refuses nobody."""
+    """Return the mask that accepts all nodes."""
     return np.ones(len(view), np.bool_)

@@ -1,4 +1,4 @@
-"""Filters by what a host is and can: extra specs, and the hint query."""
+"""Filters by the capabilities of a host: extra specs, and the hint query."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request
 from nova.scheduler.view import FleetView
 
-# A query is evaluated for every host: a user must not make that long.
+# Limits: a query of a user is evaluated for every host.
 _MAX_DEPTH = 16
 _MAX_TERMS = 128
 
 
 class ComputeCapabilitiesFilter(Filter):
-    """Extra specs ``capabilities:<path>`` (and unscoped names of host attributes) hold on the host."""
+    """Extra specs ``capabilities:<path>`` (and unscoped names of host attributes) must match the host."""
 
     def applies(self, request: Request) -> bool:
-        return bool(self._asked(request))
+        return bool(self._requirements(request))
 
     @staticmethod
-    def _asked(request: Request) -> list[tuple[str, list[str], str]]:
-        """(extra spec, path, what is asked)"""
-        asked = []
+    def _requirements(request: Request) -> list[tuple[str, list[str], str]]:
+        """Return (extra spec, path, required value)."""
+        requirements = []
         for key, value in request.extra_specs.items():
             path = key.split(":")
             if len(path) == 1:
-                if attributes.known(key):
-                    asked.append((key, path, value))
+                if attributes.is_attribute(key):
+                    requirements.append((key, path, value))
             elif path[0] == "capabilities":
-                asked.append((key, path[1:], value))
+                requirements.append((key, path[1:], value))
             elif key == "hw:maxphysaddr_bits":
-                asked.append((key, ["cpu_info", "maxphysaddr", "bits"], f">= {value}"))
-        return asked
+                requirements.append((key, ["cpu_info", "maxphysaddr", "bits"], f">= {value}"))
+        return requirements
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         mask = everything(view)
-        for _key, path, asked in self._asked(request):
-            mask &= attributes.match(view, path, functools.partial(_satisfies, asked))
+        for _key, path, required in self._requirements(request):
+            mask &= attributes.match(view, path, functools.partial(_satisfies, required))
         return mask
 
     def reason(self, view: FleetView, request: Request) -> str:
-        for key, path, asked in self._asked(request):
+        for key, path, required in self._requirements(request):
             offered = attributes.values(view, path)[0]
-            if offered is None or not operators.match(offered, asked):
-                return f"{key} must be '{asked}', the host has {'none' if offered is None else repr(offered)}"
+            if offered is None or not operators.match(offered, required):
+                return f"{key} must be '{required}', the host has {'none' if offered is None else repr(offered)}"
         return super().reason(view, request)
 
 
-def _satisfies(asked: str, offered: Any) -> bool:
-    return operators.match(offered, asked)
+def _satisfies(required: str, offered: Any) -> bool:
+    return operators.match(offered, required)
 
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -70,8 +70,8 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
 class JsonFilter(Filter):
     """The hint query, a JSON expression over host attributes: ``["and", [">=", "$free_ram_mb", 1024], ...]``.
 
-    Operators: = < > in <= >= not or and. The first operand is compared with all others. What
-    cannot be compared, and attributes that do not exist, compare as false.
+    Operators: = < > in <= >= not or and. The first operand is compared with all others. Missing attributes and operands
+    that cannot be compared evaluate to false.
     """
 
     costly = True
@@ -105,29 +105,29 @@ class JsonFilter(Filter):
 
 
 def _terms(query: Any, depth: int) -> int:
-    """How many operators and operands a query has; too many when it is too deep."""
+    """Return the number of operators and operands of a query, or more than the limit if it is nested too deeply."""
     if not isinstance(query, list):
         return 1
     if depth > _MAX_DEPTH:
         return _MAX_TERMS + 1
-    return sum(_terms(part, depth + 1) for part in query)
+    return sum(_terms(operand, depth + 1) for operand in query)
 
 
 def _evaluate(query: Any, view: FleetView) -> list[bool]:
-    """The truth of a query for every node of the view."""
+    """Return the value of a query for every node of the view."""
     if not isinstance(query, list):
         return [bool(value) for value in _operand(query, view)]
     if not query:
         raise exception.NoValidHost(reason="The scheduler hint query has an empty expression.")
     name, arguments = query[0], query[1:]
     if name in ("and", "or", "not"):
-        parts = [_evaluate(argument, view) for argument in arguments]
-        if not parts:
+        operands = [_evaluate(argument, view) for argument in arguments]
+        if not operands:
             return [False] * len(view)
         if name == "not":
-            return [not all(row) for row in zip(*parts, strict=True)]
+            return [not all(row) for row in zip(*operands, strict=True)]
         combine = all if name == "and" else any
-        return [combine(row) for row in zip(*parts, strict=True)]
+        return [combine(row) for row in zip(*operands, strict=True)]
     if not isinstance(name, str) or (name != "in" and name not in _COMPARISONS):
         raise exception.NoValidHost(reason=f"The scheduler hint query has an unknown operator: {name!s:.40}.")
     if len(arguments) < 2:

@@ -1,4 +1,4 @@
-"""The filter by what an image asks of the hypervisor."""
+"""Filter by the image's requirements on the hypervisor."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 
 
 class ImagePropertiesFilter(Filter):
-    """Architecture, hypervisor type and mode of the image match something that the hypervisor runs.
+    """Architecture, hypervisor type and mode of the image must match a guest type of the hypervisor.
 
-    Also img_hv_requested_version (``>=2.6,<9``; a hypervisor of unknown version passes) and
-    hw_maxphysaddr_bits.
+    Also checks img_hv_requested_version (``>=2.6,<9``; a hypervisor of unknown version passes) and hw_maxphysaddr_bits.
     """
 
     in_place = True
@@ -41,7 +40,7 @@ class ImagePropertiesFilter(Filter):
 
     @staticmethod
     def _wanted(request: Request) -> dict[int, str]:
-        """Position in a supported_instances triple -> what it must be."""
+        """Return the required values by position in a supported_instances triple."""
         properties, wanted = request.properties, {}
         architecture = (properties.get("hw_architecture")
                         or request.settings.image_properties_default_architecture)
@@ -58,7 +57,7 @@ class ImagePropertiesFilter(Filter):
         wanted = self._wanted(request)
         if wanted:
             mask &= view.lift("supported_instances", lambda triples: any(
-                all(str(triple[place]).lower() == value for place, value in wanted.items()) for triple in triples))
+                all(str(triple[index]).lower() == value for index, value in wanted.items()) for triple in triples))
         version = request.properties.get("img_hv_requested_version")
         if version:
             mask &= attributes.match(view, ["hypervisor_version"], lambda have: _version_matches(have, version))
@@ -70,12 +69,12 @@ class ImagePropertiesFilter(Filter):
 
     def reason(self, view: FleetView, request: Request) -> str:
         names = ("hw_architecture", "img_hv_type", "hw_vm_mode", "img_hv_requested_version", "hw_maxphysaddr_bits")
-        asked = [f"{name}={request.properties[name]}" for name in names if name in request.properties]
-        return f"the hypervisor does not support the image's {', '.join(asked) or 'architecture'}"
+        properties = [f"{name}={request.properties[name]}" for name in names if name in request.properties]
+        return f"the hypervisor does not support the image's {', '.join(properties) or 'architecture'}"
 
 
 def _version_matches(version: int, predicates: str) -> bool:
-    """Whether a hypervisor version (9001002 is 9.1.2) satisfies all predicates of a comma list."""
+    """Return True if a hypervisor version (9001002 is 9.1.2) satisfies all predicates of a comma-separated list."""
     if version <= 0:
         return True
     have = (version // 1000000, version // 1000 % 1000, version % 1000)
@@ -83,7 +82,7 @@ def _version_matches(version: int, predicates: str) -> bool:
         match = _PREDICATE.match(predicate)
         if match is None:
             return False
-        wanted = [int(part) for part in match[2].split(".")][:3]
+        wanted = [int(number) for number in match[2].split(".")][:3]
         padded = tuple(wanted + [0] * (3 - len(wanted)))
         if not _COMPARE[match[1]](have, padded):
             return False

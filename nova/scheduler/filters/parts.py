@@ -1,4 +1,4 @@
-"""The filters by what a node has for single guests: NUMA cells and PCI devices."""
+"""Filters by dedicated resources: NUMA cells and PCI devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nova.scheduler.view import FleetView
 
 
 class _DedicatedResourcesFilter(Filter):
-    """Nodes that have what ``dedicated_request`` says. Nodes with equal dedicated_resources are looked at once."""
+    """Nodes with the resources of ``dedicated_request``. Nodes with equal free resources are checked once."""
 
     costly = True
 
@@ -41,7 +41,7 @@ class _DedicatedResourcesFilter(Filter):
 
 
 class NUMATopologyFilter(_DedicatedResourcesFilter):
-    """Nodes whose NUMA cells have the CPUs, the memory and the pages that the server asks for."""
+    """Nodes whose NUMA cells have the requested CPUs, memory and pages."""
 
     def dedicated_request(self, request: Request) -> DedicatedRequest:
         return DedicatedRequest(request.dedicated_request.topology, ())
@@ -49,16 +49,16 @@ class NUMATopologyFilter(_DedicatedResourcesFilter):
     def reason(self, view: FleetView, request: Request) -> str:
         free = view.dedicated_resources(0)
         if free is None or free.numa_topology is None:
-            return "the host tells of no NUMA cells"
-        return "no NUMA cells of the host have the CPUs, memory and pages that are asked for"
+            return "the host reports no NUMA cells"
+        return "the NUMA cells of the host lack the requested CPUs, memory or pages"
 
 
 class PciPassthroughFilter(_DedicatedResourcesFilter):
-    """Nodes that have the PCI devices that the server asks for, near the cells that it gets."""
+    """Nodes with the requested PCI devices near the assigned NUMA cells."""
 
     def dedicated_request(self, request: Request) -> DedicatedRequest:
         return request.dedicated_request if request.dedicated_request.devices else DedicatedRequest(None, ())
 
     def reason(self, view: FleetView, request: Request) -> str:
-        asked = ", ".join(f"{each.count} {each.alias}" for each in request.dedicated_request.devices)
-        return f"the host has not the PCI devices left that are asked for: {asked}"
+        devices = ", ".join(f"{device.count} {device.alias}" for device in request.dedicated_request.devices)
+        return f"the host lacks free PCI devices: requested {devices}"

@@ -1,4 +1,4 @@
-"""Filters that look at the service of a host and how busy it is."""
+"""Filters by the compute service of a host and its load."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 
 from nova.scheduler.columns import BoolColumn, Column, IntColumn
 from nova.scheduler.filters.base import Filter, everything
+from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request
-from nova.scheduler.settings import Settings
 from nova.scheduler.view import FleetView
 
 
 class AllHostsFilter(Filter):
-    """Every node."""
+    """Accepts every node."""
 
     def scope(self, request: Request) -> Scope:
         return Scope.REQUEST
@@ -38,7 +38,7 @@ class ComputeFilter(Filter):
 
 
 class AvailabilityZoneFilter(Filter):
-    """Nodes in the requested zone. Always on."""
+    """Nodes in the requested zone. This filter cannot be disabled."""
 
     def applies(self, request: Request) -> bool:
         return bool(request.spec.availability_zone)
@@ -55,7 +55,7 @@ class AvailabilityZoneFilter(Filter):
 
 
 class _LimitFilter(Filter):
-    """Nodes with less of something than a limit, which aggregates may set for their hosts (the smallest wins)."""
+    """Nodes below a limit, which aggregate metadata may override for their hosts (the smallest value wins)."""
 
     option = ""
     what = ""
@@ -64,7 +64,7 @@ class _LimitFilter(Filter):
     def count(self, view: FleetView) -> IntColumn:
         raise NotImplementedError
 
-    def _limit(self, aggregates: list[dict[str, str]], settings: Settings) -> float:
+    def _limit(self, aggregates: list[dict[str, str]], settings: SchedulerOptions) -> float:
         default = float(settings.limits[self.option])
         if not self.by_aggregate:
             return default
@@ -84,7 +84,7 @@ class _LimitFilter(Filter):
 
 
 class IoOpsFilter(_LimitFilter):
-    """Nodes with fewer than max_io_ops_per_host heavy operations under way."""
+    """Nodes with fewer than max_io_ops_per_host heavy operations."""
 
     option = "max_io_ops_per_host"
     what = "operations under way"
@@ -94,7 +94,7 @@ class IoOpsFilter(_LimitFilter):
 
 
 class AggregateIoOpsFilter(IoOpsFilter):
-    """The same; aggregate metadata max_io_ops_per_host overrides the option."""
+    """Like IoOpsFilter; aggregate metadata max_io_ops_per_host overrides the option."""
 
     by_aggregate = True
 
@@ -110,7 +110,7 @@ class NumInstancesFilter(_LimitFilter):
 
 
 class AggregateNumInstancesFilter(NumInstancesFilter):
-    """The same; aggregate metadata max_instances_per_host overrides the option."""
+    """Like NumInstancesFilter; aggregate metadata max_instances_per_host overrides the option."""
 
     by_aggregate = True
 

@@ -1,7 +1,7 @@
-"""Weighers: which of the nodes that fit is the best.
+"""Weighers: rank the nodes that passed the filters.
 
-The weight of a node is the sum over all weighers of multiplier * normalised score. A plugin derives
-from :class:`Weigher` (a column of scores) or from :class:`HostWeigher` (one node at a time).
+The weight of a node is the sum over all weighers of multiplier * normalised score. A plugin derives from
+:class:`Weigher` (a column of scores) or from :class:`HostWeigher` (one node at a time).
 """
 
 from nova.scheduler.plugin import Scope

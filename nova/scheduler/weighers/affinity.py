@@ -11,7 +11,7 @@ from nova.scheduler.weighers.base import Weigher
 
 
 class ServerGroupSoftAffinityWeigher(Weigher):
-    """Members of the group on the host: many first."""
+    """Number of group members on the host, more is better."""
 
     option = "soft_affinity_weight_multiplier"
     policy = SOFT_AFFINITY
@@ -21,7 +21,7 @@ class ServerGroupSoftAffinityWeigher(Weigher):
         return request.policy == self.policy
 
     def scope(self, request: Request) -> Scope:
-        # A host may have many nodes, and a member on one counts for all.
+        # A host may have several nodes; a member on one node counts for all of them.
         return Scope.TABLE
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
@@ -29,7 +29,7 @@ class ServerGroupSoftAffinityWeigher(Weigher):
 
 
 class ServerGroupSoftAntiAffinityWeigher(ServerGroupSoftAffinityWeigher):
-    """Members of the group on the host: few first."""
+    """Number of group members on the host, fewer is better."""
 
     option = "soft_anti_affinity_weight_multiplier"
     policy = SOFT_ANTI_AFFINITY

@@ -1,4 +1,4 @@
-"""The bases of weighers."""
+"""Base classes of weighers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import numpy as np
 
 from nova.objects.scheduling import HostState
 from nova.scheduler.columns import FloatColumn
+from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.plugin import Plugin
 from nova.scheduler.request import Request
-from nova.scheduler.settings import Settings
 from nova.scheduler.view import FleetView
 
 LOG = logging.getLogger(__name__)
@@ -19,27 +19,27 @@ LOG = logging.getLogger(__name__)
 class Weigher(Plugin):
     """Scores all nodes of a view at once.
 
-    Scores are normalised to 0..1 between the lowest and the highest score of the nodes that fit
-    (all equal: 0), then multiplied. ``option`` names the multiplier: an option of
-    [filter_scheduler], and the metadata key by which aggregates override it for their hosts.
+    Scores are normalised to 0..1 between the lowest and the highest score of the feasible nodes (all equal: 0), then
+    multiplied. ``option`` names the multiplier: an option of [filter_scheduler], and the metadata key by which
+    aggregates override it for their hosts.
     """
 
     option = ""
-    # -1 for what always counts against a node, whose multiplier is written without a sign.
+    # -1 for scores that always count against a node, whose multiplier is configured without a sign.
     direction = 1.0
-    # The lower end of the range is at most this, whatever the scores are.
+    # The lower end of the range is at most this value, whatever the scores are.
     floor: float | None = None
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
-        """One finite number per node of the view; higher is better (with a positive multiplier)."""
+        """Return one finite number per node of the view; higher is better (with a positive multiplier)."""
         raise NotImplementedError
 
-    def multiplier(self, settings: Settings) -> float:
-        """The multiplier of hosts whose aggregates say nothing; 1 for a weigher without an option."""
+    def multiplier(self, settings: SchedulerOptions) -> float:
+        """Return the multiplier of hosts without aggregate metadata; 1 for a weigher without an option."""
         return self.direction * settings.multipliers[self.option] if self.option else self.direction
 
-    def multipliers(self, view: FleetView, settings: Settings) -> float | FloatColumn:
-        """The multiplier of each node; one number when it is the same for all."""
+    def multipliers(self, view: FleetView, settings: SchedulerOptions) -> float | FloatColumn:
+        """Return the multiplier of each node, or one number if all are equal."""
         default = self.multiplier(settings)
         if self.option not in view.metadata_keys():
             return default
@@ -49,13 +49,14 @@ class Weigher(Plugin):
         return column
 
     def _of(self, aggregates: list[dict[str, str]], default: float) -> float:
-        """The smallest value that the aggregates of a host give."""
+        """Return the smallest value in the metadata of the host's aggregates."""
         values = []
         for metadata in aggregates:
             if self.option in metadata:
                 value = _number(metadata[self.option])
                 if value is None:
-                    LOG.warning("Aggregate metadata %s is not a number: %s", self.option, metadata[self.option])
+                    LOG.warning("Ignoring aggregate metadata %s, which is not a number: %s", self.option,
+                                metadata[self.option])
                 else:
                     values.append(value)
         return self.direction * min(values) if values else default
@@ -73,7 +74,7 @@ class HostWeigher(Weigher):
     """Scores one node at a time."""
 
     def weigh(self, host: HostState, request: Request) -> float:
-        """The score of this node."""
+        """Return the score of this node."""
         raise NotImplementedError
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:

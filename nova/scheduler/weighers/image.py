@@ -1,4 +1,4 @@
-"""The weigher by the images of the servers that a host has."""
+"""Weigher by the images of the servers on a host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from nova.scheduler.weighers.base import Weigher
 
 
 class ImagePropertiesWeigher(Weigher):
-    """Properties that the image shares with those of the host's servers, as image_props_weight_setting counts them."""
+    """Number of image properties shared with the images of the host's servers, weighted by image_props_weight_setting.
+    """
 
     option = "image_props_weight_multiplier"
 

@@ -1,4 +1,4 @@
-"""The weigher of what hosts measure."""
+"""Weigher by the metrics of hosts."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import numpy as np
 
 from nova import exception
 from nova.scheduler.columns import FloatColumn
+from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request
-from nova.scheduler.settings import Settings
 from nova.scheduler.view import FleetView
 from nova.scheduler.weighers.base import Weigher
 
 
 class MetricsWeigher(Weigher):
-    """The sum of metric * ratio, as [metrics]weight_setting says.
+    """The sum of metric * ratio, as configured in [metrics]weight_setting.
 
-    A host that lacks one of the metrics fails the request where they are required (the
-    MetricsFilter leaves such hosts out first), else it weighs weight_of_unavailable.
+    A host without one of the metrics fails the request if metrics are required (the MetricsFilter excludes such hosts
+    before), else its score is weight_of_unavailable.
     """
 
-    option = "metrics_weight_multiplier"  # the key of aggregates
+    option = "metrics_weight_multiplier"  # metadata key of aggregates
 
     def applies(self, request: Request) -> bool:
         return bool(request.settings.metric_ratios)
@@ -28,7 +28,7 @@ class MetricsWeigher(Weigher):
     def scope(self, request: Request) -> Scope:
         return Scope.REQUEST
 
-    def multiplier(self, settings: Settings) -> float:
+    def multiplier(self, settings: SchedulerOptions) -> float:
         return settings.metrics_multiplier
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:

@@ -1,4 +1,4 @@
-"""Weighers by how full or busy a node is."""
+"""Weighers by the usage and load of a node."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import numpy as np
 
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
 from nova.scheduler.columns import FloatColumn
+from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request
-from nova.scheduler.settings import Settings
 from nova.scheduler.view import FleetView
 from nova.scheduler.weighers.base import Weigher
 
 
 class RAMWeigher(Weigher):
-    """Free memory in MiB, without over-commit."""
+    """Free memory in MiB, without overcommit."""
 
     option = "ram_weight_multiplier"
     floor = 0.0
@@ -24,7 +24,7 @@ class RAMWeigher(Weigher):
 
 
 class CPUWeigher(Weigher):
-    """Free virtual CPUs, with over-commit."""
+    """Free virtual CPUs, with overcommit."""
 
     option = "cpu_weight_multiplier"
     floor = 0.0
@@ -34,7 +34,7 @@ class CPUWeigher(Weigher):
 
 
 class DiskWeigher(Weigher):
-    """Free disk in MiB, without over-commit."""
+    """Free disk in MiB, without overcommit."""
 
     option = "disk_weight_multiplier"
     floor = 0.0
@@ -44,7 +44,7 @@ class DiskWeigher(Weigher):
 
 
 class IoOpsWeigher(Weigher):
-    """Heavy operations (builds, migrations, snapshots) under way."""
+    """Number of heavy operations (builds, migrations, snapshots) in progress."""
 
     option = "io_ops_weight_multiplier"
     floor = 0.0
@@ -54,7 +54,7 @@ class IoOpsWeigher(Weigher):
 
 
 class NumInstancesWeigher(Weigher):
-    """Servers on the node."""
+    """Number of servers on the node."""
 
     option = "num_instances_weight_multiplier"
 
@@ -63,7 +63,7 @@ class NumInstancesWeigher(Weigher):
 
 
 class BuildFailureWeigher(Weigher):
-    """Builds that failed since the last good one: always against the node."""
+    """Number of failed builds since the last successful one; always counts against the node."""
 
     option = "build_failure_weight_multiplier"
     direction = -1.0
@@ -76,13 +76,13 @@ class BuildFailureWeigher(Weigher):
 
 
 class PCIWeigher(Weigher):
-    """Free PCI devices: few first, so that hosts with many are left to servers that want some."""
+    """Number of free PCI devices, fewer is better, so that hosts with many are left to servers that request devices."""
 
     option = "pci_weight_multiplier"
     _MOST = 99
 
-    def multipliers(self, view: FleetView, settings: Settings) -> float | FloatColumn:
-        # Most fleets have none, and then nothing is to be compared.
+    def multipliers(self, view: FleetView, settings: SchedulerOptions) -> float | FloatColumn:
+        # Most fleets have no devices; then nothing needs to be compared.
         return super().multipliers(view, settings) if view.any_dedicated_resources else 0.0
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
@@ -90,7 +90,7 @@ class PCIWeigher(Weigher):
 
 
 class HypervisorVersionWeigher(Weigher):
-    """The version of the hypervisor: newer first."""
+    """Version of the hypervisor, newer is better."""
 
     option = "hypervisor_version_weight_multiplier"
 

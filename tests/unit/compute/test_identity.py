@@ -36,14 +36,14 @@ def test_processes_that_start_together_agree(state_path: pathlib.Path) -> None:
 def test_a_file_with_something_else_is_not_replaced(state_path: pathlib.Path) -> None:
     state_path.mkdir()
     (state_path / identity.FILE).write_text("me\n")
-    with pytest.raises(exception.InvalidInput, match="does not tell the identity"):
+    with pytest.raises(exception.InvalidInput, match="does not contain the identity"):
         identity.of_this_machine()
     assert (state_path / identity.FILE).read_text() == "me\n"
 
 
 def test_a_state_path_that_cannot_be_written_is_told(state_path: pathlib.Path) -> None:
     state_path.write_text("not a directory")
-    with pytest.raises(exception.InvalidInput, match="does not tell the identity"):
+    with pytest.raises(exception.InvalidInput, match="does not contain the identity"):
         identity.of_this_machine()
 
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nova.compute.newest import NewestOrders, known
+from nova.compute.newest import NewestOrders, order_key
 from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
@@ -48,7 +48,7 @@ def test_an_entry_is_removed_when_the_lease_of_its_order_has_ended(clock: Clock)
     newest.store(first)
     clock.now += LEASE - 1
     newest.prune(busy=())
-    assert newest.get(first.instance.uuid) == known(first)
+    assert newest.get(first.instance.uuid) == order_key(first)
     clock.now += 1
     newest.prune(busy=())
     assert newest.get(first.instance.uuid) is None
@@ -72,7 +72,7 @@ def test_an_instance_that_has_an_order_keeps_its_entry_however_long_it_takes(clo
     newest.store(short)
     clock.now += 100 * LEASE
     newest.prune(busy={long.instance.uuid})
-    assert newest.get(long.instance.uuid) == known(long)
+    assert newest.get(long.instance.uuid) == order_key(long)
     assert newest.get(short.instance.uuid) is None
     newest.prune(busy=())
     assert len(newest) == 0
@@ -86,7 +86,7 @@ def test_a_newer_order_of_an_instance_renews_its_entry(clock: Clock) -> None:
     newest.store(second)
     clock.now += LEASE - 1
     newest.prune(busy=())
-    assert newest.get(first.instance.uuid) == known(second)
+    assert newest.get(first.instance.uuid) == order_key(second)
 
 
 def test_orders_without_a_time_of_issue_are_bounded_by_their_number_alone(clock: Clock) -> None:

@@ -35,12 +35,12 @@ def settled(driver: FakeDriver) -> bool:
 
 
 def test_a_guest_goes_on_though_nobody_says_so(driver: FakeDriver) -> None:
-    QuiescedGuests(driver, longest=0.05).begin(SERVER)
+    QuiescedGuests(driver, timeout=0.05).begin(SERVER)
     assert settled(driver)
 
 
 def test_who_is_at_rest_again_has_all_of_its_time(driver: FakeDriver) -> None:
-    rests = QuiescedGuests(driver, longest=0.2)
+    rests = QuiescedGuests(driver, timeout=0.2)
     rests.begin(SERVER)
     rests.end(SERVER)
     time.sleep(0.15)
@@ -52,7 +52,7 @@ def test_who_is_at_rest_again_has_all_of_its_time(driver: FakeDriver) -> None:
 
 def test_a_guest_that_cannot_be_told_is_told_again(driver: FakeDriver) -> None:
     driver.behaviour.failure["unquiesce"] = 1.0
-    rests = QuiescedGuests(driver, longest=0.05)
+    rests = QuiescedGuests(driver, timeout=0.05)
     rests.begin(SERVER)
     with pytest.raises(exception.NovaException):
         rests.end(SERVER)
@@ -64,14 +64,14 @@ def test_a_guest_that_cannot_be_told_is_told_again(driver: FakeDriver) -> None:
 
 def test_one_that_comes_to_rest_late_does_not_stay_so(driver: FakeDriver) -> None:
     driver.behaviour.latency["quiesce"] = 0.3
-    QuiescedGuests(driver, longest=0.05).begin(SERVER)
+    QuiescedGuests(driver, timeout=0.05).begin(SERVER)
     assert settled(driver)
 
 
 def test_an_agent_that_did_not_answer_may_have_heard(driver: FakeDriver) -> None:
     driver.without_agent.add(SERVER.uuid)
     with pytest.raises(exception.InstanceQuiesceFailed):
-        QuiescedGuests(driver, longest=0.05).begin(SERVER)
+        QuiescedGuests(driver, timeout=0.05).begin(SERVER)
     driver.quiesced.add(SERVER.uuid)
     assert settled(driver)
 

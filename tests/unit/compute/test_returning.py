@@ -39,11 +39,11 @@ def conductor():
     CONF.clear_override("report_interval")
 
 
-def test_hosts_that_are_heard_again_do_not_compare_their_guests_at_the_same_moment(conductor):
+def test_hosts_whose_heartbeat_resumes_do_not_compare_their_guests_at_the_same_moment(conductor):
     made = [Reconciler(Machine(name=f"h{number}", driver=FakeDriver(f"h{number}"), network=NoNetwork(), images=None,
                                cache=None), conductor, None) for number in range(HOSTS)]
     for reconciler in made:
-        reconciler.heard_again()
+        reconciler.heartbeat_resumed()
     end = time.monotonic() + 30
     while len(conductor.asked) < HOSTS:
         assert time.monotonic() < end

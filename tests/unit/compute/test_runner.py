@@ -65,7 +65,8 @@ class Conductor:
             raise exception.StaleReport(action=action_uuid, step="", attempt=attempt)
 
     def whereabouts(self, _ctx: Any, host: str, uuids: list[str]) -> list[Whereabouts]:
-        return [Whereabouts(uuid=uuid, places=[self.where] if self.where else [], gone=self.gone) for uuid in uuids]
+        return [Whereabouts(uuid=uuid, possible_hosts=[self.where] if self.where else [], must_leave=self.gone)
+                for uuid in uuids]
 
     def evicted(self, _ctx: Any, _host: str, uuids: list[str], _since: dict[str, Any]) -> None:
         self.removed += uuids
@@ -258,10 +259,10 @@ def test_a_verb_that_hangs_past_its_deadline_fails_its_step_and_lets_the_next_op
     conductor.current = {hung.action.uuid, delete.action.uuid}
     runner.submit(context.admin(), hung)
     assert pause.entered.wait(10)
-    runner.look_at_deadlines()
+    runner.check_deadlines()
     assert runner.busy(instance.uuid)
     monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + DEADLINE)
-    runner.look_at_deadlines()
+    runner.check_deadlines()
     wait(lambda: [failure.kind for failure in conductor.failures] == ["StepTimeout"])
     submit(runner, delete)
     assert guests(driver) == []

@@ -213,7 +213,7 @@ def test_unknown_guests_that_are_new_or_too_many_are_kept_whatever_was_chosen(
 def test_of_guests_that_change_all_at_once_every_one_is_reported(
         core: Books, conductor: _Conductor, driver: FakeDriver, reconciler: Reconciler,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "_SETTLE", 0.001)
+    monkeypatch.setattr(reconcile, "_REBOOT_DELAY", 0.001)
     failed: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
     uuids = _rows(core, 400)
@@ -240,7 +240,7 @@ def test_a_host_can_stop_while_its_guests_change(
     sys.setswitchinterval(1e-6)
     try:
         for number in range(20):
-            monkeypatch.setattr(reconcile, "_SETTLE", 0.005 + number * 0.001)
+            monkeypatch.setattr(reconcile, "_REBOOT_DELAY", 0.005 + number * 0.001)
             machine = Machine(name="h1", driver=driver, network=NoNetwork(), images=None,  # type: ignore[arg-type]
                               cache=None)  # type: ignore[arg-type]
             stopping = Reconciler(machine, conductor, runner)  # type: ignore[arg-type]

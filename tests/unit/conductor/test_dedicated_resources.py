@@ -193,7 +193,7 @@ def test_what_is_given_twice_is_found(core: Books, host: Selection) -> None:
     found = [finding.detail for finding in audit.audit(core.db) if finding.kind == "parts"]
     assert len(found) == 2
     assert "given out 2 times" in found[0]
-    assert "given out more than once" in found[1]
+    assert "assigned more than once" in found[1]
 
 
 # --- providers below a node ------------------------------------------------------------------------

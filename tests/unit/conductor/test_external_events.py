@@ -14,7 +14,8 @@ from nova.db import external_events, servers
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.external_event import ExternalEvent
 from nova.objects.instance import Instance
-from nova.operations.base import CONDUCTOR, Operation, Rules, Wait, event_key, step
+from nova.operations.base import CONDUCTOR, Operation, Wait, event_key, step
+from nova.operations.rules import Rules
 from tests.unit.conductor.books import Books, ctx, server
 from tests.unit.conductor.test_lost_hosts import Later
 

@@ -12,7 +12,7 @@ from nova.conductor.endpoints import migrations as endpoint
 from nova.conductor.endpoints.migrations import Migrations
 from nova.conductor.saga.engine import Engine
 from nova.db import actions, models, server_migrations, servers, services
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects import states
 from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
@@ -29,7 +29,8 @@ def moved(core: Books, instance: Instance | None = None, **changes: Any) -> Migr
     """A migration's row."""
     values: dict[str, Any] = {
         "uuid": new_uuid(), "instance_uuid": instance.uuid if instance else new_uuid(), "project_id": "p1",
-        "migration_type": moves.LIVE_MIGRATION, "status": moves.RUNNING, "source_compute": "h1", "dest_compute": "h2",
+        "migration_type": migration_states.LIVE_MIGRATION, "status": migration_states.RUNNING,
+        "source_compute": "h1", "dest_compute": "h2",
         "user_id": "u1", "old_flavor": flavor(), "new_flavor": flavor(), "created_at": EARLY, "updated_at": EARLY}
     made = Migration(**{**values, **changes})
     core.db.write(lambda connection: server_migrations.insert(connection, made))
@@ -62,7 +63,7 @@ def test_lists_are_the_newest_first_and_paged(core: Books) -> None:
 
 @pytest.mark.parametrize("query", [
     {"project_id": "p2"}, {"user_id": "u2"}, {"source_compute": "h3"}, {"status": "done"},
-    {"migration_type": moves.EVACUATION}, {"instance_uuid": "i2"}])
+    {"migration_type": migration_states.EVACUATION}, {"instance_uuid": "i2"}])
 def test_lists_are_filtered_by_what_is_equal(core: Books, query: dict[str, str]) -> None:
     moved(core)
     this = moved(core, **query)
@@ -87,7 +88,7 @@ def test_the_live_migrations_in_progress_of_a_server(core: Books) -> None:
     instance = server(core, "h1")
     made = {status: moved(core, instance, status=status) for status in (
         "accepted", "queued", "preparing", "running", "running (post-copy)", "post-migrating", "completed")}
-    moved(core, instance, migration_type=moves.RESIZE)
+    moved(core, instance, migration_type=migration_states.RESIZE)
     shown = Migrations(core).in_progress(ctx(), instance.uuid, "p1")
     assert [found.status for found in shown] == ["post-migrating", "running", "preparing", "queued"]
     with pytest.raises(exception.InstanceNotFound):
@@ -108,9 +109,10 @@ def running(core: Books, owner: str | None = "compute@h1", **changes: Any) -> tu
     return instance, moved(core, instance, action_uuid=action.uuid, **changes)
 
 
-def interrupt(core: Books, instance: Instance, migration: Migration, what: str = moves.CANCEL,
+def interrupt(core: Books, instance: Instance, migration: Migration, what: str = migration_states.CANCEL,
               asker: context.RequestContext | None = None) -> None:
-    Migrations(core).interrupt(asker or ctx(), instance.uuid, migration.id, what, [moves.RUNNING, moves.QUEUED], "p1")
+    Migrations(core).interrupt(asker or ctx(), instance.uuid, migration.id, what,
+                               [migration_states.RUNNING, migration_states.QUEUED], "p1")
 
 
 def test_the_host_that_is_at_work_is_told_and_the_action_is_shown(core: Books) -> None:
@@ -124,8 +126,8 @@ def test_the_host_that_is_at_work_is_told_and_the_action_is_shown(core: Books) -
 
 
 @pytest.mark.parametrize(("what", "action", "event"), [
-    (moves.CANCEL, "live_migration_cancel", "compute_live_migration_abort"),
-    (moves.FORCE_COMPLETE, "live_migration_force_complete", "compute_live_migration_force_complete")])
+    (migration_states.CANCEL, "live_migration_cancel", "compute_live_migration_abort"),
+    (migration_states.FORCE_COMPLETE, "live_migration_force_complete", "compute_live_migration_force_complete")])
 def test_what_is_wanted_is_a_row_that_is_told_until_the_migration_has_ended(
         core: Books, what: str, action: str, event: str) -> None:
     instance, migration = running(core)
@@ -160,16 +162,16 @@ def test_a_migration_in_another_state_is_not_told(core: Books, changes: dict[str
 
 def test_a_migration_of_another_kind_or_server_is_not_found(core: Books) -> None:
     instance, _migration = running(core)
-    for other in (moved(core, instance, migration_type=moves.RESIZE), moved(core)):
+    for other in (moved(core, instance, migration_type=migration_states.RESIZE), moved(core)):
         with pytest.raises(exception.MigrationNotFoundForInstance):
             interrupt(core, instance, other)
 
 
 @pytest.mark.parametrize(("changes", "what", "error"), [
-    ({"task_state": None}, moves.CANCEL, exception.InstanceStateUnknown),
-    ({"task_state": "deleting"}, moves.CANCEL, exception.InstanceInvalidState),
-    ({"vm_state": "paused"}, moves.FORCE_COMPLETE, exception.InstanceInvalidState),
-    ({"locked_by": "admin"}, moves.CANCEL, exception.InstanceIsLocked)])
+    ({"task_state": None}, migration_states.CANCEL, exception.InstanceStateUnknown),
+    ({"task_state": "deleting"}, migration_states.CANCEL, exception.InstanceInvalidState),
+    ({"vm_state": "paused"}, migration_states.FORCE_COMPLETE, exception.InstanceInvalidState),
+    ({"locked_by": "admin"}, migration_states.CANCEL, exception.InstanceIsLocked)])
 def test_a_server_in_another_state_is_left_alone(
         core: Books, changes: dict[str, Any], what: str, error: type[Exception]) -> None:
     instance, migration = running(core)
@@ -199,7 +201,7 @@ def resized(core: Books, waited: int = 100, **changes: Any) -> tuple[Instance, M
     """A resize that has waited for its word for so many seconds."""
     values = {"vm_state": states.RESIZED, "launched_at": utcnow(), **changes}
     instance = server(core, "h2", **values)
-    return instance, moved(core, instance, migration_type=moves.RESIZE, status=moves.FINISHED,
+    return instance, moved(core, instance, migration_type=migration_states.RESIZE, status=migration_states.FINISHED,
                            updated_at=utcnow() - datetime.timedelta(seconds=waited))
 
 
@@ -216,7 +218,7 @@ def test_a_resize_is_confirmed_after_its_time(core: Books, engine: Engine, setti
     resized(core, waited=30)
     endpoint.look_after(core, engine)
     assert begun(core) == [(instance.uuid, "confirmResize", None)]
-    assert stored(core, migration).status == moves.CONFIRMING
+    assert stored(core, migration).status == migration_states.CONFIRMING
     endpoint.look_after(core, engine)
     assert len(begun(core)) == 1
 

@@ -144,7 +144,7 @@ def service(core: Books, monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def settle(core: Books, instance: Instance) -> None:
-    ConductorControl(core, ctx(), instance).outside_shares.settle()
+    ConductorControl(core, ctx(), instance).outside_shares.reconcile()
 
 
 def give(core: Books, instance: Instance, share: str) -> None:

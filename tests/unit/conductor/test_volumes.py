@@ -15,7 +15,7 @@ from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conductor.endpoints.volumes import Volumes
 from nova.conductor.resources import volume_removals
 from nova.db import models, servers, volumes
-from nova.objects import volume as states
+from nova.objects import volume as volume_states
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.image import Image
 from nova.objects.instance import BlockDevice
@@ -66,7 +66,7 @@ def test_data_that_are_made_when_a_server_leaves_the_shelf_count_from_then_on(co
     made = volume(core)
     reserve(core, made)
     core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
-    assert (now(core, made).status, now(core, made).written_at) == (states.IN_USE, None)
+    assert (now(core, made).status, now(core, made).written_at) == (volume_states.IN_USE, None)
     bind(core, made, "h1")
     core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
     written = now(core, made)
@@ -78,7 +78,7 @@ def test_data_that_are_made_when_a_server_leaves_the_shelf_count_from_then_on(co
 
 def test_a_volume_belongs_to_its_project(core: Books) -> None:
     made = volume(core, name="data", metadata={"a": "b"})
-    assert (made.status, made.host, made.generation, made.written_at) == (states.AVAILABLE, None, 0, None)
+    assert (made.status, made.host, made.generation, made.written_at) == (volume_states.AVAILABLE, None, 0, None)
     assert Volumes(core).get(ctx(), made.uuid, "p1") == made
     assert Volumes(core).index(ctx(), "p1") == [made]
     assert Volumes(core).index(ctx(), "p2") == []
@@ -167,7 +167,7 @@ def test_reserving_twice_for_one_attachment_changes_nothing(core: Books) -> None
     made = volume(core)
     reserve(core, made)
     reserve(core, made)
-    assert now(core, made).status == states.ATTACHING
+    assert now(core, made).status == volume_states.ATTACHING
 
 
 def test_a_volume_of_another_project_is_not_found(core: Books) -> None:
@@ -175,7 +175,7 @@ def test_a_volume_of_another_project_is_not_found(core: Books) -> None:
         reserve(core, volume(core, project_id="p2"))
 
 
-@pytest.mark.parametrize("status", [states.DELETING, states.ERROR])
+@pytest.mark.parametrize("status", [volume_states.DELETING, volume_states.ERROR])
 def test_a_volume_that_is_not_available_says_its_status(core: Books, status: str) -> None:
     made = volume(core, status=status)
     with pytest.raises(exception.InvalidVolume, match=status):
@@ -184,15 +184,15 @@ def test_a_volume_that_is_not_available_says_its_status(core: Books, status: str
 
 def test_a_volume_that_is_detached_is_free_and_keeps_its_data(core: Books) -> None:
     made = attached(core)
-    assert (made.status, made.device_name) == (states.IN_USE, "/dev/vdb")
+    assert (made.status, made.device_name) == (volume_states.IN_USE, "/dev/vdb")
     assert made.attached_at is not None
     assert made.attached_at == made.written_at
     core.db.write(lambda connection: volumes.begin_detaching(connection, made.uuid, "a1"))
-    assert now(core, made).status == states.DETACHING
+    assert now(core, made).status == volume_states.DETACHING
     assert release(core, made) is None
     after = now(core, made)
     assert (after.status, after.instance_uuid, after.attachment_id, after.device_name, after.attached_at) == (
-        states.AVAILABLE, None, None, None, None)
+        volume_states.AVAILABLE, None, None, None, None)
     assert (after.host, after.generation, after.written_at) == ("h1", 1, made.written_at)
 
 
@@ -202,7 +202,7 @@ def test_what_is_in_use_is_detached_once_and_may_stay(core: Books) -> None:
     with pytest.raises(exception.InvalidVolume, match="in-use"):
         core.db.write(lambda connection: volumes.begin_detaching(connection, made.uuid, "a1"))
     core.db.write(lambda connection: volumes.roll_detaching(connection, made.uuid, "a1"))
-    assert now(core, made).status == states.IN_USE
+    assert now(core, made).status == volume_states.IN_USE
 
 
 def test_an_attachment_that_ended_has_no_say_any_more(core: Books) -> None:
@@ -213,7 +213,7 @@ def test_an_attachment_that_ended_has_no_say_any_more(core: Books) -> None:
     core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
     core.db.write(lambda connection: volumes.roll_detaching(connection, made.uuid, "a1"))
     after = now(core, made)
-    assert (after.status, after.instance_uuid) == (states.ATTACHING, "s2")
+    assert (after.status, after.instance_uuid) == (volume_states.ATTACHING, "s2")
 
 
 def test_a_volume_that_is_gone_is_released_without_a_word(core: Books) -> None:
@@ -238,7 +238,7 @@ def test_a_volume_that_no_guest_had_may_be_made_elsewhere_and_its_first_data_go(
     assert (bound.host, bound.generation) == ("h2", 2)
     core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
     Volumes(core).removed(ctx(), [removal])
-    assert now(core, made).status == states.IN_USE
+    assert now(core, made).status == volume_states.IN_USE
 
 
 def test_a_volume_that_a_guest_had_stays_where_it_is(core: Books) -> None:
@@ -267,7 +267,7 @@ def test_a_volume_of_a_shared_pool_is_bound_to_no_host(core: Books, settings: Se
     bound = bind(core, made, "h2")
     assert (bound.host, bound.generation) == (None, 1)
     Volumes(core).delete(ctx(), made.uuid)
-    assert now(core, made).status == states.DELETING
+    assert now(core, made).status == volume_states.DELETING
     Volumes(core).removed(ctx(), [VolumeRemoval(volume_uuid=made.uuid, generation=1, host="")])
     assert not there(core, made)
 
@@ -296,7 +296,7 @@ def test_a_deleted_volume_is_there_until_its_host_has_removed_it(core: Books) ->
     Volumes(core).delete(ctx(), made.uuid)
     removal = VolumeRemoval(volume_uuid=made.uuid, generation=1, host="h1")
     assert core.sent.volumes == [("h1", [removal])]
-    assert now(core, made).status == states.DELETING
+    assert now(core, made).status == volume_states.DELETING
     with pytest.raises(exception.InvalidVolume, match="deleting"):
         Volumes(core).delete(ctx(), made.uuid)
     for _again in range(2):
@@ -309,7 +309,7 @@ def test_a_volume_goes_with_its_server_where_that_was_asked_for(core: Books) -> 
     removal = release(core, made, delete=True)
     assert removal == VolumeRemoval(volume_uuid=made.uuid, generation=1, host="h1")
     after = now(core, made)
-    assert (after.status, after.instance_uuid) == (states.DELETING, None)
+    assert (after.status, after.instance_uuid) == (volume_states.DELETING, None)
 
 
 def test_a_host_that_was_away_is_told_when_it_is_back(core: Books) -> None:
@@ -361,6 +361,6 @@ def test_what_becomes_of_a_volume_with_its_server_can_be_changed(core: Books) ->
 
 def test_a_volume_in_error_can_be_deleted(core: Books) -> None:
     made = volume(core)
-    set_columns(core, models.volumes, models.volumes.c.uuid == made.uuid, status=states.ERROR)
+    set_columns(core, models.volumes, models.volumes.c.uuid == made.uuid, status=volume_states.ERROR)
     Volumes(core).delete(ctx(), made.uuid)
     assert not there(core, made)

@@ -356,9 +356,9 @@ class Machine(RuleBasedStateMachine):
         if self.seen[host].get(uuid, (0, 0)) > order.rank:
             return
         for where in Reports(self.world, self.engine).whereabouts(CTX, host, [uuid]):
-            if where.gone:
+            if where.must_leave:
                 self.remove(host, where)
-            elif host in where.places and uuid in self.hosts[host].power:
+            elif host in where.possible_hosts and uuid in self.hosts[host].power:
                 self.tell(host, uuid, late=True)
 
     def tell(self, host, uuid, late=False):

@@ -7,7 +7,7 @@ from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
 from nova.conf import CONF
 from nova.db import evictions, server_migrations
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects import states
 from tests.unit.engine.test_engine_properties import CTX
 
@@ -113,13 +113,13 @@ def test_a_word_that_came_while_an_earlier_one_was_carried_out_is_carried_out_to
     machine.world.db.write(lambda connection: evictions.add(connection, server.uuid, source, keep_disks=False))
     machine.remove(source, first)
     assert [(left.uuid, left.keep_disks) for left in guests.evictions(CTX, source, 100, None)] == [(server.uuid, False)]
-    assert migration(machine).status == moves.DONE
+    assert migration(machine).status == migration_states.DONE
     come_back(machine, source)
     assert guests.evictions(CTX, source, 100, None) == []
-    assert migration(machine).status == moves.COMPLETED
+    assert migration(machine).status == migration_states.COMPLETED
     assert server.uuid not in machine.hosts[source].traces()
 
 
 def migration(machine):
     return machine.world.db.read(lambda connection: server_migrations.newest(
-        connection, machine.uuids[0], [moves.DONE, moves.COMPLETED]))
+        connection, machine.uuids[0], [migration_states.DONE, migration_states.COMPLETED]))

@@ -15,7 +15,8 @@ from nova.objects import states
 from nova.objects.base import Object
 from nova.objects.order import StepReport
 from nova.objects.scheduling import Selection
-from nova.operations.base import CONDUCTOR, VOLUMES, Operation, Rules, step
+from nova.operations.base import CONDUCTOR, VOLUMES, Operation, step
+from nova.operations.rules import Rules
 from nova.virt.fake import FakeDriver
 
 

@@ -31,14 +31,14 @@ def names(file: Path, tmp_path: Path) -> DnsRecords:
 
 def west(version: int, deleted: bool = False) -> ServedDomain:
     names = {} if deleted else {"a": "203.0.113.1"}
-    return ServedDomain(domain="west.test", version=version, gone=deleted, names=names)
+    return ServedDomain(domain="west.test", version=version, removed=deleted, names=names)
 
 
 def conductor(*domains: ServedDomain) -> Callable[[dict[str, int]], list[ServedDomain]]:
     """Return a query like nova/db/served_names.py: newer domains, and deletions of the others."""
     def answer(versions: dict[str, int]) -> list[ServedDomain]:
         present = {domain.domain for domain in domains}
-        return [ServedDomain(domain=domain, version=version, gone=True) for domain, version in versions.items()
+        return [ServedDomain(domain=domain, version=version, removed=True) for domain, version in versions.items()
                 if domain not in present] + [
                     served for served in domains if served.version > versions.get(served.domain, -1)]
 

@@ -15,7 +15,7 @@ from nova.objects.dedicated_resources.numa import (
     HostCell,
     HostTopology,
     Pages,
-    Rules,
+    PlacementRules,
     fit,
     plus,
     used,
@@ -46,49 +46,49 @@ def guest(*cells, **values):
 
 
 def test_each_cell_of_a_guest_has_one_of_the_host():
-    found = fit(host(), guest((2, 0, 512), (2, 0, 512)), Rules())
+    found = fit(host(), guest((2, 0, 512), (2, 0, 512)), PlacementRules())
     assert sorted(found.host_cells) == [0, 1]
-    assert fit(host(), guest(*[(1, 0, 1)] * 3), Rules()) is None
+    assert fit(host(), guest(*[(1, 0, 1)] * 3), PlacementRules()) is None
 
 
 def test_the_emptiest_cell_comes_first_unless_they_shall_be_packed():
-    busy = plus(host(), fit(host(), guest((1, 0, 100)), Rules()))
+    busy = plus(host(), fit(host(), guest((1, 0, 100)), PlacementRules()))
     assert busy.cells[0].used_memory_mb == 100
-    assert fit(busy, guest((1, 0, 1)), Rules()).host_cells == [1]
-    assert fit(busy, guest((1, 0, 1)), Rules(packing=True)).host_cells == [0]
+    assert fit(busy, guest((1, 0, 1)), PlacementRules()).host_cells == [1]
+    assert fit(busy, guest((1, 0, 1)), PlacementRules(packing=True)).host_cells == [0]
 
 
 def test_cells_with_devices_are_left_to_those_who_want_some():
-    rules = Rules(with_devices=frozenset({0}))
+    rules = PlacementRules(with_devices=frozenset({0}))
     assert fit(host(), guest((1, 0, 1)), rules).host_cells == [1]
-    near = Rules(with_devices=frozenset({1}), near=lambda cells: 1 in cells)
+    near = PlacementRules(with_devices=frozenset({1}), near=lambda cells: 1 in cells)
     assert fit(host(), guest((1, 0, 1)), near).host_cells == [1]
-    assert fit(host(), guest((1, 0, 1)), Rules(near=lambda cells: False)) is None
+    assert fit(host(), guest((1, 0, 1)), PlacementRules(near=lambda cells: False)) is None
 
 
 def test_shared_cpus_may_be_promised_more_than_once_but_none_to_one_guest_twice():
     one = host(cells=1, cpus=2)
-    assert fit(one, guest((3, 0, 1)), Rules(cpu_ratio=4.0)) is None
+    assert fit(one, guest((3, 0, 1)), PlacementRules(cpu_ratio=4.0)) is None
     for count in range(4):
-        found = fit(one, guest((2, 0, 1)), Rules(cpu_ratio=4.0))
+        found = fit(one, guest((2, 0, 1)), PlacementRules(cpu_ratio=4.0))
         assert found is not None, count
         one = plus(one, found)
-    assert fit(one, guest((1, 0, 1)), Rules(cpu_ratio=4.0)) is None
+    assert fit(one, guest((1, 0, 1)), PlacementRules(cpu_ratio=4.0)) is None
 
 
 def test_pinned_guests_get_cpus_of_their_own_and_no_overcommitted_memory():
     one = host(cells=1, shared=False, memory_mb=100)
-    found = fit(one, guest((0, 3, 60)), Rules(memory_ratio=2.0))
+    found = fit(one, guest((0, 3, 60)), PlacementRules(memory_ratio=2.0))
     assert found.cells[0].pinning == {0: 0, 1: 1, 2: 2}
     busy = plus(one, found)
-    assert fit(busy, guest((0, 2, 1)), Rules()) is None
-    assert fit(busy, guest((0, 1, 60)), Rules(memory_ratio=2.0)) is None
-    assert fit(busy, guest((0, 1, 40)), Rules()).cells[0].pinning == {0: 3}
+    assert fit(busy, guest((0, 2, 1)), PlacementRules()) is None
+    assert fit(busy, guest((0, 1, 60)), PlacementRules(memory_ratio=2.0)) is None
+    assert fit(busy, guest((0, 1, 40)), PlacementRules()).cells[0].pinning == {0: 3}
 
 
 def test_a_mixed_guest_takes_of_both():
     both = HostTopology(cells=[HostCell(id=0, cpus=[0, 1], pcpus=[2, 3], memory_mb=100)])
-    found = fit(both, guest((1, 2, 10)), Rules())
+    found = fit(both, guest((1, 2, 10)), PlacementRules())
     assert found.cells[0].pinning == {1: 2, 2: 3}
     busy = plus(both, found)
     assert (busy.cells[0].used_cpus, busy.cells[0].pinned) == (1, [2, 3])
@@ -98,25 +98,26 @@ def test_a_mixed_guest_takes_of_both():
     ("prefer", 2, [0, 1], []), ("prefer", 3, [0, 1, 2], []), ("require", 2, [0, 1], []), ("isolate", 2, [0, 2], [1, 3]),
     ("isolate", 3, None, None), ("", 4, [0, 1, 2, 3], [])])
 def test_thread_policies(policy, count, pinned, kept):
-    found = fit(host(cells=1, shared=False, threads=2), guest((0, count, 1), thread_policy=policy), Rules())
+    found = fit(host(cells=1, shared=False, threads=2), guest((0, count, 1), thread_policy=policy), PlacementRules())
     assert (None if found is None else list(found.cells[0].pinning.values())) == pinned
-    assert (None if found is None else found.cells[0].kept) == kept
+    assert (None if found is None else found.cells[0].reserved_cpus) == kept
 
 
 def test_threads_of_one_core_are_preferred_and_required_where_the_rest_is_taken():
     busy = host(cells=1, shared=False, threads=2, pinned=[0])
-    assert list(fit(busy, guest((0, 2, 1)), Rules()).cells[0].pinning.values()) == [2, 3]
-    assert list(fit(busy, guest((0, 2, 1), thread_policy="require"), Rules()).cells[0].pinning.values()) == [2, 3]
-    assert fit(busy, guest((0, 3, 1), thread_policy="require"), Rules()) is None
-    assert fit(host(cells=1, shared=False), guest((0, 1, 1), thread_policy="require"), Rules()) is None
-    assert list(fit(busy, guest((0, 1, 1), thread_policy="isolate"), Rules()).cells[0].pinning.values()) == [2]
+    assert list(fit(busy, guest((0, 2, 1)), PlacementRules()).cells[0].pinning.values()) == [2, 3]
+    placed = fit(busy, guest((0, 2, 1), thread_policy="require"), PlacementRules())
+    assert list(placed.cells[0].pinning.values()) == [2, 3]
+    assert fit(busy, guest((0, 3, 1), thread_policy="require"), PlacementRules()) is None
+    assert fit(host(cells=1, shared=False), guest((0, 1, 1), thread_policy="require"), PlacementRules()) is None
+    assert list(fit(busy, guest((0, 1, 1), thread_policy="isolate"), PlacementRules()).cells[0].pinning.values()) == [2]
 
 
 def test_an_isolated_emulator_has_a_cpu_in_the_first_cell():
-    found = fit(host(shared=False), guest((0, 2, 1), (0, 2, 1), emulator_policy="isolate"), Rules())
-    assert [len(cell.kept) for cell in found.cells] == [1, 0]
-    assert found.cells[0].kept[0] not in found.cells[0].pinning.values()
-    assert fit(host(cells=1, shared=False), guest((0, 4, 1), emulator_policy="isolate"), Rules()) is None
+    found = fit(host(shared=False), guest((0, 2, 1), (0, 2, 1), emulator_policy="isolate"), PlacementRules())
+    assert [len(cell.reserved_cpus) for cell in found.cells] == [1, 0]
+    assert found.cells[0].reserved_cpus[0] not in found.cells[0].pinning.values()
+    assert fit(host(cells=1, shared=False), guest((0, 4, 1), emulator_policy="isolate"), PlacementRules()) is None
 
 
 @pytest.mark.parametrize(("wish", "memory", "size"), [
@@ -124,24 +125,24 @@ def test_an_isolated_emulator_has_a_cpu_in_the_first_cell():
     ("1048576", 512, 0), ("large", 513, 0), ("any", 501, 4), ("large", 600, 0), ("small", 600, 0), ("any", 600, 0)])
 def test_page_sizes(wish, memory, size):
     """A cell of 1 GiB: half of it in huge pages."""
-    found = fit(host(cells=1, huge=256), guest((1, 0, memory), page_size=wish), Rules())
+    found = fit(host(cells=1, huge=256), guest((1, 0, memory), page_size=wish), PlacementRules())
     assert (0 if found is None else found.cells[0].pagesize_kb) == size
 
 
 def test_pages_are_used_up_and_reserved_ones_not_given():
     one = host(cells=1, huge=10)
     one.cells[0].pages[1].reserved = 4
-    found = fit(one, guest((1, 0, 12), page_size="large"), Rules())
+    found = fit(one, guest((1, 0, 12), page_size="large"), PlacementRules())
     busy = plus(one, found)
     assert busy.cells[0].pages[1].used == 6
-    assert fit(busy, guest((1, 0, 2), page_size="large"), Rules()) is None
+    assert fit(busy, guest((1, 0, 2), page_size="large"), PlacementRules()) is None
     assert busy.cells[0].used_memory_mb == 0
 
 
 def test_adding_a_guest_leaves_the_host_as_it_is_and_equals_counting_all():
     one = host(shared=False, huge=100)
     before = msgspec.json.encode(one)
-    found = fit(one, guest((0, 2, 20), page_size="large"), Rules())
+    found = fit(one, guest((0, 2, 20), page_size="large"), PlacementRules())
     assert plus(one, found) == used(one, [found]) == used(plus(one, found), [found])
     assert msgspec.json.encode(one) == before
 
@@ -161,7 +162,7 @@ _GUESTS = st.builds(
 def test_no_cpu_and_no_page_is_given_twice(one, guests, ratio):
     fitted, now = [], one
     for each in guests:
-        found = fit(now, each, Rules(cpu_ratio=ratio, memory_ratio=ratio))
+        found = fit(now, each, PlacementRules(cpu_ratio=ratio, memory_ratio=ratio))
         if found is not None:
             assert len(set(found.host_cells)) == len(found.cells)
             fitted.append(found)
@@ -183,24 +184,24 @@ def test_no_cpu_and_no_page_is_given_twice(one, guests, ratio):
 @given(one=_HOSTS, first=_GUESTS, second=_GUESTS)
 @settings(max_examples=150, deadline=None)
 def test_what_fits_in_some_order_of_cells_is_found(one, first, second):
-    found = fit(one, first, Rules())
+    found = fit(one, first, PlacementRules())
     now = one if found is None else plus(one, found)
 
     def fits_alone(cell, part, index):
         alone = GuestTopology(cells=[part], thread_policy=second.thread_policy, page_size=second.page_size,
                               emulator_policy=second.emulator_policy if index == 0 else "")
         # Whether memory may be promised twice is the whole guest's matter.
-        return fit(HostTopology(cells=[cell]), alone, Rules()) is not None
+        return fit(HostTopology(cells=[cell]), alone, PlacementRules()) is not None
 
     possible = any(all(fits_alone(cell, part, index) for index, (cell, part) in enumerate(
         zip(cells, second.cells, strict=True)))
         for cells in itertools.permutations(now.cells, len(second.cells)))
-    assert (fit(now, second, Rules()) is not None) == possible
+    assert (fit(now, second, PlacementRules()) is not None) == possible
 
 
 def test_many_cells_of_which_one_finds_no_place_are_refused_at_once():
     """Sixteen cells can be tried in 20,922,789,888,000 ways."""
     wide = host(cells=16)
-    assert len(fit(wide, guest(*[(1, 0, 1)] * 16), Rules()).host_cells) == 16
-    assert fit(wide, guest(*[(1, 0, 1)] * 15, (1, 0, 4096)), Rules()) is None
-    assert fit(wide, guest(*[(1, 0, 1)] * 16), Rules(near=lambda cells: False)) is None
+    assert len(fit(wide, guest(*[(1, 0, 1)] * 16), PlacementRules()).host_cells) == 16
+    assert fit(wide, guest(*[(1, 0, 1)] * 15, (1, 0, 4096)), PlacementRules()) is None
+    assert fit(wide, guest(*[(1, 0, 1)] * 16), PlacementRules(near=lambda cells: False)) is None

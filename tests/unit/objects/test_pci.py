@@ -52,7 +52,7 @@ def test_bad_aliases_are_named(option):
 
 
 def test_alternatives_of_an_alias_agree_on_the_policy():
-    with pytest.raises(exception.InvalidInput, match="two numa_policies"):
+    with pytest.raises(exception.InvalidInput, match="two different numa_policy values"):
         parse_aliases(['{"name": "nic"}', '{"name": "nic", "numa_policy": "required"}'])
 
 

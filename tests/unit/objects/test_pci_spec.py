@@ -52,10 +52,10 @@ def test_the_first_spec_that_names_a_device_tells_of_it() -> None:
 
 
 @pytest.mark.parametrize(("option", "says"), [
-    ("{", "no JSON"), ('"x"', "no JSON object"), ('{"vendor": "10de"}', "vendor is not known"),
-    ('{"vendor_id": "10"}', "vendor_id"), ('{"address": "zz:00.0"}', "no address"),
-    ('{"address": "1:2:3:4.0"}', "no address"), ('{"address": {"bus": "("}}', "regular expression"),
-    ('{"address": {"node": "1"}}', "node is no part"), ('{"address": "*", "devname": "eth0"}', "exclude")])
+    ("{", "not valid JSON"), ('"x"', "not a JSON object"), ('{"vendor": "10de"}', "vendor is not a known key"),
+    ('{"vendor_id": "10"}', "vendor_id"), ('{"address": "zz:00.0"}', "not a PCI address"),
+    ('{"address": "1:2:3:4.0"}', "not a PCI address"), ('{"address": {"bus": "("}}', "regular expression"),
+    ('{"address": {"node": "1"}}', "node is not a field"), ('{"address": "*", "devname": "eth0"}', "exclusive")])
 def test_a_wrong_option_is_named_with_its_fault(option: str, says: str) -> None:
     with pytest.raises(exception.InvalidInput) as refused:
         pci_spec.parse([option])

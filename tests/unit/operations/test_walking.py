@@ -15,9 +15,10 @@ from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.scheduling import RequestSpec, Selection
 from nova.operations import REGISTRY
-from nova.operations.base import CONDUCTOR, check
+from nova.operations.base import CONDUCTOR
 from nova.operations.build import Build, BuildData
 from nova.operations.moves import Move
+from nova.operations.rules import check
 
 FLAVOR = Flavor(flavorid="1", name="m1", memory_mb=128, vcpus=1)
 
@@ -319,14 +320,14 @@ def test_whoever_connects_volumes_on_a_host_gets_their_keys_and_nobody_else_does
     marked, connects = set(), set()
     for operation in REGISTRY.values():
         for step in operation.steps:
-            for method in (step.name, step.undo) if step.place != CONDUCTOR else ():
+            for method in (step.method, step.undo) if step.place != CONDUCTOR else ():
                 if method:
                     function = getattr(operation, method)
                     name = f"{operation.name}.{method}"
                     marked |= {name} if hasattr(function, "__connects_volumes__") else set()
                     connects |= {name} if _called(function) & _CONNECTS else set()
     assert marked == connects
-    assert {"build.start", "reboot_hard.reboot", "live_migrate.make_room", "swap_volume.look"} <= marked
+    assert {"build.start", "reboot_hard.reboot", "live_migrate.make_room", "swap_volume.check_swapped"} <= marked
     assert not {"pause.pause", "delete.destroy", "live_migrate.migrate"} & marked
 
 

@@ -18,9 +18,9 @@ from nova.scheduler.filters.capabilities import ComputeCapabilitiesFilter
 from nova.scheduler.filters.image import ImagePropertiesFilter
 from nova.scheduler.filters.service import ComputeFilter
 from nova.scheduler.hosts import Fleet
+from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.request import Request
 from nova.scheduler.select import Planner
-from nova.scheduler.settings import Settings
 from nova.scheduler.weighers import Weigher
 from nova.scheduler.weighers.affinity import ServerGroupSoftAffinityWeigher, ServerGroupSoftAntiAffinityWeigher
 from nova.scheduler.weighers.metrics import MetricsWeigher
@@ -58,7 +58,7 @@ def spec(count: int = 1, *, resources: dict[str, int] | None = None, extra_specs
 
 def request(asked: RequestSpec) -> Request:
     """The request with the options as they are now."""
-    return Request(asked, Settings.from_conf(CONF))
+    return Request(asked, SchedulerOptions.from_conf(CONF))
 
 
 def filters() -> list[Filter]:

@@ -48,11 +48,11 @@ def entry_points(monkeypatch):
                 return iter([types.SimpleNamespace(name=name, plugin=value) for name, value in found.items()
                              if not isinstance(value, Exception)])
 
-        plugin._found.cache_clear()
+        plugin._plugins.cache_clear()
         monkeypatch.setattr(extension, "ExtensionManager", Manager)
 
     yield install
-    plugin._found.cache_clear()
+    plugin._plugins.cache_clear()
 
 
 class Mine(Filter):
@@ -70,9 +70,9 @@ def test_filters_in_the_configured_order_and_each_once(entry_points, settings):
 
 
 @pytest.mark.parametrize(("name", "problem"), [
-    ("Mien", "names Mien, which is no entry point of nova.scheduler.filters .known: Broken, Heavy, Mine."),
+    ("Mien", "names Mien, which is not an entry point of nova.scheduler.filters .available: Broken, Heavy, Mine."),
     ("Broken", "cannot be loaded: no such module"),
-    ("Heavy", "Heavy is no Filter"),
+    ("Heavy", "Heavy is not a Filter"),
 ])
 def test_a_wrong_name_is_an_error_that_says_what_is_wrong(entry_points, settings, name, problem):
     entry_points(Mine=Mine, Heavy=Heavy, Broken=ImportError("no such module"))

@@ -268,7 +268,7 @@ class TestExplain:
             verdicts = Planner(filters(), weighers()).explain(view, request(spec(forbidden_traits=["X"])))
         assert [(verdict.node, verdict.refused_by, verdict.reason) for verdict in verdicts] == [
             ("c", None, ""), ("b", None, ""), ("a", "ComputeFilter", "the compute service is down"),
-            ("d", "Traits", "the host has X"), ("e", "VCPU", "asked 1, free 0")]
+            ("d", "Traits", "the host has X"), ("e", "VCPU", "requested 1, free 0")]
         assert verdicts[0].weight > verdicts[1].weight
         assert verdicts[2].weight is None
 

@@ -134,7 +134,7 @@ def test_only_the_first_worker_says_that_the_service_lives(start, conductor):
 
 def test_a_request_before_the_fleet_is_known_is_told_to_come_again(start, scheduler, conductor, monkeypatch):
     conductor.fail = True
-    monkeypatch.setattr(manager, "_PATIENCE", 0.1)
+    monkeypatch.setattr(manager, "_FLEET_TIMEOUT", 0.1)
     start()
     with pytest.raises(exception.ServiceUnavailable, match="read the fleet"):
         scheduler.select(context.admin(), spec())

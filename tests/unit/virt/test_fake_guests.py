@@ -5,7 +5,7 @@ import pytest
 from nova import exception
 from nova.objects import states
 from nova.objects.instance import BlockDevice
-from nova.virt.fake_guests import GuestStore, Size
+from nova.virt.fake_guests import FlavorSize, GuestStore
 from tests.unit.virt.guests import interface, server
 
 
@@ -75,7 +75,7 @@ def test_what_a_guest_is_made_of_survives_too(path):
     volume = BlockDevice(source="volume", destination="volume", volume_id="v", device_name="/dev/vdb")
     opened(path).boot(instance("a", block_devices=[volume], network_info=[interface()], flavor={"root_gb": 3}))
     guest = opened(path).get("a")
-    assert guest.size == Size("m1.nano", 1, 128, 3)
+    assert guest.size == FlavorSize("m1.nano", 1, 128, 3)
     assert guest.volumes == (("/dev/vdb", "v"),)
     assert guest.interfaces == (interface().mac,)
 

@@ -203,7 +203,7 @@ def test_a_guest_that_came_over_is_there_whatever_became_of_those_who_asked(host
     if CONF.fake.directory:
         two = started("two")
     assert two.power_state(instance.uuid) == states.RUNNING
-    with pytest.raises(exception.MigrationError, match="came over"):
+    with pytest.raises(exception.MigrationError, match="already arrived"):
         two.rollback_migration(instance, target)
     two.finish_migration(instance)
     assert [guest.uuid for guest in two.guests()] == [instance.uuid]

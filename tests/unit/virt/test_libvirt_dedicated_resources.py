@@ -129,7 +129,7 @@ PINNED = {"hw:cpu_policy": "dedicated"}
 
 def pinned(*, page: int | None = None, devices: list[GuestDevice] | None = None, **values: Any) -> Instance:
     """Two cells with two CPUs each, the second CPU of each floating."""
-    both = [GuestCell(id=0, cpus=[1], pcpus=[0], memory_mb=256, host_cell=1, pinning={0: 6}, kept=[2],
+    both = [GuestCell(id=0, cpus=[1], pcpus=[0], memory_mb=256, host_cell=1, pinning={0: 6}, reserved_cpus=[2],
                       pagesize_kb=page),
             GuestCell(id=1, cpus=[3], pcpus=[2], memory_mb=256, host_cell=0, pinning={2: 4}, pagesize_kb=4)]
     return server(PINNED, flavor={"vcpus": 4, "memory_mb": 512}, pci_devices=devices,

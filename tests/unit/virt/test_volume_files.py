@@ -48,7 +48,7 @@ def test_what_is_done_once_is_known_to_be_done(top, base, left):
 
 
 @pytest.mark.parametrize(("top", "base", "why"), [
-    ("c", "a", "writes to c"), ("a", "b", "does not stand on"), ("a", "a", "does not stand on"),
+    ("c", "a", "writes to c"), ("a", "b", "is not an overlay of"), ("a", "a", "is not an overlay of"),
     ("c", None, "writes to c"), ("x", None, "does not have x"), ("b", "x", "does not have x")])
 def test_what_cannot_be_done_is_said(top, base, why):
     with pytest.raises(exception.VolumeSnapshotFailed, match=why):

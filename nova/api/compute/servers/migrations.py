@@ -27,7 +27,7 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.objects import migration as moves
+from nova.objects import migration as migration_states
 from nova.objects.migration import Migration, MigrationQuery
 
 POLICY = "os_compute_api:os-migrations:"
@@ -73,7 +73,7 @@ def _flavor(name: str) -> Getter:
 def _links(shown: Shown, req: Request) -> Any:
     """In-progress live migrations have a page of their own."""
     item = shown.item
-    if item.migration_type != moves.LIVE_MIGRATION or item.status not in moves.IN_PROGRESS:
+    if item.migration_type != migration_states.LIVE_MIGRATION or item.status not in migration_states.IN_PROGRESS:
         return ABSENT
     return req.links(f"servers/{item.instance_uuid}/migrations", str(item.id))
 
@@ -156,15 +156,15 @@ def show(req: Request) -> dict[str, Any]:
 def abort(req: Request) -> None:
     """Have a live migration end; the server stays where it was."""
     authorize(req, OF_SERVER + "delete")
-    early = [moves.QUEUED, moves.PREPARING] if req.version >= 65 else []
-    _interrupt(req, moves.CANCEL, [moves.RUNNING, *early])
+    early = [migration_states.QUEUED, migration_states.PREPARING] if req.version >= 65 else []
+    _interrupt(req, migration_states.CANCEL, [migration_states.RUNNING, *early])
 
 
 @accepts(body=only("force_complete", Plain(type="null")), errors=(409,))
 def force_complete(req: Request) -> None:
     """Have a live migration come to its end, at the price of a pause of the guest."""
     authorize(req, OF_SERVER + "force_complete")
-    _interrupt(req, moves.FORCE_COMPLETE, [moves.RUNNING])
+    _interrupt(req, migration_states.FORCE_COMPLETE, [migration_states.RUNNING])
 
 
 def _interrupt(req: Request, what: str, statuses: list[str]) -> None:

@@ -23,7 +23,7 @@ from nova.api.request import Request, iso_precise, whole
 from nova.api.router import accepts
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
-from nova.objects import volume as states
+from nova.objects import volume as volume_states
 from nova.objects.base import new_uuid
 from nova.objects.volume import Volume
 
@@ -47,7 +47,7 @@ CREATE = Object({"volume": Field(Object({
 
 def _attachments(volume: Volume, _req: Request) -> list[dict[str, Any]]:
     """Who has it; a volume that nobody has shows an empty attachment, as clients expect it."""
-    if volume.instance_uuid is None or volume.status not in (states.IN_USE, states.DETACHING):
+    if volume.instance_uuid is None or volume.status not in (volume_states.IN_USE, volume_states.DETACHING):
         return [{}]
     return [{"id": volume.uuid, "volumeId": volume.uuid, "serverId": volume.instance_uuid,
              "device": volume.device_name}]

@@ -75,7 +75,7 @@ def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:
 
 def _reserved_disk(total: int) -> int:
     """Of ``total`` bytes the GiB that guests do not get: what the operator says, and what cached images take or may."""
-    for_guests = max(0, total - ImageCache().room.reserved()) // _GIB
+    for_guests = max(0, total - ImageCache().space.reserved()) // _GIB
     return min(total // _GIB, total // _GIB - for_guests + math.ceil(int(CONF.reserved_host_disk_mb) / 1024))
 
 

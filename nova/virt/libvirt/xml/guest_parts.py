@@ -83,7 +83,7 @@ def _cells(has: GuestTopology, settings: Settings) -> Parts:
         floating = dict(settings.cells).get(cell.host_cell, ())
         pins += [(cpu, floating) for cpu in cell.cpus if floating]
         pins += [(cpu, (host,)) for cpu, host in cell.pinning.items()]
-        kept += cell.kept
+        kept += cell.reserved_cpus
     everywhere = sorted({host for _cpu, hosts in pins for host in hosts})
     emulator = everywhere
     if has.emulator_policy == "isolate":

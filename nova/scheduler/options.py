@@ -1,4 +1,4 @@
-"""The options by which hosts are chosen, read once: planning depends on nothing but what it is given."""
+"""Options of the scheduler, read once, so that planning depends on its arguments only."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _MULTIPLIER = "_weight_multiplier"
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
-    """The fields bear the names of the options (in [filter_scheduler], if nothing else is said)."""
+class SchedulerOptions:
+    """Options by their names (in [filter_scheduler] unless another section is given)."""
 
     # [scheduler]
     limit_tenants_to_placement_aggregate: bool
@@ -25,26 +25,26 @@ class Settings:
     # [compute]packing_host_numa_cells_allocation_strategy
     packing_cells: bool
     shuffle_best_same_weighed_hosts: bool
-    # Option -> the most that a host may have.
+    # Option -> maximum per host.
     limits: Mapping[str, int]
     isolated_images: frozenset[str]
     isolated_hosts: frozenset[str]
     restrict_isolated_hosts_to_isolated_images: bool
     image_properties_default_architecture: str
-    # What metadata keys begin with that AggregateImagePropertiesIsolation looks at.
+    # Prefix of metadata keys for AggregateImagePropertiesIsolation.
     isolation_prefix: str
-    # Option -> its value; those of other people's weighers are here, too.
+    # Option -> value, including options of third-party weighers.
     multipliers: Mapping[str, float]
-    # Image property -> ratio; empty: all count alike.
+    # Image property -> ratio; empty: equal weights.
     image_ratios: Mapping[str, float]
-    # [metrics]: metric -> ratio, and the rest.
+    # [metrics]: metric -> ratio, and other options.
     metric_ratios: Mapping[str, float]
     metrics_multiplier: float
     metrics_required: bool
     weight_of_unavailable: float
 
     @classmethod
-    def from_conf(cls, conf: Any) -> Settings:
+    def from_conf(cls, conf: Any) -> SchedulerOptions:
         scheduler, filters, measured = conf.scheduler, conf.filter_scheduler, conf.metrics
         namespace = filters.aggregate_image_properties_isolation_namespace
         return cls(
