@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import select
@@ -15,6 +16,8 @@ import amqp
 
 from nova.bus.driver.broker import Exchange, NotPublished, Queue
 from nova.bus.driver.options import Options
+
+LOG = logging.getLogger(__name__)
 
 # What py-amqp raises when a connection is lost or cannot be made.
 ERRORS = (amqp.AMQPError, OSError, EOFError)
@@ -125,7 +128,9 @@ class Opener:
                 self._first = number
                 return connection
         self.lost()
-        raise NotPublished(f"No connection to RabbitMQ ({'; '.join(problems)}).")
+        message = f"No connection to RabbitMQ ({'; '.join(problems)})."
+        LOG.error(message)
+        raise NotPublished(message)
 
     def lost(self) -> None:
         """Begin with another broker next time."""
