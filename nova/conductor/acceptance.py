@@ -306,6 +306,12 @@ class _Request:
             debt: dict[str, Any] | None = None
             try:
                 run = Run(action, instance)
+                if self.operation.rules.keeps_guest and run.own.rules.requeued and not run.action.undoing:
+                    run.journal.tries, run.journal.waits_until = 0, None
+                    first = run.first()
+                    actions.requeue(connection, action, first.name if first else None,
+                                    ended(action.events, _TAKEN_OVER), run.payload())
+                    continue
                 owed = debts.owed_by(run)
                 if owed is not None or run.journal.owes:  # its call may be on its way still
                     debt = msgspec.to_builtins(Journal(owed=owed, owes=run.journal.owes, trace=run.journal.trace))

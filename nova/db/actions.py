@@ -96,6 +96,16 @@ def supersede(connection: sa.Connection, action: Action, events: Sequence[Event]
         waits_for=None, events=list(events), payload=payload, **debt))
 
 
+def requeue(connection: sa.Connection, action: Action, step: str | None, events: Sequence[Event],
+            payload: dict[str, Any]) -> None:
+    """Return an unfinished action to the queue of its instance, to run again from ``step``.
+
+    The action is locked. Reports of its present attempt are refused from now on.
+    """
+    update(connection, action, queued=True, step=step, attempt=action.attempt + 1, owner=None, lease_until=None,
+           waits_for=None, events=list(events), payload=payload)
+
+
 def owing(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:
     """Ended actions with something to be taken back outside by now, longest first."""
     return rows.to_objects(Action, connection.execute(sa.select(TABLE).where(

@@ -162,12 +162,14 @@ class LoseInterface(DetachInterface):
     """Detach an interface whose port was deleted by its owner, in any state of the server.
 
     Queues behind the running operation, also behind a build that is about to use the port. An operation that supersedes
-    this one finds the server without the interface.
+    this one finds the server without the interface. After a reset of the state, which leaves the guest as it is, this
+    operation runs again.
     """
 
     name = "lose_interface"
     action = "detach_interface"
-    rules = Rules(label="detach_interface", vm_states=_ANY, task_states=None, lock=False, launched=False, beside=True)
+    rules = Rules(label="detach_interface", vm_states=_ANY, task_states=None, lock=False, launched=False, beside=True,
+                  requeued=True)
 
     @property
     def is_needed(self) -> bool:

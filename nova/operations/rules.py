@@ -23,6 +23,11 @@ class Rules:
     launched: bool = True
     # The operation supersedes the running operation and runs the compensations of that one.
     preempts: bool = False
+    # With ``preempts``: the guest stays as it is, with the devices that it has.
+    keeps_guest: bool = False
+    # An operation that keeps the guest does not end this one but returns it to the queue, to run again from its first
+    # step. All its steps can run twice, and none has a compensation.
+    requeued: bool = False
     # Task states of operations that must not be superseded. A delete cannot be compensated.
     yields_to: frozenset[str] = frozenset({states.DELETING})
     # The operation does not change task_state and queues behind the running operation.

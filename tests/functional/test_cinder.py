@@ -375,7 +375,7 @@ def test_a_boot_makes_each_volume_once(admin, member, flavor, image_id, cinder, 
 def test_a_boot_whose_volume_was_not_made_while_the_token_was_there_says_so(admin, member, flavor, image_id, cinder):
     cinder.fail("create_volume", "error", times=CONF.cinder.http_retries + 1)
     uuid = boot(member, flavor, from_image(image_id))
-    assert "ask for the server once more" in admin.wait(uuid, "ERROR", seconds=60)["fault"]["message"]
+    assert "create the server again" in admin.wait(uuid, "ERROR", seconds=60)["fault"]["message"]
     assert (cinder.volumes, cinder.attachments) == ({}, {})
 
 

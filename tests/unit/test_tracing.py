@@ -131,6 +131,7 @@ def test_a_service_that_cannot_trace_says_so_and_ends(service, missing, tmp_path
                 if name == {missing!r} and tracing.CONF.tracing.enabled:
                     raise ModuleNotFoundError(name)
 
+        from nova import bus
         from nova.cmd import {service} as service
         from nova.telemetry import tracing
         from nova import conf

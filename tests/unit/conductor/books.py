@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import oslo_messaging as messaging
 import sqlalchemy as sa
 
-from nova import context, exception
+from nova import bus, context, exception
 from nova.conductor.core import Core
 from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.security_rules import FiltersFeed
+from nova.conf import CONF
 from nova.db import models, servers
 from nova.db.sql.engine import Database, StatementCounter
 from nova.objects.base import new_uuid, utcnow
@@ -79,13 +82,19 @@ class _Host:
         self.sent.volumes.append((self.host, removals))
 
 
+@functools.cache
+def _broker() -> messaging.RPCTransport:
+    """Return a connection to a broker in memory, which has no queues."""
+    return bus.connect(CONF, url="nova-memory://books")
+
+
 class Books(Core):
     """A Core for tests; ``sent`` is what left the process, ``counter`` the statements that ran."""
 
     def __init__(self, url: str) -> None:
         self.sent = Sent()
         db = Database(url)
-        super().__init__(name="conductor@test", db=db, transport=None, scheduler=self.sent,  # type: ignore[arg-type]
+        super().__init__(name="conductor@test", db=db, transport=_broker(), scheduler=self.sent,  # type: ignore[arg-type]
                          compute=None, fleet=FleetAnnouncer(self.sent, "conductor@test"),  # type: ignore[arg-type]
                          usage=None)  # type: ignore[arg-type]
         self.counter = StatementCounter(db)

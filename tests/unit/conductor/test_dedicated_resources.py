@@ -192,7 +192,7 @@ def test_what_is_given_twice_is_found(core: Books, host: Selection) -> None:
         numa_topology=one.numa_topology, pci_devices=one.pci_devices)))
     found = [finding.detail for finding in audit.audit(core.db) if finding.kind == "parts"]
     assert len(found) == 2
-    assert "given out 2 times" in found[0]
+    assert "assigned 2 times" in found[0]
     assert "assigned more than once" in found[1]
 
 

@@ -120,7 +120,7 @@ def test_a_host_with_many_nodes_tells_the_pages_that_changed(host: Books) -> Non
     reports.report()
     assert told.take() == [pages[-1] - 1]
     assert _known(host) == set(range(1, 600))
-    reports.report(anew=True)
+    reports.report(full=True)
     assert sum(told.take()) == 599
 
 

@@ -223,7 +223,7 @@ def test_a_node_with_claims_keeps_its_host(hosts: Books) -> None:
     """Else the servers on it would lose their claims to whoever has the same node id or name."""
     [made] = _report(hosts, node("h1", "metal", uuid=new_uuid()))
     consumer = _claim(hosts, made.uuid, VCPU=1)
-    with pytest.raises(exception.NodeOfAnotherHost, match="known as metal of host h1") as refused:
+    with pytest.raises(exception.NodeOfAnotherHost, match="registered as metal of host h1") as refused:
         _report(hosts, node("h2", "metal", uuid=made.uuid), host="h2")
     assert refused.value.kwargs["host"] == "h2"
     assert _state(hosts, made.uuid).host == "h1"

@@ -5,6 +5,7 @@ import threading
 import msgspec
 import pytest
 
+from nova.conductor.acceptance import start
 from nova.conductor.network_events import told
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import KINDS, Engine
@@ -76,6 +77,22 @@ def has_no_interface(machine):
     machine.calm_down()
     server = machine.row()
     return server.network_info == [] and machine.hosts[server.host].interfaces[server.uuid] == set()
+
+
+@pytest.mark.parametrize("delivered", [False, True], ids=["before the host detaches it", "while the host detaches it"])
+def test_reset_state_does_not_leave_the_interface_of_a_deleted_port_in_the_guest(machine, delivered):
+    port_is_deleted(machine)
+    if delivered:
+        machine.deliver_order(fails=0.0, pick=0, twice=False)
+    machine.reset_state(state="active", pick=0)
+    assert has_no_interface(machine)
+
+
+def test_reset_state_does_not_end_the_detachment_that_waits_for_another_operation(machine):
+    start(machine.engine, CTX, machine.uuids[0], "pause", {})
+    port_is_deleted(machine)
+    machine.reset_state(state="active", pick=0)
+    assert has_no_interface(machine)
 
 
 @pytest.mark.parametrize("word", ["confirm_resize", "revert_resize"])
