@@ -7,6 +7,7 @@ locked after instances and quotas, and nothing is locked after them.
 from __future__ import annotations
 
 import datetime
+import secrets
 from typing import Any
 
 import msgspec
@@ -25,6 +26,8 @@ from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
 TABLE = models.volumes
 REMOVALS = models.volume_removals
 SERVICES = models.services
+
+_MOST_GENERATIONS = 1 << 30
 
 _FREE = {"instance_uuid": None, "attachment_id": None, "device_name": None, "attached_at": None}
 
@@ -187,11 +190,9 @@ def reimage(connection: sa.Connection, uuid: str, attachment_id: str, image: Ima
     volume = lock(connection, uuid)
     if volume.attachment_id != attachment_id or volume.status != volume_states.IN_USE:
         raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be in-use, but is {volume.status}")
-    # Never the number of data that are still to be removed somewhere.
-    leaving = connection.execute(sa.select(sa.func.max(REMOVALS.c.generation)).where(
-        REMOVALS.c.volume_uuid == uuid)).scalar() or 0
+    # A random number: a host may be late and still create data of an earlier reimage that was undone.
     _update(connection, uuid, status=volume_states.ATTACHING, image=image, written_at=None,
-            generation=max(volume.generation, leaving) + 1)
+            generation=1 + secrets.randbelow(_MOST_GENERATIONS))
     return VolumeContent(generation=volume.generation, image=volume.image, written_at=volume.written_at)
 
 

@@ -6,6 +6,7 @@ and numbers from the conductor; links are never followed.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import errno
 import logging
@@ -29,6 +30,7 @@ _TEMPORARY = ".part"  # suffix of incomplete files
 # Age in seconds after which an incomplete file counts as abandoned and is deleted.
 _ABANDONED = 24 * 3600
 _GIB = 1 << 30
+_REMEMBERED = 10_000  # removed paths
 
 
 class LocalVolumes(HostVolumes):
@@ -37,6 +39,8 @@ class LocalVolumes(HostVolumes):
     def __init__(self, tools: DiskTools, directory: str | None = None) -> None:
         super().__init__(tools)
         self.directory = directory or str(CONF.volume.pool)
+        # The latest paths that remove() deleted. An operation that was superseded may be about to create one of them.
+        self._removed = collections.OrderedDict[str, None]()
 
     def start(self) -> None:
         self._make_pool()
@@ -55,6 +59,10 @@ class LocalVolumes(HostVolumes):
                 if not connection.fresh:
                     raise exception.VolumeUnusable(volume_id=connection.volume_id, reason="its data are missing")
                 self._make(path, connection, fetch)
+                if path in self._removed:  # before or during _make()
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(path)
+                    raise exception.VolumeUnusable(volume_id=connection.volume_id, reason="its data were removed")
             self._check(path, connection)
         return VolumeConnection(volume_id=connection.volume_id, protocol="file", path=path, format=connection.format,
                                 discard=True, serial=connection.volume_id)
@@ -63,8 +71,13 @@ class LocalVolumes(HostVolumes):
         """Do nothing: files need no disconnection."""
 
     def remove(self, removal: VolumeRemoval) -> None:
+        """Delete the data. From now on connect() refuses to create them: a generation is not used a second time."""
+        path = self._path(removal.volume_uuid, removal.generation)
+        self._removed[path] = None
+        while len(self._removed) > _REMEMBERED:
+            self._removed.popitem(last=False)
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path(removal.volume_uuid, removal.generation))
+            os.unlink(path)
             LOG.info("Deleted the data of volume %s", removal.volume_uuid)
 
     # --- internals ---------------------------------------------------------------------------------

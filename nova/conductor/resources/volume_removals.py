@@ -20,11 +20,15 @@ LOG = logging.getLogger(__name__)
 _PAGE = 1000
 
 
-def tell(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemoval]) -> None:
-    """Tell the hosts that are there (call after the commit); the others are reminded when they are back."""
+def tell(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemoval], near: str = "") -> None:
+    """Send removals to the hosts that are up (call after the commit); remind() sends those of the other hosts.
+
+    ``near``: the host that removes data in the shared pool, because an operation on it may be about to create them.
+    "": any host.
+    """
     by_host: dict[str, list[VolumeRemoval]] = {}
     for removal in removals:
-        by_host.setdefault(removal.host, []).append(removal)
+        by_host.setdefault(removal.host or near, []).append(removal)
 
     def awake(connection: sa.Connection) -> dict[str, str | None]:
         return {host: services.awake(connection, host) for host in by_host}

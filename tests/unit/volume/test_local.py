@@ -163,6 +163,28 @@ def test_removing_takes_this_generation_only_and_may_be_repeated(pool):
     assert [os.path.exists(path) for path in paths] == [False, True]
 
 
+def test_a_late_operation_does_not_create_removed_data(pool):
+    requested = info()
+    pool.remove(removal_of(requested))
+    with pytest.raises(exception.VolumeUnusable, match="its data were removed"):
+        pool.connect(requested)
+    assert os.listdir(pool.directory) == []
+
+
+def test_a_removal_during_the_creation_leaves_nothing(pool, tmp_path):
+    source = tmp_path / "image"
+    source.write_bytes(b"data")
+    requested = info(image=Image(id="i1"))
+
+    def fetch(_image, _size):
+        pool.remove(removal_of(requested))
+        return str(source), "raw"
+
+    with pytest.raises(exception.VolumeUnusable, match="its data were removed"):
+        pool.connect(requested, fetch)
+    assert os.listdir(pool.directory) == []
+
+
 def test_concurrent_creations_of_a_volume_make_a_single_file(pool):
     requested, paths = info(), []
     threads = [threading.Thread(target=lambda: paths.append(pool.connect(requested).path)) for _ in range(8)]
