@@ -156,7 +156,7 @@ def _either(name: str, words: Sequence[str], options: argparse.Namespace) -> int
 
 def _platform_verb(name: str, words: Sequence[str], options: argparse.Namespace) -> int:
     from nova.cli import shell
-    from nova.cli.platform.asking import Novad
+    from nova.cli.platform.client import Novad
 
     novad: Any = None if {"-h", "--help"} & set(words) else Novad(options)
     return shell.run(name, load_platform(name), words, novad, sys.stdout)

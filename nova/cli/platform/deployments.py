@@ -8,7 +8,7 @@ from typing import Any
 
 from nova.cli.declare import arg, doing, flag, listing
 from nova.cli.errors import CommandError
-from nova.cli.platform.asking import Novad, size, when
+from nova.cli.platform.client import Novad, size, when
 from nova.novad.api import novad_pb2 as pb
 
 _COMPONENTS = arg("components", nargs="*", metavar="COMPONENT[=VERSION]", help="default: all, at their latest version")

@@ -9,7 +9,7 @@ from typing import Any
 
 from nova.cli.declare import arg, doing, listing
 from nova.cli.errors import CommandError
-from nova.cli.platform.asking import Novad
+from nova.cli.platform.client import Novad
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.mdns import Watch
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from nova.cli.declare import arg, doing, listing
-from nova.cli.platform.asking import Novad, size, when
+from nova.cli.platform.client import Novad, size, when
 from nova.novad.api import novad_pb2 as pb
 
 _COMPONENT = arg("component", nargs="?", default="", metavar="COMPONENT", help="default: all")

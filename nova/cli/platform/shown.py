@@ -10,7 +10,7 @@ from typing import Any
 from nova.cli.declare import arg, doing, listing, showing
 from nova.cli.errors import CommandError
 from nova.cli.output import TEXT
-from nova.cli.platform.asking import Novad, when
+from nova.cli.platform.client import Novad, when
 from nova.novad.api import novad_pb2 as pb
 
 _NAME = arg("name", metavar="COMPONENT", help="its name in the platform file")

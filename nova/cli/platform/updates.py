@@ -8,7 +8,7 @@ from typing import Any
 
 from nova.cli.declare import doing, flag
 from nova.cli.errors import CommandError, LoginFailed
-from nova.cli.platform.asking import Novad
+from nova.cli.platform.client import Novad
 from nova.novad.api import novad_pb2 as pb
 
 _RETURN = 300.0  # seconds in which novad has to be there again
