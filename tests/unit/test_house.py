@@ -90,7 +90,7 @@ WALL_CLOCK = {
     "nova/api/compute/accounts/usages.py": "the default period of a report",
     "nova/api/keys.py": "validity of a certificate, which others judge by their wall clocks",
     "nova/cli/login.py": "expiry of tokens, which Keystone states by the wall clock",
-    "nova/cli/platform/shown.py": "shown uptime",
+    "nova/cli/platform/show.py": "shown uptime",
     "nova/cli/resources/usage.py": "the default period of a report",
 }
 

@@ -12,7 +12,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "deployments": {
             "deploy": "deploy", "plan": "plan", "history": "history", "rollback": "rollback", "restart": "restart",
             "remove": "remove"},
-        "shown": {
+        "show": {
             "platform-info": "platform_info", "service-info": "service_info", "service-logs": "service_logs",
             "info": "info", "health": "health"},
         "discovered": {"discover": "discover", "nodes list": "nodes_list", "nodes accept": "nodes_accept",
