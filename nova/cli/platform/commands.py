@@ -18,7 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "discovered": {"discover": "discover", "nodes list": "nodes_list", "nodes accept": "nodes_accept",
                        "nodes secret": "nodes_secret", "nodes forget": "nodes_forget"},
         "updates": {"update": "update"},
-        "kept": {
+        "backups": {
             "backup list": "backup_list", "backup create": "backup_create", "backup prune": "backup_prune",
             "backup restore": "backup_restore",
             "secrets list": "secrets_list", "secrets rotate": "secrets_rotate"},
