@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "show": {
             "platform-info": "platform_info", "service-info": "service_info", "service-logs": "service_logs",
             "info": "info", "health": "health"},
-        "discovered": {"discover": "discover", "nodes list": "nodes_list", "nodes accept": "nodes_accept",
+        "discover": {"discover": "discover", "nodes list": "nodes_list", "nodes accept": "nodes_accept",
                        "nodes secret": "nodes_secret", "nodes forget": "nodes_forget"},
         "updates": {"update": "update"},
         "backups": {
