@@ -1,6 +1,6 @@
-"""nova: the command line of users and administrators, a client of the API over HTTP and of nothing else.
+"""The nova command line of users and administrators: an HTTP client of the API, independent of the services.
 
-Names and tables of commands are those that python-novaclient's users know. A command is a function in
-``nova/cli/resources`` that says with ``declare`` what it takes and what it returns; ``commands.COMMANDS`` names it, so
-that only the module of the command at hand is loaded. It needs the extra ``[cli]``.
+Names and tables of commands are those of python-novaclient. A command is a function in ``nova/cli/resources``; a
+decorator of ``declare`` describes its arguments and result. ``commands.COMMANDS`` maps command names to functions, so
+that only the module of the running command is imported. The package needs the extra ``[cli]``.
 """

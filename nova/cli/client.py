@@ -1,4 +1,4 @@
-"""The API as commands see it: requests with the token and microversion of this user, answers as documents."""
+"""A client of the Compute API: sends requests with the token and microversion of the user, returns JSON documents."""
 
 from __future__ import annotations
 
@@ -11,63 +11,64 @@ from typing import Any
 from nova.cli import errors, login
 from nova.cli.errors import CommandError, LoginFailed, UsageError
 
-# The newest microversion that this client knows the answers of.
+# The newest microversion that this client supports.
 NEWEST = 104
 _ROOT = re.compile(r"(?P<root>.*/v2(\.1)?)(/.*)?")
-# What a catalogue's URL of a service may lack.
+# The version suffix to append if the URL of a service in the catalog lacks it.
 _VERSIONS = {"image": ("/v2", r"/v2(\.\d+)?$"), "network": ("/v2.0", r"/v2\.0$"), "block-storage": ("", ""),
              "identity": ("/v3", r"/v3$")}
 
 
 class Nova:
-    """One user of one cloud. Every method raises Refused for an error of the service, LoginFailed without one."""
+    """A client of a cloud for a user. Methods raise Refused for error responses, LoginFailed without a response."""
 
     def __init__(self, options: argparse.Namespace, environ: Mapping[str, str] | None = None) -> None:
         environ = os.environ if environ is None else environ
         self._options = options
-        self._memory = login.Memory(login.key_of(options, environ), environ, login.remembers(options, environ))
+        self._cache = login.SessionCache(login.key_of(options, environ), environ,
+                                         login.caching_enabled(options, environ))
         self._login: login.Login | None = None
-        self._known = self._memory.load()
-        self._remembered = self._known is not None
+        self._session = self._cache.load()
+        self._from_cache = self._session is not None
         self._http: Any = None
-        self._wanted = wanted_version(options.os_compute_api_version or environ.get("OS_COMPUTE_API_VERSION"))
+        self._selected = wanted_version(options.os_compute_api_version or environ.get("OS_COMPUTE_API_VERSION"))
         self._version: int | None = None
 
     # --- the API ------------------------------------------------------------------------------------
     @property
     def version(self) -> int:
-        """The minor microversion of requests: the newest that both sides know, or the one that was asked for."""
+        """Return the minor microversion of requests: the selected one, or the newest that client and server support."""
         if self._version is None:
-            self._version = min(NEWEST, self.newest) if self._wanted is None else self._wanted
+            self._version = min(NEWEST, self.newest) if self._selected is None else self._selected
         return self._version
 
     @property
     def newest(self) -> int:
-        """The newest that the server knows."""
-        known = self._logged_in()
-        if known.newest is None:
+        """Return the newest minor microversion that the server supports."""
+        session = self._logged_in()
+        if session.newest is None:
             document = self.versions()["version"]
             _major, _, minor = (document.get("version") or "2.1").partition(".")
-            known.newest = int(minor)
-            self._memory.save(known)
-        return known.newest
+            session.newest = int(minor)
+            self._cache.save(session)
+        return session.newest
 
     @property
     def project_id(self) -> str | None:
-        """Of the token; None where there is none (noauth)."""
+        """Return the project of the token, or None if there is no token (noauth)."""
         return self._logged_in().project_id
 
     @property
     def user_id(self) -> str | None:
-        """As project_id."""
+        """Return the user of the token, or None if there is no token (noauth)."""
         return self._logged_in().user_id
 
     def call(self, method: str, path: str, body: Any = None, *, version: int | None = None, **query: Any) -> Any:
-        """The answer's document, or None; entries of ``query`` that are None are left out."""
+        """Send a request to the Compute API; return the document of the response or None. Omits None in ``query``."""
         minor = self.version if version is None else version
         response = self._send("compute", method, path, body, query, {"OpenStack-API-Version": f"compute 2.{minor}"})
-        if response.status_code == 406 and self._remembered and self._wanted is None:
-            self._renew()  # another release of the server than was remembered
+        if response.status_code == 406 and self._from_cache and self._selected is None:
+            self._renew()  # the server was upgraded or downgraded since the login was cached
             return self.call(method, path, body, version=version, **query)
         return self._document(response)
 
@@ -87,35 +88,35 @@ class Nova:
         return self.call("POST", f"/servers/{server['id']}/action", {name: value}, **options)
 
     def pages(self, path: str, key: str, *, limit: int | None = None, mark: str = "id", **query: Any) -> Iterator[Any]:
-        """All that a list has, page by page; ``limit`` of them at most, unless it is None or negative."""
+        """Yield the items of a list, page by page; at most ``limit`` items unless it is None or negative."""
         left = None if limit is None or limit < 0 else limit
         while left != 0:
             answer = self.get(path, limit=left, **query)
-            for found in answer[key]:
-                yield found
+            for item in answer[key]:
+                yield item
                 left = left if left is None else left - 1
             if (f"{key}_links" not in answer and "links" not in answer) or not answer[key]:
                 return
             query["marker"] = answer[key][-1][mark]
 
     def versions(self, every: bool = False) -> Any:
-        """The version document of the API, or of the service's root; neither needs a token."""
+        """Return the version document of the API, or of the service root if ``every``. No token is needed."""
         root = self._root()
         where = re.sub(r"/v2(\.1)?$", "/", root) if every else f"{root}/"
         return self._document(self._exchange("GET", where, None, {}, {}))
 
     def overview(self) -> Any:
-        """What the service's status page shows; where that is not served, Refused with 404."""
+        """Return the document of the status page. Raises Refused with 404 if the page is disabled."""
         return self._document(self._authorized(
             "GET", lambda: re.sub(r"/v2(\.1)?$", "", self._root()) + "/status.json", None, {}, {}))
 
-    # --- its neighbours -----------------------------------------------------------------------------
+    # --- other services -----------------------------------------------------------------------------
     def has(self, service: str) -> bool:
-        """Whether the catalogue has such a service."""
+        """Return True if the catalog has a service of this type."""
         return self._endpoint(service) is not None
 
     def ask(self, service: str, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """As call(), of another service. Raises CommandError if the cloud has none."""
+        """Send a request to another service, as call() does. Raises CommandError if the catalog does not have it."""
         return self._document(self._send(service, method, path, body, query, {}))
 
     # --- inside -------------------------------------------------------------------------------------
@@ -125,28 +126,31 @@ class Nova:
 
     def _authorized(self, method: str, url: Callable[[], str], body: Any, query: Mapping[str, Any],
                     headers: Mapping[str, str]) -> Any:
-        """The answer to a request with the user's token. ``url``: another one after another login."""
-        known = self._logged_in()
-        token = {"X-Auth-Token": known.token} if known.token else {}
+        """Send a request with the token; repeat it after a new login if a cached token is refused.
+
+        ``url`` is called again after the login, since the catalog may have changed.
+        """
+        session = self._logged_in()
+        token = {"X-Auth-Token": session.token} if session.token else {}
         response = self._exchange(method, url(), body, query, {**headers, **token})
-        if response.status_code == 401 and self._remembered:
-            self._renew()  # the remembered token was revoked
+        if response.status_code == 401 and self._from_cache:
+            self._renew()  # the cached token was revoked
             return self._authorized(method, url, body, query, headers)
         return response
 
     def _renew(self) -> None:
-        self._memory.forget()
-        self._known, self._remembered, self._version = None, False, None
+        self._cache.remove()
+        self._session, self._from_cache, self._version = None, False, None
 
     def _exchange(self, method: str, url: str, body: Any, query: Mapping[str, Any], headers: Mapping[str, str]) -> Any:
         import keystoneauth1.exceptions
         import keystoneauth1.session
 
-        known = self._logged_in()
+        session = self._logged_in()
         if self._http is None:
-            cert: Any = tuple(known.cert) if isinstance(known.cert, list) else known.cert
+            cert: Any = tuple(session.cert) if isinstance(session.cert, list) else session.cert
             self._http = keystoneauth1.session.Session(
-                verify=known.verify, cert=cert, timeout=self._options.timeout, user_agent="nova-cli")
+                verify=session.verify, cert=cert, timeout=self._options.timeout, user_agent="nova-cli")
         values = {name: value for name, value in query.items() if value is not None}
         try:
             return self._http.request(url, method, json=body, params=values, headers=dict(headers), authenticated=False,
@@ -163,12 +167,12 @@ class Nova:
             return None
         return response.json()
 
-    def _logged_in(self) -> login.Known:
-        if self._known is None:
-            self._known = self._configured().known()
-            self._known.endpoints["compute"] = self._configured().endpoint("compute") or ""
-            self._memory.save(self._known)
-        return self._known
+    def _logged_in(self) -> login.Session:
+        if self._session is None:
+            self._session = self._configured().authenticate()
+            self._session.endpoints["compute"] = self._configured().endpoint("compute") or ""
+            self._cache.save(self._session)
+        return self._session
 
     def _configured(self) -> login.Login:
         if self._login is None:
@@ -176,16 +180,16 @@ class Nova:
         return self._login
 
     def _endpoint(self, service: str) -> str | None:
-        known = self._logged_in()
-        if service not in known.endpoints:
-            known.endpoints[service] = self._configured().endpoint(service) or ""
-            self._memory.save(known)
-        return known.endpoints[service] or None
+        session = self._logged_in()
+        if service not in session.endpoints:
+            session.endpoints[service] = self._configured().endpoint(service) or ""
+            self._cache.save(session)
+        return session.endpoints[service] or None
 
     def _url(self, service: str) -> str:
         url = (self._options.os_endpoint_override if service == "compute" else None) or self._endpoint(service)
         if not url:
-            raise CommandError(f"This cloud has no {service} service: its catalogue does not name one.")
+            raise CommandError(f"This cloud has no {service} service: the service catalog does not list it.")
         url = str(url).rstrip("/")
         if service == "compute":
             return url if _ROOT.fullmatch(url) else f"{url}/v2.1"
@@ -193,17 +197,17 @@ class Nova:
         return url if re.search(pattern, url) else url + suffix
 
     def _root(self) -> str:
-        found = _ROOT.fullmatch(self._url("compute"))
-        assert found is not None
-        return found["root"]
+        match = _ROOT.fullmatch(self._url("compute"))
+        assert match is not None
+        return match["root"]
 
 
 def wanted_version(text: str | None) -> int | None:
-    """The minor of "2.60"; None for "2", "2.latest" and "latest". Raises UsageError for anything else."""
+    """Return the minor number of "2.60"; None for "2", "2.latest" and "latest". Raises UsageError for anything else."""
     if text is None or text in ("", "2", "latest", "2.latest"):
         return None
-    found = re.fullmatch(r"2\.(0|[1-9]\d*)", text)
-    if found is None:
+    match = re.fullmatch(r"2\.(0|[1-9]\d*)", text)
+    if match is None:
         raise UsageError(f"{text} is not a version of the API: 2.1 to 2.{NEWEST}, or 2.latest "
                          "(--os-compute-api-version, OS_COMPUTE_API_VERSION)")
-    return max(1, int(found[1]))
+    return max(1, int(match[1]))

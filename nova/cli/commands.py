@@ -1,4 +1,4 @@
-"""Every command: its name, and the function that does it. Nothing is loaded before it is asked for."""
+"""The table of Compute commands: the name and the function of each. A module is imported when its command runs."""
 
 from __future__ import annotations
 
@@ -94,14 +94,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "client": {"version-list": "versions", "completion": "completion"},
     }.items() for name, function in functions.items()}
 
-# What commands are called, too.
+# Alternative names of commands.
 ALIASES = {
     "bash-completion": "completion", "server-group-show": "server-group-get",
     "add-floating-ip": "floating-ip-associate", "remove-floating-ip": "floating-ip-disassociate"}
 
 
 def load(name: str) -> Declared:
-    """The command of this name. Raises KeyError if there is none."""
+    """Return the command with this name. Raises KeyError."""
     module, function = COMMANDS[name]
-    found: Declared = getattr(importlib.import_module(f"nova.cli.resources.{module}"), function).declared
-    return found
+    declared: Declared = getattr(importlib.import_module(f"nova.cli.resources.{module}"), function).declared
+    return declared

@@ -1,4 +1,4 @@
-"""Scripts with which shells complete commands and options."""
+"""Shell scripts that complete commands and options."""
 
 from __future__ import annotations
 
@@ -43,18 +43,20 @@ compdef _nova nova"""
 
 
 def script(name: str) -> str:
-    """Return the script for bash, zsh or fish. All commands are loaded for it; those of the platform are left out where
-    nova[novad] is not installed."""
+    """Return the script for bash, zsh or fish.
+
+    All commands are loaded; those for novad are omitted if nova[novad] is not installed.
+    """
     declared = _declared()
-    words: dict[str, list[str]] = {}  # the second words of commands that have two
+    words: dict[str, list[str]] = {}  # first word: second words of its commands
     for command in declared:
         first, _space, second = command.partition(" ")
         words.setdefault(first, []).extend([second] if second else [])
     helps = {first: declared[first].help if first in declared else f"{', '.join(seconds)}."
              for first, seconds in sorted(words.items())}
-    options = {first: sorted({*words[first], *(option for command, one in declared.items()
+    options = {first: sorted({*words[first], *(option for command, command_declared in declared.items()
                                               if command.partition(" ")[0] == first
-                                              for option in _options(command, one))}) for first in helps}
+                                              for option in _options(command, command_declared))}) for first in helps}
     if name == "fish":
         return _fish(helps, options)
     if name == "zsh":
@@ -70,13 +72,13 @@ def script(name: str) -> str:
 
 
 def _declared() -> dict[str, Declared]:
-    """Return all commands by name; one that both services have (``update``) has the options of both."""
-    found = {command: load(command) for command in COMMANDS}
+    """Return all commands by name; a command of both services (``update``) has the options of both."""
+    commands = {command: load(command) for command in COMMANDS}
     try:
         platform = {command: load_platform(command) for command in PLATFORM}
     except ModuleNotFoundError:
-        return found
-    return {**platform, **found, **{f"{name} ": one for name, one in platform.items() if name in found}}
+        return commands
+    return {**platform, **commands, **{f"{name} ": declared for name, declared in platform.items() if name in commands}}
 
 
 def _options(command: str, declared: Declared) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a command ends with when it cannot be done: a line for the user, and an exit code."""
+"""Errors of commands: a message for the user and an exit code."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from typing import Any
 
 
 class CommandError(Exception):
-    """The command failed: exit code 1."""
+    """A failure of the command: exit code 1."""
 
     exit_code = 1
 
 
 class UsageError(CommandError):
-    """The arguments do not go together: exit code 2."""
+    """Wrong usage, for example a contradiction between arguments: exit code 2."""
 
     exit_code = 2
 
 
 class NotFound(CommandError):
-    """Nothing, or more than one thing, has this name or id: exit code 3."""
+    """Resource not found, or ambiguous name: exit code 3."""
 
     exit_code = 3
 
 
 class LoginFailed(CommandError):
-    """Nobody is logged in, or the service cannot be reached: exit code 4."""
+    """Login failed, or service unreachable: exit code 4."""
 
     exit_code = 4
 
 
-# What helps, by the status and by what the message says; the first that fits.
+# Hints by HTTP status and a pattern in the message; the first match applies.
 _HINTS: tuple[tuple[int, str, str], ...] = (
     (401, "", "Log in again: source your openrc file, or choose a cloud with --os-cloud."),
-    (403, "quota", "nova limits shows what is used; delete something, or ask an administrator for a larger quota "
+    (403, "quota", "nova limits shows the usage; delete resources, or ask an administrator for a larger quota "
                    "(nova quota-update)."),
-    (403, "policy", "Your roles do not allow it; an administrator may."),
-    (406, "", "Choose a version that the server knows with --os-compute-api-version; nova version-list shows them."),
-    (409, "locked", "nova unlock SERVER, or ask who locked it (nova show tells the reason)."),
-    (409, "task_state", "Something else is done with the server: nova watch SERVER shows it."),
-    (409, "vm_state", "nova show SERVER tells its state, nova instance-action-list SERVER what was done to it."),
+    (403, "policy", "Your roles do not allow it; an administrator can do it."),
+    (406, "", "Choose a version that the server supports with --os-compute-api-version; nova version-list shows them."),
+    (409, "locked", "Unlock the server: nova unlock SERVER (nova show SERVER prints the reason of the lock)."),
+    (409, "task_state", "Another operation of the server is running: nova watch SERVER shows it."),
+    (409, "vm_state", "nova show SERVER prints the state, nova instance-action-list SERVER the earlier operations."),
     (413, "", "Wait, and try again."),
     (429, "", "Wait, and try again."),
     (503, "", "The service is overloaded or starting: wait, and try again."),
@@ -47,7 +47,7 @@ _HINTS: tuple[tuple[int, str, str], ...] = (
 
 
 class Refused(CommandError):
-    """The service answered with an error; ``status`` is HTTP's."""
+    """An error response of a service, with its HTTP status."""
 
     def __init__(self, status: int, message: str, request_id: str | None = None) -> None:
         self.status = status
@@ -63,15 +63,15 @@ class Refused(CommandError):
 
 
 def hint_of(status: int, message: str) -> str | None:
-    """What a user may do about such an answer, if there is something."""
-    for known, pattern, hint in _HINTS:
-        if known == status and re.search(pattern, message, re.IGNORECASE):
+    """Return a hint on how to resolve the error, or None."""
+    for hint_status, pattern, hint in _HINTS:
+        if hint_status == status and re.search(pattern, message, re.IGNORECASE):
             return hint
     return None
 
 
 def refused(response: Any) -> Refused:
-    """What the body of an answer with an error status says, whichever service it is of."""
+    """Return the error for a response with an error status of any OpenStack service."""
     try:
         body = response.json()
     except ValueError:
@@ -81,7 +81,7 @@ def refused(response: Any) -> Refused:
 
 
 def _message_in(body: Any) -> str | None:
-    """{"itemNotFound": {"message": …}} of Nova and its like, {"message": …} or {"error": …} of others."""
+    """Return the message of {"itemNotFound": {"message": …}} (Nova), {"message": …} or {"error": …}, or None."""
     if not isinstance(body, dict):
         return None
     if isinstance(body.get("message"), str):

@@ -1,4 +1,4 @@
-"""Things by name or id. Each function raises NotFound, and names the candidates where a name is not enough."""
+"""Lookup of resources by name or id. Functions raise NotFound, with the candidates if a name is ambiguous."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ _CANDIDATES = 10
 
 
 def is_id(text: str) -> bool:
-    """Whether it may be a uuid."""
+    """Return True if the text has the form of a UUID."""
     return _UUID.fullmatch(text) is not None
 
 
-def one_of(kind: str, wanted: str, found: Iterable[Thing], ids: Iterable[str] = ("id",), command: str = "") -> Thing:
-    """The one whose id, else whose name is ``wanted``; ``command`` lists what there is."""
-    things = list(found)
+def by_id_or_name(kind: str, wanted: str, resources: Iterable[Thing], ids: Iterable[str] = ("id",),
+                  command: str = "") -> Thing:
+    """Return the resource whose id, else whose name, is ``wanted``; ``command``: the list command for the error.
+
+    Raises NotFound if no resource or several resources match.
+    """
+    candidates = list(resources)
     for key in (*ids, "name"):
-        fitting = [thing for thing in things if str(thing.get(key)) == wanted]
+        fitting = [thing for thing in candidates if str(thing.get(key)) == wanted]
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
@@ -37,27 +41,27 @@ def one_of(kind: str, wanted: str, found: Iterable[Thing], ids: Iterable[str] = 
 
 
 def server(nova: Nova, wanted: str, all_tenants: bool = False) -> Thing:
-    """A server as the API shows it, or as it lists it."""
+    """Return a server by id or name, in the representation of the API. Raises NotFound."""
     if is_id(wanted):
-        shown = _or_none(lambda: nova.get(f"/servers/{wanted}"))
-        if shown is not None:
-            return shown["server"]  # type: ignore[no-any-return]
-    found = nova.pages("/servers/detail", "servers", name=f"^{re.escape(wanted)}$",
+        answer = _or_none(lambda: nova.get(f"/servers/{wanted}"))
+        if answer is not None:
+            return answer["server"]  # type: ignore[no-any-return]
+    servers = nova.pages("/servers/detail", "servers", name=f"^{re.escape(wanted)}$",
                        all_tenants="1" if all_tenants else None)
     try:
-        return one_of("server", wanted, found)
+        return by_id_or_name("server", wanted, servers)
     except NotFound as error:
         if "There is no" not in str(error):
             raise
-        hint = "" if all_tenants else " in this project (an administrator names servers of others by id)"
+        hint = "" if all_tenants else " in this project (administrators: use the id for servers of other projects)"
         raise NotFound(f"There is no server with the name or id {wanted}{hint}. "
                        "nova list shows what there is.") from None
 
 
-def _or_none(ask: Callable[[], Any]) -> Any:
-    """What was asked for; None if there is no such thing, or it cannot be an id."""
+def _or_none(request: Callable[[], Any]) -> Any:
+    """Return the result of ``request``, or None if the resource does not exist or the id is malformed."""
     try:
-        return ask()
+        return request()
     except Refused as error:
         if error.status in (400, 404):
             return None
@@ -65,11 +69,11 @@ def _or_none(ask: Callable[[], Any]) -> Any:
 
 
 def flavor(nova: Nova, wanted: str) -> Thing:
-    """Also one that is not public."""
-    shown = _or_none(lambda: nova.get(f"/flavors/{quoted(wanted)}"))
-    if shown is not None:
-        return shown["flavor"]  # type: ignore[no-any-return]
-    return one_of("flavor", wanted, nova.pages("/flavors/detail", "flavors", is_public="None"),
+    """Return a flavor, public or private, by id or name. Raises NotFound."""
+    answer = _or_none(lambda: nova.get(f"/flavors/{quoted(wanted)}"))
+    if answer is not None:
+        return answer["flavor"]  # type: ignore[no-any-return]
+    return by_id_or_name("flavor", wanted, nova.pages("/flavors/detail", "flavors", is_public="None"),
                   command="nova flavor-list --all")
 
 
@@ -80,90 +84,93 @@ def quoted(text: str) -> str:
 
 
 def images(nova: Nova) -> list[Thing]:
-    """Of the image service; without one, those that the API passes on."""
+    """Return all images from the image service or, if the cloud has none, from the Compute API."""
     if not nova.has("image"):
         return list(nova.get("/images/detail", version=35)["images"])
-    found: list[Thing] = []
+    collected: list[Thing] = []
     query: dict[str, Any] = {"limit": 1000}
     while True:
-        answer = nova.ask("image", "GET", "/images", **query)
-        found += answer["images"]
-        if "next" not in answer:
-            return found
-        query["marker"] = answer["images"][-1]["id"]
+        page = nova.ask("image", "GET", "/images", **query)
+        collected += page["images"]
+        if "next" not in page:
+            return collected
+        query["marker"] = page["images"][-1]["id"]
 
 
 def image(nova: Nova, wanted: str) -> Thing:
-    """As images()."""
+    """Return an image by id or name. Raises NotFound."""
     if is_id(wanted):
         if nova.has("image"):
-            shown = _or_none(lambda: nova.ask("image", "GET", f"/images/{wanted}"))
+            answer = _or_none(lambda: nova.ask("image", "GET", f"/images/{wanted}"))
         else:
-            shown = (_or_none(lambda: nova.get(f"/images/{wanted}", version=35)) or {}).get("image")
-        if shown is not None:
-            return shown  # type: ignore[no-any-return]
-    return one_of("image", wanted, images(nova), command="nova image-list")
+            answer = (_or_none(lambda: nova.get(f"/images/{wanted}", version=35)) or {}).get("image")
+        if answer is not None:
+            return answer  # type: ignore[no-any-return]
+    return by_id_or_name("image", wanted, images(nova), command="nova image-list")
 
 
 def networks(nova: Nova) -> list[Thing]:
-    """Of the network service; without one, the embedded ones, whose name the API calls label."""
+    """Return all networks from the network service or, if the cloud has none, the embedded ones (name: label)."""
     if nova.has("network"):
         return list(nova.ask("network", "GET", "/networks")["networks"])
-    return [{**found, "name": found["label"]} for found in nova.get("/os-tenant-networks", version=35)["networks"]]
+    return [{**entry, "name": entry["label"]} for entry in nova.get("/os-tenant-networks", version=35)["networks"]]
 
 
 def network(nova: Nova, wanted: str) -> Thing:
-    """As networks()."""
-    return one_of("network", wanted, networks(nova), command="nova network-list")
+    """Return a network by id or name. Raises NotFound."""
+    return by_id_or_name("network", wanted, networks(nova), command="nova network-list")
 
 
 def volume(nova: Nova, wanted: str) -> Thing:
-    """Of the volume service; without one, an embedded volume. An id is taken as it is."""
+    """Return a volume by id (not verified) or name, from the volume service or else embedded. Raises NotFound."""
     if is_id(wanted):
         return {"id": wanted}
     if nova.has("block-storage"):
-        found = nova.ask("block-storage", "GET", "/volumes/detail", name=wanted)["volumes"]
+        volumes = nova.ask("block-storage", "GET", "/volumes/detail", name=wanted)["volumes"]
     else:
-        found = [{**one, "name": one["displayName"], "status": one["status"]}
-                 for one in nova.get("/os-volumes/detail", version=35)["volumes"]]
-    return one_of("volume", wanted, found)
+        volumes = [{**entry, "name": entry["displayName"], "status": entry["status"]}
+                   for entry in nova.get("/os-volumes/detail", version=35)["volumes"]]
+    return by_id_or_name("volume", wanted, volumes)
 
 
 def aggregate(nova: Nova, wanted: str) -> Thing:
-    return one_of("aggregate", wanted, nova.get("/os-aggregates")["aggregates"], ids=("id", "uuid"),
+    return by_id_or_name("aggregate", wanted, nova.get("/os-aggregates")["aggregates"], ids=("id", "uuid"),
                   command="nova aggregate-list")
 
 
 def server_group(nova: Nova, wanted: str) -> Thing:
-    return one_of("server group", wanted, nova.get("/os-server-groups")["server_groups"],
+    return by_id_or_name("server group", wanted, nova.get("/os-server-groups")["server_groups"],
                   command="nova server-group-list")
 
 
 def hypervisor(nova: Nova, wanted: str) -> Thing:
-    """By id or by its whole host name."""
-    found = [{**one, "name": one["hypervisor_hostname"]}
-             for one in nova.pages("/os-hypervisors/detail", "hypervisors")]
-    return one_of("hypervisor", wanted, found, command="nova hypervisor-list")
+    """Return a hypervisor by id or full host name. Raises NotFound."""
+    hypervisors = [{**node, "name": node["hypervisor_hostname"]}
+                   for node in nova.pages("/os-hypervisors/detail", "hypervisors")]
+    return by_id_or_name("hypervisor", wanted, hypervisors, command="nova hypervisor-list")
 
 
 def service(nova: Nova, wanted: str, binary: str = "nova-compute") -> Thing:
-    """By id, or the one of this binary on a host of this name."""
-    found = [{**one, "name": one["host"] if one["binary"] == binary else None}
-             for one in nova.get("/os-services")["services"]]
-    return one_of("service", wanted, found, command="nova service-list")
+    """Return a service by id, or by host for services with this binary. Raises NotFound."""
+    services = [{**entry, "name": entry["host"] if entry["binary"] == binary else None}
+                for entry in nova.get("/os-services")["services"]]
+    return by_id_or_name("service", wanted, services, command="nova service-list")
 
 
 def project(nova: Nova, wanted: str | None) -> str:
-    """The id of a project: of the identity service if it can be asked, else what was given; None is one's own."""
+    """Return the id of a project by name; None: the project of the login.
+
+    If the identity service is missing or refuses the query, ``wanted`` is taken as the id.
+    """
     if wanted is None:
         own = nova.project_id
         if own is None:
-            raise CommandError("Which project? This login has none: name one with --tenant.")
+            raise CommandError("The login has no project: select one with --tenant.")
         return own
     if is_id(wanted) or not nova.has("identity"):
         return wanted
     try:
-        found = nova.ask("identity", "GET", "/projects", name=wanted)["projects"]
+        projects = nova.ask("identity", "GET", "/projects", name=wanted)["projects"]
     except Refused:
-        return wanted  # who may not ask for names has given an id
-    return str(found[0]["id"]) if len(found) == 1 else wanted
+        return wanted  # a user without permission to list projects must give an id
+    return str(projects[0]["id"]) if len(projects) == 1 else wanted

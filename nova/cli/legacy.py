@@ -1,4 +1,4 @@
-"""What upstream's API removed with nova-network: served for the embedded networks where [api]legacy is on."""
+"""Calls of nova-network APIs, which upstream removed: served for embedded networks if [api]legacy is enabled."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from nova.cli.client import Nova
 from nova.cli.errors import CommandError, Refused
 
-# The last microversions with embedded networks, and with the actions of servers about them.
+# The last microversions with the APIs of embedded networks, and with the server actions for them.
 OLD, OLD_ACTIONS = 35, 43
 _GONE = 410
 
 
 def call(nova: Nova, method: str, path: str, body: Any = None, otherwise: str = "") -> Any:
-    """The API's answer. Raises CommandError, with what else helps, where the API does not serve it."""
+    """Send a request. Raises CommandError with ``otherwise`` (a hint) if the API does not serve it."""
     try:
         return nova.call(method, path, body, version=OLD)
     except Refused as error:
         if error.status == _GONE:
-            raise CommandError(otherwise or "This API does not serve it: it does with [api]legacy.") from error
+            raise CommandError(otherwise or "This API does not serve the request: it requires [api]legacy.") from error
         raise

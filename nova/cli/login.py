@@ -1,7 +1,7 @@
-"""Who asks, and where the services are: read as openstacksdk reads it, remembered between two commands.
+"""Login and endpoints of a user, configured as for openstacksdk and cached between commands.
 
-Reading clouds.yaml and OS_* with openstacksdk, and logging in, take longer than a whole ``nova list``; so the token and
-the endpoints that were used are kept in a file that only its owner can read, until shortly before the token ends.
+Reading clouds.yaml and OS_* with openstacksdk and logging in take longer than a whole ``nova list``. Therefore the
+token and the used endpoints are cached in a file readable for its owner only, until shortly before the token expires.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from typing import Any
 
 from nova.cli.errors import CommandError, LoginFailed
 
-# Tokens are not used when they end within this time, in seconds.
+# Cached tokens that expire within this many seconds are not used.
 _MARGIN = 180
-# How long endpoints are believed where no token says when it ends (noauth).
+# Seconds for which endpoints are cached if there is no token with an expiry (noauth).
 _LIFETIME = 3600
-# Variables that change nothing of who asks or where.
-_BESIDE = {"OS_COMPUTE_API_VERSION", "OS_CACHE", "OS_TRUSTED_IMAGE_CERTIFICATE_IDS"}
+# Variables that affect neither credentials nor endpoints.
+_IGNORED = {"OS_COMPUTE_API_VERSION", "OS_CACHE", "OS_TRUSTED_IMAGE_CERTIFICATE_IDS"}
 _FALSE = ("0", "false", "no", "off")
 
 
 @dataclasses.dataclass
-class Known:
-    """What is remembered of a login; ``expires`` in seconds since 1970, ``newest`` the API's newest microversion."""
+class Session:
+    """A cached login; ``expires`` in seconds since 1970, ``newest`` is the newest microversion of the API."""
 
     token: str | None
     expires: float
@@ -42,46 +42,46 @@ class Known:
     newest: int | None = None
 
 
-class Memory:
-    """The file of a login; nothing at all if ``wanted`` is false."""
+class SessionCache:
+    """The cache file of a login; no file is used if ``enabled`` is False."""
 
-    def __init__(self, key: str, environ: Mapping[str, str], wanted: bool) -> None:
+    def __init__(self, key: str, environ: Mapping[str, str], enabled: bool) -> None:
         home = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
-        self.path = pathlib.Path(home) / "nova" / f"{key}.json" if wanted else None
+        self.path = pathlib.Path(home) / "nova" / f"{key}.json" if enabled else None
 
-    def load(self) -> Known | None:
-        """What was remembered, unless it ended, or others could have written or read it."""
+    def load(self) -> Session | None:
+        """Return the cached login, or None if it is missing, expired, or accessible to other users."""
         if self.path is None:
             return None
         try:
             with open(os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
-                state = os.fstat(file.fileno())
-                if state.st_uid != os.geteuid() or state.st_mode & 0o077:
+                status = os.fstat(file.fileno())
+                if status.st_uid != os.geteuid() or status.st_mode & 0o077:
                     return None
-                known = Known(**json.load(file))
+                session = Session(**json.load(file))
         except (OSError, ValueError, TypeError):
             return None
-        return known if known.expires > time.time() + _MARGIN else None
+        return session if session.expires > time.time() + _MARGIN else None
 
-    def save(self, known: Known) -> None:
-        """Where that is not possible the next command logs in again."""
+    def save(self, session: Session) -> None:
+        """Write the cache file. Errors are ignored: the next command logs in again."""
         if self.path is None:
             return
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._forget_old()
+            self._remove_old()
             with tempfile.NamedTemporaryFile("w", dir=self.path.parent, delete=False, encoding="utf-8") as file:
-                json.dump(dataclasses.asdict(known), file)  # mode 0600, as all such files
+                json.dump(dataclasses.asdict(session), file)  # NamedTemporaryFile creates files with mode 0600
             os.replace(file.name, self.path)
         except OSError:
             return
 
-    def forget(self) -> None:
-        """Refused: it is not used again."""
+    def remove(self) -> None:
+        """Remove the cache file after a service refused the token."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
 
-    def _forget_old(self) -> None:
+    def _remove_old(self) -> None:
         assert self.path is not None
         for other in self.path.parent.glob("*.json"):
             if other.stat().st_mtime < time.time() - 24 * 3600:
@@ -89,9 +89,9 @@ class Memory:
 
 
 def key_of(options: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    """One key for all commands that log in alike: the same variables, options and files."""
-    said = {name: value for name, value in environ.items() if name.startswith("OS_") and name not in _BESIDE}
-    given = {name: value for name, value in vars(options).items() if value is not None and _says_who(name)}
+    """Return the cache key of a login: a hash of the OS_ variables, options and configuration files."""
+    variables = {name: value for name, value in environ.items() if name.startswith("OS_") and name not in _IGNORED}
+    given = {name: value for name, value in vars(options).items() if value is not None and _is_login_option(name)}
     files = []
     folders = [os.getcwd(), environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config"), "/etc"]
     paths = [environ.get("OS_CLIENT_CONFIG_FILE", ""), environ.get("OS_CLIENT_SECURE_FILE", ""),
@@ -99,33 +99,33 @@ def key_of(options: argparse.Namespace, environ: Mapping[str, str]) -> str:
                for stem in ("clouds", "clouds-public", "secure") for suffix in ("yaml", "yml", "json"))]
     for path in paths:
         try:
-            state = os.stat(path)
+            status = os.stat(path)
         except OSError:
             continue
-        files.append((path, state.st_mtime_ns, state.st_size))
-    return hashlib.sha256(json.dumps([said, given, files], sort_keys=True).encode()).hexdigest()
+        files.append((path, status.st_mtime_ns, status.st_size))
+    return hashlib.sha256(json.dumps([variables, given, files], sort_keys=True).encode()).hexdigest()
 
 
-def _says_who(name: str) -> bool:
+def _is_login_option(name: str) -> bool:
     return name.startswith("os_") and name not in ("os_cache", "os_compute_api_version")
 
 
-def remembers(options: argparse.Namespace, environ: Mapping[str, str]) -> bool:
-    """Whether logins are kept: unless --no-os-cache or OS_CACHE say otherwise."""
+def caching_enabled(options: argparse.Namespace, environ: Mapping[str, str]) -> bool:
+    """Return True if logins are cached, which --no-os-cache or OS_CACHE=0 disable."""
     if options.os_cache is not None:
         return bool(options.os_cache)
     return environ.get("OS_CACHE", "1").lower() not in _FALSE
 
 
 class Login:
-    """What openstacksdk made of the configuration. Raises LoginFailed with what to do about it."""
+    """A login with the configuration of openstacksdk. Raises LoginFailed with a hint if it is incomplete."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         import keystoneauth1.exceptions as ksa
         import openstack.config
         import openstack.exceptions as sdk
 
-        given = argparse.Namespace(**{name: value for name, value in vars(options).items() if _says_who(name)})
+        given = argparse.Namespace(**{name: value for name, value in vars(options).items() if _is_login_option(name)})
         given.insecure = options.insecure or None
         self._errors = (ksa.ClientException, sdk.SDKException)
         try:
@@ -135,8 +135,8 @@ class Login:
             raise LoginFailed(f"{error}\nSource an openrc file (OS_AUTH_URL, OS_USERNAME, …), or name a cloud of "
                               "clouds.yaml with --os-cloud or OS_CLOUD.") from error
 
-    def known(self) -> Known:
-        """A fresh token, and who has it."""
+    def authenticate(self) -> Session:
+        """Return a new token with its project and user. Raises LoginFailed."""
         auth: Any = self._session.auth
         verify, cert = self._region.get_requests_verify_args()
         try:
@@ -144,7 +144,7 @@ class Login:
             expires = time.time() + _LIFETIME
             if token and hasattr(auth, "get_access"):
                 expires = auth.get_access(self._session).expires.timestamp()
-            return Known(token, expires, self._session.get_project_id(), self._session.get_user_id(),
+            return Session(token, expires, self._session.get_project_id(), self._session.get_user_id(),
                          True if verify is None else verify, list(cert) if isinstance(cert, tuple) else cert)
         except self._errors as error:
             where = getattr(auth, "auth_url", "the endpoint")
@@ -152,7 +152,7 @@ class Login:
                               "project and the password.") from error
 
     def endpoint(self, service: str) -> str | None:
-        """The URL of a service, as the options or the catalogue say; None if there is none."""
+        """Return the URL of a service from the options or the service catalog, or None. Raises CommandError."""
         import keystoneauth1.exceptions as ksa
 
         override = self._region.get_endpoint(service)
@@ -160,13 +160,13 @@ class Login:
             return str(override)
         auth = self._session.auth
         if not hasattr(auth, "get_access") and service != "compute":
-            return None  # of a login without a catalogue the one endpoint is the API's
+            return None  # without a catalog, the only endpoint is that of the Compute API
         try:
-            found = self._session.get_endpoint(
+            url = self._session.get_endpoint(
                 service_type=service, interface=self._region.get_interface(service) or "public",
                 region_name=self._region.get_region_name(service), skip_discovery=True)
         except ksa.EndpointNotFound:
             return None
         except self._errors as error:
-            raise CommandError(f"The endpoint of {service} is not known: {error}") from error
-        return None if found is None else str(found)
+            raise CommandError(f"Cannot determine the endpoint of {service}: {error}") from error
+        return None if url is None else str(url)

@@ -1,4 +1,4 @@
-"""The entry point of nova: options of all commands, the command, its exit code."""
+"""The entry point of nova: parses global options, runs the command and returns its exit code."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from nova.cli.platform.commands import COMMANDS as PLATFORM
 from nova.cli.platform.commands import DESCRIPTIONS
 from nova.cli.platform.commands import load as load_platform
 
-# What a shell shows of a program that SIGINT ended.
+# The exit code that shells report for a program terminated by SIGINT.
 _INTERRUPTED = 130
 _UNEXPECTED = 255
-# Which extra of the package has a library.
+# The extra of the package that installs each library.
 _EXTRAS = {"cliff": "cli", "openstack": "cli", "keystoneauth1": "cli", "grpc": "novad", "google": "novad",
            "zeroconf": "novad"}
 _DEFAULT_ADDRESS = "tcp://127.0.0.1:18080"
 # The loggers of requests and responses, shown by --debug.
 _CALLS = ("keystoneauth", "nova.novad.client")
 _EXIT_CODES = [
-    ("0", "success"), ("1", "the command failed, or a service refused it"), ("2", "bad usage"),
+    ("0", "success"), ("1", "the command failed, or a service refused it"), ("2", "wrong usage"),
     ("3", "no such object, or several objects with the name"), ("4", "not logged in, or the service does not answer"),
     ("130", "interrupted"), ("255", "a bug; --debug shows where")]
-# Global options of the Compute API: the flags, what argparse is given, the description.
+# Global options of the Compute API: flags, arguments of add_argument, description.
 _COMPUTE_OPTIONS: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("--os-compute-api-version",), {"metavar": "2.N"},
      "microversion (default: the newest that server and client support) [$OS_COMPUTE_API_VERSION]"),
@@ -49,7 +49,7 @@ _COMPUTE_OPTIONS: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("--insecure",), {"action": "store_true"}, "do not verify the services' certificates"),
     (("--timeout",), {"type": float, "metavar": "SECONDS"}, "timeout of a request"),
     (("--os-cache",), {"action": argparse.BooleanOptionalAction},
-     "keep the token for the next command; --no-os-cache does not (default: true) [$OS_CACHE]")]
+     "cache the token for the next command (default: true) [$OS_CACHE]")]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -73,23 +73,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(sys.argv[1:] if argv is None else argv)
     if not options.debug:
-        warnings.simplefilter("ignore")  # of libraries, to their users
+        warnings.simplefilter("ignore")  # hide deprecation warnings of libraries from users
         logging.getLogger("keystoneauth").setLevel(logging.CRITICAL)
-        return _told(parser, options)
+        return _exit_code(parser, options)
     handler, loggers = logging.StreamHandler(sys.stderr), [logging.getLogger(name) for name in _CALLS]
     for logger in loggers:
         logger.addHandler(handler)
         logger.setLevel(logging.DEBUG)
     try:
-        return _told(parser, options)
+        return _exit_code(parser, options)
     finally:
         for logger in loggers:
             logger.removeHandler(handler)
             logger.setLevel(logging.NOTSET)
 
 
-def _told(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """The exit code; why it is not 0 is on stderr."""
+def _exit_code(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
+    """Return the exit code of the command, and print the error to stderr if the command fails."""
     try:
         return _run(parser, options)
     except CommandError as error:
@@ -125,14 +125,15 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     name = ALIASES.get(name, name)
     verb = " ".join([name, *words[:1]])
     if name in COMMANDS and name in PLATFORM:
-        return _either(name, words, options)
+        return _run_shared_name(name, words, options)
     if verb in PLATFORM or name in PLATFORM:
         return _platform_verb(verb, words[1:], options) if verb in PLATFORM else _platform_verb(name, words, options)
     if name not in COMMANDS:
-        known = [*COMMANDS, *PLATFORM]
-        close = difflib.get_close_matches(name, known, n=4) + [one for one in known if one.startswith(name)]
-        meant = f" Did you mean {', '.join(dict.fromkeys(close))}?" if close else ""
-        raise UsageError(f"There is no command {name}.{meant} nova help lists them.")
+        commands = [*COMMANDS, *PLATFORM]
+        close = difflib.get_close_matches(name, commands, n=4)
+        close += [command for command in commands if command.startswith(name)]
+        suggestion = f" Did you mean {', '.join(dict.fromkeys(close))}?" if close else ""
+        raise UsageError(f"There is no command {name}.{suggestion} nova help lists the commands.")
     return _command(name, words, options)
 
 
@@ -144,10 +145,10 @@ def _command(name: str, words: Sequence[str], options: argparse.Namespace) -> in
     return shell.run(name, load(name), words, nova, sys.stdout)
 
 
-def _either(name: str, words: Sequence[str], options: argparse.Namespace) -> int:
-    """``update``: of the server that is named, of novad where none is."""
+def _run_shared_name(name: str, words: Sequence[str], options: argparse.Namespace) -> int:
+    """Run ``update``: of a server if the arguments name one, otherwise of novad."""
     if {"-h", "--help"} & set(words):
-        with contextlib.suppress(SystemExit):  # of the parser that has told its help
+        with contextlib.suppress(SystemExit):  # raised by the parser after it prints its help
             _command(name, words, options)
         return _platform_verb(name, words, options)
     of_server = any(not word.startswith("-") for word in words)

@@ -1,4 +1,4 @@
-"""How answers look: tables for people as python-novaclient draws them, documents as they are for programs."""
+"""Output formats: tables as python-novaclient draws them, JSON and YAML documents with unchanged values."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, TextIO
 
 from cliff.formatters import base, commaseparated, json_format, shell, table, value
 
-# The name of the format that Text writes.
+# The name of the format of class Text.
 TEXT = "text"
-# Formats that keep numbers, lists and null as they are.
+# Formats that keep numbers, lists and null.
 DOCUMENTS = ("json", "yaml")
 
 
 class Table(table.TableFormatter):
-    """All columns to the left; an empty list is a table without rows; one thing is Property and Value."""
+    """A table with left-aligned columns: empty lists have no rows, single resources have Property and Value columns."""
 
     def emit_list(self, column_names: Sequence[str], data: Iterable[Sequence[Any]], stdout: TextIO,
                   parsed_args: argparse.Namespace) -> None:
@@ -29,7 +29,7 @@ class Table(table.TableFormatter):
 
 
 class Text(base.ListFormatter):
-    """A title, and an item per row: "- Name: fusion", then a line per further column. Empty values are left out."""
+    """A title and an item per row: "- Name: fusion", then a line per further column. Empty values are omitted."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -47,7 +47,7 @@ class Text(base.ListFormatter):
 
 
 class _Plugin:
-    """One formatter, as stevedore would hold it; that of YAML is loaded when it is wanted."""
+    """A formatter with the interface of a stevedore extension; the YAML formatter is imported on first use."""
 
     def __init__(self, name: str, made: Any = None) -> None:
         self.name = name
@@ -63,7 +63,7 @@ class _Plugin:
 
 
 class Formatters:
-    """The formats of a command, without a search through all that is installed."""
+    """The output formats of a command, without the plug-in search of stevedore."""
 
     def __init__(self, kind: str, title: str = "") -> None:
         chosen: dict[str, Any] = {"table": Table(), "json": json_format.JSONFormatter(), "yaml": None,
@@ -83,11 +83,11 @@ class Formatters:
         return self._plugins[name]
 
     def __iter__(self) -> Iterator[_Plugin]:
-        return iter(plugin for name, plugin in self._plugins.items() if name != "yaml")  # which has no options
+        return iter(plugin for name, plugin in self._plugins.items() if name != "yaml")  # YAML has no options
 
 
 def text(value: Any) -> str:
-    """A value in a table."""
+    """Format a value for a table."""
     if value is None:
         return "-"
     if isinstance(value, Mapping | list | tuple):
@@ -96,5 +96,5 @@ def text(value: Any) -> str:
 
 
 def shown(value: Any, format_name: str) -> Any:
-    """A value in an output of this format."""
+    """Convert a value for the output format: documents keep its type, other formats get text."""
     return value if format_name in DOCUMENTS else text(value)

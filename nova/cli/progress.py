@@ -1,4 +1,4 @@
-"""--poll: what is told while somebody waits for a server or an image."""
+"""Progress output of --poll while a command waits for a server or an image."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 from nova.cli.client import Nova
 from nova.cli.errors import CommandError, NotFound, Refused
 
-# Seconds between two looks: quick at first, as most of what is waited for is.
+# Seconds between two polls: short at first, since most operations are short.
 _PAUSES = (0.2, 0.2, 0.5, 0.5, 1.0)
 
 
-def looks(look: Callable[[], Any]) -> Any:
-    """Look again and again, with pauses that grow to the last of _PAUSES."""
+def polls(poll: Callable[[], Any]) -> Any:
+    """Yield the results of ``poll``, called again and again with pauses that grow to the last of _PAUSES."""
     number = 0
     while True:
-        yield look()
+        yield poll()
         time.sleep(_PAUSES[min(number, len(_PAUSES) - 1)])
         number += 1
 
 
 class Line:
-    """One line that is written anew on a terminal, or a line per change elsewhere; always on stderr."""
+    """A progress line on stderr, rewritten on a terminal; if stderr is no terminal, a line per change."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -38,17 +38,17 @@ class Line:
         self._last = text
 
     def end(self, text: str) -> None:
-        """The last thing that is said."""
+        """Print the final line."""
         print(f"\n{text}" if self._terminal and self._last else text, file=sys.stderr, flush=True)
 
 
 def wait(nova: Nova, server_id: str, doing: str, done: Collection[str]) -> Mapping[str, Any]:
-    """Until the server has one of these statuses and nothing is done with it; ``doing`` is what the line says of it.
+    """Wait until the server has a status in ``done`` and no task; ``doing`` is the verb of the progress line.
 
-    Raises CommandError with the fault when it ends in ERROR, NotFound when it is gone.
+    Raises CommandError with the fault if the server is in status ERROR, NotFound if the server was deleted.
     """
     line = Line()
-    for server in looks(lambda: _look(nova, server_id)):
+    for server in polls(lambda: _get_server(nova, server_id)):
         task = server.get("OS-EXT-STS:task_state")
         if task is None and server["status"] in done:
             line.say(f"Server {doing}... 100% complete")
@@ -57,26 +57,26 @@ def wait(nova: Nova, server_id: str, doing: str, done: Collection[str]) -> Mappi
         line.say(f"Server {doing}... {server.get('progress', 0)}% complete" + (f" ({task})" if task else ""))
         if task is None and server["status"] == "ERROR":
             line.end(f"Error {doing} server")
-            fault = server.get("fault", {}).get("message", "no reason is known")
+            fault = server.get("fault", {}).get("message", "no fault recorded")
             raise CommandError(f"Server {server['name']} is in status ERROR: {fault}\n"
-                               f"nova explain {server_id} tells more.")
+                               f"nova explain {server_id} shows details.")
     raise AssertionError
 
 
-def _look(nova: Nova, server_id: str) -> Any:
+def _get_server(nova: Nova, server_id: str) -> Any:
     try:
         return nova.get(f"/servers/{server_id}")["server"]
     except Refused as error:
         if error.status != 404:
             raise
-        raise NotFound(f"The server {server_id} is gone: it was deleted.") from None
+        raise NotFound(f"Server {server_id} was deleted.") from None
 
 
 def wait_for_image(nova: Nova, server_id: str, image_id: str) -> None:
-    """Until a snapshot is an image. Raises CommandError if it is not made."""
+    """Wait until the image of a snapshot is active. Raises CommandError if the snapshot failed."""
     line = Line()
-    for image in looks(lambda: _image(nova, image_id)):
-        task = _look(nova, server_id).get("OS-EXT-STS:task_state")
+    for image in polls(lambda: _image(nova, image_id)):
+        task = _get_server(nova, server_id).get("OS-EXT-STS:task_state")
         status = (image or {}).get("status", "killed").lower()
         line.say(f"Server snapshotting... {status}" + (f" ({task})" if task else ""))
         if status == "active" and task is None:
@@ -84,7 +84,8 @@ def wait_for_image(nova: Nova, server_id: str, image_id: str) -> None:
             return
         if status in ("killed", "deleted", "error"):
             line.end("Error snapshotting server")
-            raise CommandError(f"The image {image_id} was not made; nova instance-action-list {server_id} tells more.")
+            raise CommandError(f"Image {image_id} was not created; "
+                               f"nova instance-action-list {server_id} shows the reason.")
 
 
 def _image(nova: Nova, image_id: str) -> Any:

@@ -1,4 +1,4 @@
-"""Declared commands as commands of cliff, which parses their arguments and formats what they return."""
+"""Adapters that run declared commands with cliff, which parses arguments and formats results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nova.cli.output import TEXT, Formatters, shown
 
 
 class Terminal:
-    """What cliff wants of an application: where to write."""
+    """The application object that cliff commands need: the client and the output stream."""
 
     def __init__(self, nova: Nova, stdout: TextIO) -> None:
         self.nova = nova
@@ -23,7 +23,7 @@ class Terminal:
 
 
 class _Declared(command.Command):
-    """Without hooks and notes of plug-ins: nothing else is looked for when a command is run."""
+    """A cliff command without plug-in hooks, whose search for entry points would slow down every command."""
 
     declared: Declared
     conflict_handler = "error"
@@ -87,13 +87,13 @@ _KINDS: dict[str, type[_Declared]] = {"list": _Listing, "show": _Showing, "do": 
 
 
 def parser_of(name: str, declared: Declared) -> argparse.ArgumentParser:
-    """The arguments of a command, for its help and for completion."""
+    """Return the argument parser of a command, for help and completion."""
     parser: argparse.ArgumentParser = _made(name, declared, None).get_parser(f"nova {name}")
     return parser
 
 
 def run(name: str, declared: Declared, words: Sequence[str], nova: Nova, stdout: TextIO) -> int:
-    """Parse the rest of the command line, do it, and print what came of it."""
+    """Parse the remaining arguments, run the command and print its result. Returns the exit code."""
     made = _made(name, declared, Terminal(nova, stdout))
     return int(made.run(made.get_parser(f"nova {name}").parse_args(list(words))) or 0)
 

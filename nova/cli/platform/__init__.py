@@ -1,1 +1,1 @@
-"""The verbs of ``nova`` that steer novad: a platform's components as containers (doc/novad.md)."""
+"""Commands of ``nova`` that manage a platform through novad: components deployed as containers (doc/novad.md)."""

@@ -1,4 +1,4 @@
-"""Backups and secrets."""
+"""Commands for backups and secrets."""
 
 from __future__ import annotations
 
@@ -14,41 +14,42 @@ _COMPONENT = arg("component", nargs="?", default="", metavar="COMPONENT", help="
 
 def _rows(answer: Any) -> Any:
     return ("ID", "Component", "Version", "Before deployment", "Size", "Made"), [
-        (one.id, one.component, one.version, one.deployment, size(one.size), when(one.made)) for one in answer.backups]
+        (backup.id, backup.component, backup.version, backup.deployment, size(backup.size), when(backup.made))
+        for backup in answer.backups]
 
 
 @listing(_COMPONENT)
 def backup_list(novad: Novad, args: argparse.Namespace) -> Any:
-    """List backups, the newest first."""
+    """List backups, newest first."""
     return _rows(novad.ask(novad.client.backups.List, pb.BackupsRequest(component=args.component)))
 
 
 @doing(_COMPONENT)
 def backup_create(novad: Novad, args: argparse.Namespace) -> None:
-    """Back up the data of components; those without a dump command stop for it."""
+    """Back up the data of components; a component without a dump command stops during the backup."""
     novad.follow(novad.client.backups.Create, pb.BackupsRequest(component=args.component))
 
 
-@doing(arg("id", type=int, metavar="ID", help="of a backup"))
+@doing(arg("id", type=int, metavar="ID", help="id of a backup"))
 def backup_restore(novad: Novad, args: argparse.Namespace) -> None:
-    """Put a component's data back as a backup has them, with the image that wrote them."""
+    """Restore the data of a component from a backup, with the image that wrote the data."""
     novad.follow(novad.client.backups.Restore, pb.RestoreRequest(id=args.id))
 
 
 @listing()
 def backup_prune(novad: Novad, args: argparse.Namespace) -> Any:
-    """Remove the backups that are neither among the newest nor young (novad's keep_backups, keep_days)."""
+    """Remove backups beyond the retention limits of novad (keep_backups, keep_days)."""
     return _rows(novad.ask(novad.client.backups.Prune, pb.Empty()))
 
 
 @listing()
 def secrets_list(novad: Novad, args: argparse.Namespace) -> Any:
-    """List secrets by name, and who uses them; never their values."""
+    """List the names of secrets and the components that use them; values are never shown."""
     answer = novad.ask(novad.client.secrets.List, pb.Empty())
-    return ("Secret", "Used by"), [(one.name, ", ".join(one.used_by)) for one in answer.secrets]
+    return ("Secret", "Used by"), [(secret.name, ", ".join(secret.used_by)) for secret in answer.secrets]
 
 
 @doing(arg("names", nargs="+", metavar="SECRET", help="its name in the platform file"))
 def secrets_rotate(novad: Novad, args: argparse.Namespace) -> None:
-    """Give secrets new values, and make anew what uses them."""
+    """Rotate secrets: generate new values and recreate the components that use them."""
     novad.follow(novad.client.secrets.Rotate, pb.RotateRequest(names=args.names))

@@ -1,4 +1,4 @@
-"""novad as commands see it: answers, progress, and what goes wrong as an exit code with words."""
+"""A client of novad for commands: replies, progress, and gRPC errors as messages with an exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOGIN = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAVAILABLE, grpc.Sta
 
 
 class Novad:
-    """One daemon, named by the options of the command line. Raises CommandError and those derived from it."""
+    """The daemon that the command line selects (--addr, --secret). Its methods raise CommandError and subclasses."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -32,23 +32,23 @@ class Novad:
             raise UsageError(str(error)) from None
 
     def ask(self, method: Any, request: Any) -> Any:
-        with self._told():
+        with self._errors_translated():
             return self.client.ask(method, request)
 
     def stream(self, method: Any, request: Any) -> Iterator[Any]:
-        with self._told():
+        with self._errors_translated():
             yield from self.client.follow(method, request)
 
     def follow(self, method: Any, request: Any) -> None:
-        """Print what happens, component by component, with the seconds since the beginning."""
-        begun = time.monotonic()
-        for one in self.stream(method, request):
-            name = f"{one.component}: " if one.component else ""
-            print(f"[{time.monotonic() - begun:6.1f}] {name}{one.message}")
+        """Print the progress per component, with the seconds since the request was sent."""
+        started = time.monotonic()
+        for event in self.stream(method, request):
+            name = f"{event.component}: " if event.component else ""
+            print(f"[{time.monotonic() - started:6.1f}] {name}{event.message}")
             sys.stdout.flush()
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors_translated(self) -> Iterator[None]:
         try:
             yield
         except grpc.RpcError as error:
@@ -69,7 +69,7 @@ def when(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes, for people."""
+    """Format a number of bytes with a binary unit, for example "12 MiB"."""
     value = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:

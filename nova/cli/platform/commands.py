@@ -1,4 +1,4 @@
-"""Every verb for novad: its name and the function that does it. Nothing is loaded before it is asked for."""
+"""The table of novad commands: the name and the function of each. A module is imported when its command runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
             "secrets list": "secrets_list", "secrets rotate": "secrets_rotate"},
     }.items() for name, function in functions.items()}
 
-# The first commands of ``nova help``, with their descriptions there; other commands are described by their docstrings.
+# The first commands of ``nova help`` and their descriptions; the docstrings describe the other commands.
 DESCRIPTIONS = {
     "discover": "Discover Axyon Nova Services",
     "deploy": "deploy platform",
@@ -39,5 +39,5 @@ DESCRIPTIONS = {
 
 def load(name: str) -> Declared:
     module, function = COMMANDS[name]
-    found: Declared = getattr(importlib.import_module(f"nova.cli.platform.{module}"), function).declared
-    return found
+    declared: Declared = getattr(importlib.import_module(f"nova.cli.platform.{module}"), function).declared
+    return declared

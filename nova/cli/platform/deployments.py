@@ -1,4 +1,4 @@
-"""Deploying, and what was deployed before."""
+"""Commands that deploy, restart, roll back and remove components, and list deployments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _wanted(words: list[str]) -> list[pb.ComponentVersion]:
 
 @doing(_COMPONENTS)
 def deploy(novad: Novad, args: argparse.Namespace) -> None:
-    """Deploy components: all of them, or nothing is changed."""
+    """Deploy components; if one fails, the deployment is rolled back."""
     novad.follow(novad.client.platform.Deploy, pb.DeployRequest(components=_wanted(args.components)))
 
 
@@ -32,33 +32,35 @@ def plan(novad: Novad, args: argparse.Namespace) -> Rows:
     """Show what deploy would do."""
     answer = novad.ask(novad.client.platform.Plan, pb.DeployRequest(components=_wanted(args.components)))
     return ("Component", "Action", "Now", "Image", "Digest", "Backup", "Node"), [
-        (one.component, "refuse: name the digest" if one.refused else one.action, one.before or "-", one.reference,
-         _digests(one), size(one.backup), one.node) for one in answer.changes]
+        (change.component, "refuse: name the digest" if change.refused else change.action, change.before or "-",
+         change.reference, _digests(change), size(change.backup), change.node) for change in answer.changes]
 
 
 def _digests(change: pb.PlannedChange) -> str:
-    """The digest that runs now, and the one that would run, if that is another one."""
-    digests = [one for one in (change.digest, change.fetched) if one]
+    """Return the digest that runs, and the digest that would run if it differs."""
+    digests = [digest for digest in (change.digest, change.fetched) if digest]
     return " -> ".join(dict.fromkeys(digests)) or "-"
 
 
-@listing(arg("--limit", type=int, default=20, help="how many (20)"))
+@listing(arg("--limit", type=int, default=20, help="maximum number of deployments (default: 20)"))
 def history(novad: Novad, args: argparse.Namespace) -> Rows:
-    """List deployments, the newest first."""
+    """List deployments, newest first."""
     answer = novad.ask(novad.client.platform.History, pb.HistoryRequest(limit=args.limit))
     return ("ID", "Kind", "State", "Started", "Seconds", "Components", "Nodes", "Error"), [
-        (one.id, one.kind, one.state, when(one.started), f"{one.ended - one.started:.1f}" if one.ended else "-",
-         " ".join(f"{each.component}={each.version}" if each.version else each.component for each in one.components),
-         f"for {one.control}" if one.control else "; ".join(
-             f"{each.node}: {each.components or '-'}{'' if each.settled else ' (does not know yet)'}"
-             for each in one.nodes), one.error) for one in answer.deployments]
+        (deployment.id, deployment.kind, deployment.state, when(deployment.started),
+         f"{deployment.ended - deployment.started:.1f}" if deployment.ended else "-",
+         " ".join(f"{component.component}={component.version}" if component.version else component.component
+                  for component in deployment.components),
+         f"for {deployment.control}" if deployment.control else "; ".join(
+             f"{node.node}: {node.components or '-'}{'' if node.settled else ' (does not know yet)'}"
+             for node in deployment.nodes), deployment.error) for deployment in answer.deployments]
 
 
 @doing(_NAMES, arg("--to", type=int, default=0, metavar="ID",
-                   help="how they were after this deployment (nova history); default: before the last one that "
-                        "changed them"))
+                   help="restore the state after this deployment (nova history); default: the state before the last "
+                        "deployment that changed the components"))
 def rollback(novad: Novad, args: argparse.Namespace) -> None:
-    """Go back to an earlier deployment, images and data."""
+    """Roll back components to an earlier deployment: images and data."""
     novad.follow(novad.client.platform.Rollback, pb.RollbackRequest(components=args.names, to=args.to))
 
 
@@ -68,14 +70,14 @@ def restart(novad: Novad, args: argparse.Namespace) -> None:
     novad.follow(novad.client.platform.Restart, pb.RestartRequest(components=args.names))
 
 
-@doing(flag("--remove-volumes", help="their data as well (not the backups)"),
-       flag("--remove-secrets", help="the secrets as well"), flag("--yes", help="do not ask"))
+@doing(flag("--remove-volumes", help="also remove the data (not the backups)"),
+       flag("--remove-secrets", help="also remove the secrets"), flag("--yes", help="do not ask for confirmation"))
 def remove(novad: Novad, args: argparse.Namespace) -> None:
-    """Remove all components; data and secrets stay unless it is said."""
+    """Remove all components; keep data and secrets unless the options say otherwise."""
     if not args.yes:
-        what = [name for name, given in (("their data", args.remove_volumes), ("all secrets", args.remove_secrets))
-                if given]
-        print(f"Remove all components{''.join(f' and {one}' for one in what)}? [y/N] ", end="", file=sys.stderr,
+        extras = [name for name, given in (("their data", args.remove_volumes), ("all secrets", args.remove_secrets))
+                  if given]
+        print(f"Remove all components{''.join(f' and {extra}' for extra in extras)}? [y/N] ", end="", file=sys.stderr,
               flush=True)
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("Nothing was removed.")

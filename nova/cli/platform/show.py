@@ -1,4 +1,4 @@
-"""What runs, and how it does."""
+"""Commands that show components, their health and logs, and novad itself."""
 
 from __future__ import annotations
 
@@ -20,35 +20,39 @@ _NAME = arg("name", metavar="COMPONENT", help="its name in the platform file")
 def platform_info(novad: Novad, args: argparse.Namespace) -> Any:
     """Show the deployed components and the versions that they report.
 
-    The text format names a component's state if it does not run, and its node if there are several nodes.
+    The text format includes the state of components that are not running, and the node if there are several nodes.
     """
     components = novad.ask(novad.client.platform.Show, pb.Empty()).components
     if args.formatter == TEXT:
-        several = len({one.node for one in components}) > 1
+        several = len({component.node for component in components}) > 1
         return ("Name", "Version", "Node", "State"), [
-            (one.name, one.version, one.node if several else "", "" if one.state == "running" else one.state)
-            for one in components]
+            (component.name, component.version, component.node if several else "",
+             "" if component.state == "running" else component.state)
+            for component in components]
     return ("Component", "Version", "State", "Since", "Image", "Digest", "Node"), [
-        (one.name, one.version, one.state, when(one.started), one.image, one.digest, one.node) for one in components]
+        (component.name, component.version, component.state, when(component.started), component.image,
+         component.digest, component.node) for component in components]
 
 
 @listing()
 def health(novad: Novad, args: argparse.Namespace) -> Any:
-    """List components with their state, and why one is not healthy."""
+    """List components with their state, and the reason for those that are unhealthy."""
     answer = novad.ask(novad.client.platform.Show, pb.Empty())
     return ("Component", "State", "Why", "Node"), [
-        (one.name, one.state, one.health, one.node) for one in answer.components]
+        (component.name, component.state, component.health, component.node) for component in answer.components]
 
 
 @doing(_NAME)
 def service_info(novad: Novad, args: argparse.Namespace) -> None:
     """Print a component's image, volumes, environment and commands as JSON, secrets masked."""
-    one = novad.ask(novad.client.services.Show, pb.ServiceRequest(name=args.name))
+    service = novad.ask(novad.client.services.Show, pb.ServiceRequest(name=args.name))
     print(json.dumps({
-        "name": one.name, "image": one.image, "volumes": [
-            {"type": each.type, "name": each.name, "destination": each.destination, "options": list(each.options)}
-            for each in one.volumes],
-        "env": dict(sorted(one.env.items())), "cmd": list(one.cmd), "versionCmd": list(one.version_cmd)}, indent=2))
+        "name": service.name, "image": service.image, "volumes": [
+            {"type": volume.type, "name": volume.name, "destination": volume.destination,
+             "options": list(volume.options)}
+            for volume in service.volumes],
+        "env": dict(sorted(service.env.items())), "cmd": list(service.cmd),
+        "versionCmd": list(service.version_cmd)}, indent=2))
 
 
 @doing(_NAME, arg("-f", "--follow", action=argparse.BooleanOptionalAction, default=True,
@@ -64,8 +68,9 @@ def service_logs(novad: Novad, args: argparse.Namespace) -> None:
 @showing()
 def info(novad: Novad, args: argparse.Namespace) -> Any:
     """Show novad itself: its version, address and node."""
-    one = novad.ask(novad.client.daemon.Show, pb.Empty())
-    if not one.version:
-        raise CommandError("It is no novad that answers.")
-    return {"version": one.version, "address": one.address, "uptime": f"{time.time() - one.started:.0f} s",
-            "node": one.node, "roles": ", ".join(one.roles), "runtime": one.runtime, "platform": one.platform}
+    daemon = novad.ask(novad.client.daemon.Show, pb.Empty())
+    if not daemon.version:
+        raise CommandError("The server at this address is not novad.")
+    return {"version": daemon.version, "address": daemon.address, "uptime": f"{time.time() - daemon.started:.0f} s",
+            "node": daemon.node, "roles": ", ".join(daemon.roles), "runtime": daemon.runtime,
+            "platform": daemon.platform}

@@ -68,7 +68,7 @@ def watch(nova: Nova, args: argparse.Namespace) -> int:
     Ends when it is done: 0, or 1 if it failed. If nothing is under way, the last thing that was done is shown.
     """
     watched = _Watched(nova, _server_id(nova, args.server))
-    for server in progress.looks(watched.look):
+    for server in progress.polls(watched.look):
         if watched.busy(server):
             continue
         if server is None:

@@ -1,4 +1,4 @@
-"""Aggregates of hosts."""
+"""Commands for host aggregates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nova.cli.errors import UsageError
 
 _AGGREGATE = arg("aggregate", metavar="AGGREGATE", help="name or id of an aggregate")
 _HOST = arg("host", metavar="HOST", help="name of a host")
-# From here on aggregates have a uuid.
+# The first minor microversion with UUIDs of aggregates.
 _UUIDS = 41
 
 
@@ -36,8 +36,8 @@ def list_aggregates(nova: Nova, _args: argparse.Namespace) -> Any:
     columns = {"Id": "id", "Name": "name", "Availability Zone": "availability_zone"}
     if nova.version >= _UUIDS:
         columns["UUID"] = "uuid"
-    found = nova.get("/os-aggregates")["aggregates"]
-    return tuple(columns), [tuple(one[name] for name in columns.values()) for one in found]
+    aggregates = nova.get("/os-aggregates")["aggregates"]
+    return tuple(columns), [tuple(aggregate[name] for name in columns.values()) for aggregate in aggregates]
 
 
 @listing(_AGGREGATE)
@@ -46,12 +46,12 @@ def show_aggregate(nova: Nova, args: argparse.Namespace) -> Any:
     return _detail(nova, find.aggregate(nova, args.aggregate))
 
 
-@listing(arg("name", metavar="NAME"), arg("availability_zone", metavar="ZONE", nargs="?", help="the zone of its hosts"))
+@listing(arg("name", metavar="NAME"), arg("availability_zone", metavar="ZONE", nargs="?", help="availability zone of the hosts"))
 def create(nova: Nova, args: argparse.Namespace) -> Any:
     """Create an aggregate (administrators)."""
     wanted = {"name": args.name, "availability_zone": args.availability_zone}
     made = nova.post("/os-aggregates", {"aggregate": wanted})["aggregate"]
-    # the answer says nothing of its hosts and metadata
+    # the response of the creation lacks hosts and metadata
     return _detail(nova, nova.get(f"/os-aggregates/{made['id']}")["aggregate"])
 
 
@@ -64,13 +64,13 @@ def delete(nova: Nova, args: argparse.Namespace) -> None:
 
 
 @listing(_AGGREGATE, arg("--name", metavar="NAME", help="the new name"),
-         arg("--availability-zone", metavar="ZONE", help="the zone of its hosts"))
+         arg("--availability-zone", metavar="ZONE", help="availability zone of the hosts"))
 def update(nova: Nova, args: argparse.Namespace) -> Any:
-    """Change the name or the zone of an aggregate (administrators)."""
+    """Update the name or the availability zone of an aggregate (administrators)."""
     given = {"name": args.name, "availability_zone": args.availability_zone}
     changes = {name: value for name, value in given.items() if value is not None}
     if not changes:
-        raise UsageError("Nothing to change: give --name or --availability-zone")
+        raise UsageError("Nothing to change: specify --name or --availability-zone")
     path = f"/os-aggregates/{find.aggregate(nova, args.aggregate)['id']}"
     return _detail(nova, nova.put(path, {"aggregate": changes})["aggregate"])
 
@@ -80,7 +80,7 @@ def _act(nova: Nova, args: argparse.Namespace, action: str, value: Mapping[str, 
     return _detail(nova, nova.post(path, {action: value})["aggregate"])
 
 
-@listing(_AGGREGATE, arg("metadata", metavar="KEY=VALUE", nargs="+", help="the key alone deletes it"))
+@listing(_AGGREGATE, arg("metadata", metavar="KEY=VALUE", nargs="+", help="KEY without a value deletes the key"))
 def set_metadata(nova: Nova, args: argparse.Namespace) -> Any:
     """Set or delete metadata of an aggregate (administrators)."""
     pairs = [word.partition("=") for word in args.metadata]
@@ -90,7 +90,7 @@ def set_metadata(nova: Nova, args: argparse.Namespace) -> Any:
 
 @doing(_AGGREGATE, arg("images", metavar="IMAGE", nargs="+", help="names or ids of images"), since=81)
 def cache_images(nova: Nova, args: argparse.Namespace) -> None:
-    """Have the hosts of an aggregate fetch images before servers want them (administrators)."""
+    """Cache images on the hosts of an aggregate, so that later boots need no download (administrators)."""
     path = f"/os-aggregates/{find.aggregate(nova, args.aggregate)['id']}/images"
     nova.post(path, {"cache": [{"id": find.image(nova, image)["id"]} for image in args.images]})
 

@@ -1,4 +1,4 @@
-"""boot: a new server, from all that may be said of one."""
+"""The boot command: creates a server from the options of the command line."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ from nova.cli.declare import arg, flag, pairs, showing, truth
 from nova.cli.errors import CommandError, UsageError
 from nova.cli.resources.servers import details
 
-# Keys of --block-device, and what the API calls them.
+# Keys of --block-device: names of the API.
 _DEVICE = {"id": "uuid", "source": "source_type", "dest": "destination_type", "bus": "disk_bus", "type": "device_type",
            "device": "device_name", "size": "volume_size", "format": "guest_format", "bootindex": "boot_index",
            "shutdown": "delete_on_termination", "tag": "tag", "volume_type": "volume_type"}
 _NIC = ("net-id", "net-name", "port-id", "v4-fixed-ip", "v6-fixed-ip", "tag")
-# From here on "networks" is not optional.
+# The first minor microversion that requires "networks".
 _NETWORKS_NEEDED = 37
 
 
 @showing(
-    arg("name", metavar="NAME", help="of the new server"),
+    arg("name", metavar="NAME", help="name of the new server"),
     arg("--flavor", metavar="FLAVOR", required=True, help="name or id (nova flavor-list)"),
     arg("--image", metavar="IMAGE", help="name or id (nova image-list)"),
-    pairs("--image-with", help="the image with this property"),
-    arg("--boot-volume", metavar="VOLUME", help="start from this volume"),
-    arg("--snapshot", metavar="SNAPSHOT", help="start from a volume that is made of this snapshot"),
-    arg("--min-count", metavar="N", type=int, help="so many servers at least"),
-    arg("--max-count", metavar="N", type=int, help="so many servers at most"),
-    pairs("--meta", help="metadata; may be given several times"),
-    arg("--key-name", metavar="NAME", help="the key pair that may log in"),
-    arg("--user-data", metavar="FILE", help="what the metadata service hands to the guest"),
-    arg("--availability-zone", metavar="ZONE", help="where it shall be"),
-    arg("--security-groups", metavar="NAME,NAME", help="of its interfaces"),
+    pairs("--image-with", help="boot from an image with this property"),
+    arg("--boot-volume", metavar="VOLUME", help="boot from this volume"),
+    arg("--snapshot", metavar="SNAPSHOT", help="boot from a new volume created from this snapshot"),
+    arg("--min-count", metavar="N", type=int, help="minimum number of servers"),
+    arg("--max-count", metavar="N", type=int, help="maximum number of servers"),
+    pairs("--meta", help="metadata of the server; may be repeated"),
+    arg("--key-name", metavar="NAME", help="key pair for logins to the guest"),
+    arg("--user-data", metavar="FILE", help="user data for the guest"),
+    arg("--availability-zone", metavar="ZONE", help="availability zone of the server"),
+    arg("--security-groups", metavar="NAME,NAME", help="security groups of the interfaces"),
     arg("--block-device-mapping", metavar="DEVICE=ID:TYPE:SIZE:DELETE", action="append", default=[],
-        help="a volume, or a snapshot (TYPE snap); SIZE in GiB"),
+        help="attach a volume, or one created from a snapshot (TYPE snap); SIZE in GiB"),
     arg("--block-device", metavar="KEY=VALUE,…", action="append", default=[],
         help=f"a disk; keys: {', '.join(_DEVICE)}"),
-    arg("--swap", metavar="MIB", type=int, help="a local swap disk"),
+    arg("--swap", metavar="MIB", type=int, help="size of a local swap disk"),
     arg("--ephemeral", metavar="size=GIB[,format=FORMAT]", action="append", default=[], help="a local disk"),
-    pairs("--hint", help="a hint to the scheduler; may be given several times"),
+    pairs("--hint", help="scheduler hint; may be repeated"),
     arg("--nic", metavar="auto|none|KEY=VALUE,…", action="append", default=[],
         help=f"an interface; keys: {', '.join(_NIC)} (default: auto)"),
-    arg("--config-drive", metavar="BOOLEAN", type=truth, help="with a disk that holds its metadata"),
-    arg("--admin-pass", metavar="PASSWORD", help="of the guest's administrator"),
-    arg("--access-ip-v4", metavar="ADDRESS", help="an address under which it can be reached"),
-    arg("--access-ip-v6", metavar="ADDRESS", help="an address under which it can be reached"),
+    arg("--config-drive", metavar="BOOLEAN", type=truth, help="provide the metadata on a config drive"),
+    arg("--admin-pass", metavar="PASSWORD", help="password of the guest administrator"),
+    arg("--access-ip-v4", metavar="ADDRESS", help="IPv4 address for access to the server"),
+    arg("--access-ip-v6", metavar="ADDRESS", help="IPv6 address for access to the server"),
     arg("--description", metavar="TEXT", since=19),
     arg("--tags", metavar="TAG,TAG", since=52),
-    flag("--return-reservation-id", help="show the id of the reservation instead of a server"),
+    flag("--return-reservation-id", help="show the reservation id instead of the server"),
     arg("--trusted-image-certificate-id", metavar="ID", action="append", since=63,
-        help="a certificate that the image's signature may be of"),
-    arg("--host", metavar="HOST", since=74, help="on this host (administrators)"),
-    arg("--hypervisor-hostname", metavar="NAME", since=74, help="on this node (administrators)"),
-    arg("--hostname", metavar="NAME", since=90, help="the host name that the metadata service tells"),
-    flag("--poll", help="wait until it runs, and show how far it is"))
+        help="id of a certificate trusted for the image signature"),
+    arg("--host", metavar="HOST", since=74, help="create the server on this host (administrators)"),
+    arg("--hypervisor-hostname", metavar="NAME", since=74, help="create the server on this node (administrators)"),
+    arg("--hostname", metavar="NAME", since=90, help="host name that the metadata service reports to the guest"),
+    flag("--poll", help="report the progress until the server is active"))
 def boot(nova: Nova, args: argparse.Namespace) -> Any:
     """Boot a new server."""
     server = _server(nova, args)
@@ -77,7 +77,7 @@ def boot(nova: Nova, args: argparse.Namespace) -> Any:
 def _server(nova: Nova, args: argparse.Namespace) -> dict[str, Any]:
     image = _image(nova, args)
     if image is None and not (args.boot_volume or args.snapshot or args.block_device or args.block_device_mapping):
-        raise UsageError("What shall it start from? Give --image, --boot-volume, --snapshot or --block-device")
+        raise UsageError("No boot source: specify --image, --boot-volume, --snapshot or --block-device")
     values = {
         "name": args.name, "flavorRef": find.flavor(nova, args.flavor)["id"], "imageRef": image,
         "min_count": args.min_count, "max_count": args.max_count, "metadata": dict(args.meta) or None,
@@ -95,7 +95,7 @@ def _server(nova: Nova, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def file_of(path: str) -> str:
-    """A file as the API wants it. Raises CommandError if it cannot be read."""
+    """Return the contents of a file in base64. Raises CommandError if the file cannot be read."""
     try:
         with open(path, "rb") as file:
             return base64.b64encode(file.read()).decode()
@@ -104,9 +104,9 @@ def file_of(path: str) -> str:
 
 
 def certificates(given: Sequence[str] | None) -> list[str] | None:
-    """What was given, else the ids in OS_TRUSTED_IMAGE_CERTIFICATE_IDS."""
+    """Return the ids of the options, else those in OS_TRUSTED_IMAGE_CERTIFICATE_IDS, else None."""
     from_environment = os.environ.get("OS_TRUSTED_IMAGE_CERTIFICATE_IDS", "")
-    return list(given or []) or [one for one in from_environment.split(",") if one] or None
+    return list(given or []) or [certificate for certificate in from_environment.split(",") if certificate] or None
 
 
 def _image(nova: Nova, args: argparse.Namespace) -> str | None:
@@ -117,53 +117,53 @@ def _image(nova: Nova, args: argparse.Namespace) -> str | None:
     fitting = [image for image in find.images(nova) if all(
         str({**image, **image.get("metadata", {})}.get(name)) == value for name, value in args.image_with)]
     if not fitting:
-        wanted = ", ".join("=".join(one) for one in args.image_with)
-        raise CommandError(f"No image has {wanted}; nova image-list shows all")
+        wanted = ", ".join("=".join(pair) for pair in args.image_with)
+        raise CommandError(f"No image has {wanted}; nova image-list lists the images")
     return str(fitting[0]["id"])
 
 
 def _hints(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
     hints: dict[str, Any] = {}
     for name, value in given:
-        known = hints.get(name)
-        hints[name] = value if known is None else [*(known if isinstance(known, list) else [known]), value]
+        previous = hints.get(name)
+        hints[name] = value if previous is None else [*(previous if isinstance(previous, list) else [previous]), value]
     return hints
 
 
 # --- networks ----------------------------------------------------------------------------------------
 def _networks(nova: Nova, given: Sequence[str]) -> Any:
-    alone = [one for one in given if one in ("auto", "none")]
-    if alone and len(given) > 1:
-        raise UsageError(f"--nic {alone[0]} excludes any other --nic")
-    if alone:
-        return alone[0]
+    exclusive = [option for option in given if option in ("auto", "none")]
+    if exclusive and len(given) > 1:
+        raise UsageError(f"--nic {exclusive[0]} excludes any other --nic")
+    if exclusive:
+        return exclusive[0]
     if not given:
         return "auto" if nova.version >= _NETWORKS_NEEDED else None
-    return [_nic(nova, words("--nic", one, _NIC)) for one in given]
+    return [_nic(nova, words("--nic", option, _NIC)) for option in given]
 
 
-def _nic(nova: Nova, said: Mapping[str, str]) -> dict[str, str]:
-    if sum(name in said for name in ("net-id", "net-name", "port-id")) != 1:
-        raise UsageError("--nic wants one of net-id, net-name and port-id")
-    if "v4-fixed-ip" in said and "v6-fixed-ip" in said:
-        raise UsageError("--nic wants one of v4-fixed-ip and v6-fixed-ip")
-    if "port-id" in said:
-        nic = {"port": said["port-id"]}
+def _nic(nova: Nova, keys: Mapping[str, str]) -> dict[str, str]:
+    if sum(name in keys for name in ("net-id", "net-name", "port-id")) != 1:
+        raise UsageError("--nic needs exactly one of net-id, net-name and port-id")
+    if "v4-fixed-ip" in keys and "v6-fixed-ip" in keys:
+        raise UsageError("--nic accepts only one of v4-fixed-ip and v6-fixed-ip")
+    if "port-id" in keys:
+        nic = {"port": keys["port-id"]}
     else:
-        nic = {"uuid": said.get("net-id") or str(find.network(nova, said["net-name"])["id"])}
-    fixed = said.get("v4-fixed-ip") or said.get("v6-fixed-ip")
-    return nic | ({"fixed_ip": fixed} if fixed else {}) | ({"tag": said["tag"]} if "tag" in said else {})
+        nic = {"uuid": keys.get("net-id") or str(find.network(nova, keys["net-name"])["id"])}
+    fixed = keys.get("v4-fixed-ip") or keys.get("v6-fixed-ip")
+    return nic | ({"fixed_ip": fixed} if fixed else {}) | ({"tag": keys["tag"]} if "tag" in keys else {})
 
 
-def words(option: str, text: str, known: Sequence[str]) -> dict[str, str]:
-    """KEY=VALUE,KEY=VALUE. Raises UsageError, which names the option."""
-    said = {}
+def words(option: str, text: str, keys: Sequence[str]) -> dict[str, str]:
+    """Parse KEY=VALUE,KEY=VALUE with the given keys. Raises UsageError, which names the option."""
+    values = {}
     for word in text.split(","):
         key, equals, value = word.partition("=")
-        if not equals or key not in known:
-            raise UsageError(f"{option} {text}: {word!r} is not KEY=VALUE with a key of {', '.join(known)}")
-        said[key] = value
-    return said
+        if not equals or key not in keys:
+            raise UsageError(f"{option} {text}: {word!r} is not KEY=VALUE with a key of {', '.join(keys)}")
+        values[key] = value
+    return values
 
 
 # --- disks -------------------------------------------------------------------------------------------
@@ -173,9 +173,9 @@ def _devices(args: argparse.Namespace, image: str | None) -> list[dict[str, Any]
         devices.append(_device(args.boot_volume, "volume", 0, delete_on_termination=False))
     if args.snapshot:
         devices.append(_device(args.snapshot, "snapshot", 0, delete_on_termination=False))
-    devices += [_mapped(one, bool(image or devices)) for one in args.block_device_mapping]
-    devices += [_described(one) for one in args.block_device]
-    devices += [_local(words("--ephemeral", one, ("size", "format"))) for one in args.ephemeral]
+    devices += [_mapped(option, bool(image or devices)) for option in args.block_device_mapping]
+    devices += [_described(option) for option in args.block_device]
+    devices += [_local(words("--ephemeral", option, ("size", "format"))) for option in args.ephemeral]
     if args.swap:
         devices.append({**_local({"size": args.swap}), "guest_format": "swap"})
     if devices and image:
@@ -188,35 +188,36 @@ def _device(uuid: str, source: str, boot_index: int, **more: Any) -> dict[str, A
             "delete_on_termination": True, **more}
 
 
-def _local(said: Mapping[str, Any]) -> dict[str, Any]:
-    if "size" not in said:
-        raise UsageError("--ephemeral wants size=GIB")
-    made = {"source_type": "blank", "destination_type": "local", "boot_index": -1, "delete_on_termination": True,
-            "volume_size": _number("size", said["size"])}
-    return made | ({"guest_format": said["format"]} if "format" in said else {})
+def _local(keys: Mapping[str, Any]) -> dict[str, Any]:
+    if "size" not in keys:
+        raise UsageError("--ephemeral needs size=GIB")
+    device = {"source_type": "blank", "destination_type": "local", "boot_index": -1, "delete_on_termination": True,
+            "volume_size": _number("size", keys["size"])}
+    return device | ({"guest_format": keys["format"]} if "format" in keys else {})
 
 
-def _mapped(text: str, others: bool) -> dict[str, Any]:
+def _mapped(text: str, has_boot_device: bool) -> dict[str, Any]:
     name, equals, rest = text.partition("=")
     uuid, kind, size, delete = [*rest.split(":"), "", "", ""][:4]
     if not equals or not uuid:
         raise UsageError(f"--block-device-mapping {text}: not DEVICE=ID:TYPE:SIZE:DELETE")
-    made = _device(uuid, "snapshot" if kind.startswith("snap") else "volume", -1 if others else 0, device_name=name,
+    device = _device(uuid, "snapshot" if kind.startswith("snap") else "volume", -1 if has_boot_device else 0,
+                     device_name=name,
                    delete_on_termination=delete not in ("", "0"))
-    return made | ({"volume_size": _number("SIZE", size)} if size else {})
+    return device | ({"volume_size": _number("SIZE", size)} if size else {})
 
 
 def _described(text: str) -> dict[str, Any]:
-    said = words("--block-device", text, tuple(_DEVICE))
-    made: dict[str, Any] = {_DEVICE[key]: value for key, value in said.items()}
+    keys = words("--block-device", text, tuple(_DEVICE))
+    device: dict[str, Any] = {_DEVICE[key]: value for key, value in keys.items()}
     for name in ("volume_size", "boot_index"):
-        if name in made:
-            made[name] = _number(name, made[name])
-    if "delete_on_termination" in made:
-        made["delete_on_termination"] = made["delete_on_termination"] == "remove"
-    elif made.get("destination_type") == "local":
-        made["delete_on_termination"] = True
-    return {"boot_index": -1, **made}
+        if name in device:
+            device[name] = _number(name, device[name])
+    if "delete_on_termination" in device:
+        device["delete_on_termination"] = device["delete_on_termination"] == "remove"
+    elif device.get("destination_type") == "local":
+        device["delete_on_termination"] = True
+    return {"boot_index": -1, **device}
 
 
 def _number(name: str, text: Any) -> int:

@@ -1,4 +1,4 @@
-"""What the client says of itself: versions, and completion for shells."""
+"""Commands for API versions and shell completion."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from nova.cli.declare import arg, doing, listing
 
 @listing()
 def versions(nova: Nova, _args: argparse.Namespace) -> Any:
-    """List the versions of the API, and that which is used."""
+    """List the versions of the API and the selected version."""
     import sys
 
-    print(f"This client knows 2.1 to 2.{NEWEST}, and asks for 2.{nova.version}.", file=sys.stderr)
-    found = nova.versions(every=True)["versions"]
+    print(f"This client supports 2.1 to 2.{NEWEST} and uses 2.{nova.version}.", file=sys.stderr)
+    served = nova.versions(every=True)["versions"]
     return ("Id", "Status", "Updated", "Min Version", "Version"), [
-        (one["id"], one["status"], one["updated"], one["min_version"], one["version"]) for one in found]
+        (version["id"], version["status"], version["updated"], version["min_version"], version["version"])
+        for version in served]
 
 
 @doing(arg("shell", choices=("bash", "zsh", "fish"), nargs="?", default="bash"))

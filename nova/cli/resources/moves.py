@@ -1,4 +1,4 @@
-"""Servers that go to other hosts."""
+"""Commands that move servers to other hosts, and list migrations."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from nova.cli import find, progress
 from nova.cli.client import Nova
 from nova.cli.declare import SERVER, arg, doing, flag, listing, showing
 
-_HOST = arg("host", metavar="HOST", nargs="?", help="where to (default: the scheduler chooses)")
+_HOST = arg("host", metavar="HOST", nargs="?", help="destination host (default: the scheduler chooses)")
 _MIGRATION = arg("migration", metavar="MIGRATION", help="id of a migration (nova server-migration-list)")
-# Since then block_migration may be "auto", and disk_over_commit is gone; since then a host may not be forced.
+# The first minor microversion with block_migration "auto" and without disk_over_commit; that without forced hosts.
 _AUTO, _UNFORCED = 25, 68
 
 
-@doing(SERVER, arg("--host", metavar="HOST", since=56, help="where to (default: the scheduler chooses)"),
-       flag("--poll", help="wait until it is done, and show how far it is"))
+@doing(SERVER, arg("--host", metavar="HOST", since=56, help="destination host (default: the scheduler chooses)"),
+       flag("--poll", help="report the progress until the migration completes"))
 def migrate(nova: Nova, args: argparse.Namespace) -> None:
-    """Migrate a server to another host; afterwards confirm it (nova resize-confirm) or revert it."""
+    """Migrate a server to another host; then confirm (nova resize-confirm) or revert (nova resize-revert) it."""
     server = find.server(nova, args.server)
     nova.action(server, "migrate", {"host": args.host} if args.host else None)
     if args.poll:
         progress.wait(nova, server["id"], "migrating", ("ACTIVE", "SHUTOFF", "VERIFY_RESIZE"))
 
 
-def live(nova: Nova, server: Any, host: str | None, block: bool) -> None:
-    """Ask for a live migration, as this microversion wants it."""
+def request_live_migration(nova: Nova, server: Any, host: str | None, block: bool) -> None:
+    """Request a live migration in the form of the selected microversion."""
     wanted: dict[str, Any] = {"host": host, "block_migration": True if block else "auto"}
     if nova.version < _AUTO:
         wanted |= {"block_migration": block, "disk_over_commit": False}
     nova.action(server, "os-migrateLive", wanted)
 
 
-@doing(SERVER, _HOST, flag("--block-migrate", help="copy its disks, too (since 2.25 the default finds out)"))
+@doing(SERVER, _HOST, flag("--block-migrate", help="also copy the disks (default since 2.25: if needed)"))
 def live_migration(nova: Nova, args: argparse.Namespace) -> None:
-    """Move a server to another host while it runs."""
-    live(nova, find.server(nova, args.server), args.host, args.block_migrate)
+    """Live migrate a running server to another host."""
+    request_live_migration(nova, find.server(nova, args.server), args.host, args.block_migrate)
 
 
 @doing(SERVER, _MIGRATION, since=24)
@@ -47,26 +47,26 @@ def abort(nova: Nova, args: argparse.Namespace) -> None:
 
 @doing(SERVER, _MIGRATION, since=22)
 def force_complete(nova: Nova, args: argparse.Namespace) -> None:
-    """Have a live migration end: the guest is slowed or paused until it is over."""
+    """Force a live migration to complete: the guest is slowed down or paused until then."""
     path = f"/servers/{find.server(nova, args.server)['id']}/migrations/{args.migration}/action"
     nova.post(path, {"force_complete": None})
 
 
-def rise_elsewhere(nova: Nova, server: Any, host: str | None, password: str | None = None) -> Any:
-    """Ask for an evacuation, as this microversion wants it."""
+def request_evacuation(nova: Nova, server: Any, host: str | None, password: str | None = None) -> Any:
+    """Request an evacuation in the form of the selected microversion."""
     wanted: dict[str, Any] = {"host": host, "adminPass": password}
     if nova.version < 14:
         wanted["onSharedStorage"] = False
     return nova.action(server, "evacuate", {name: value for name, value in wanted.items() if value is not None})
 
 
-@showing(SERVER, _HOST, arg("--password", metavar="PASSWORD", help="of the guest's administrator"))
+@showing(SERVER, _HOST, arg("--password", metavar="PASSWORD", help="password of the guest administrator"))
 def evacuate(nova: Nova, args: argparse.Namespace) -> Any:
-    """Have a server rise on another host, as its own is down."""
-    return rise_elsewhere(nova, find.server(nova, args.server), args.host, args.password) or {}
+    """Evacuate a server from a failed host to another host."""
+    return request_evacuation(nova, find.server(nova, args.server), args.host, args.password) or {}
 
 
-# --- what is told of them ----------------------------------------------------------------------------
+# --- lists of migrations -----------------------------------------------------------------------------
 _FILTERS = (
     arg("--instance-uuid", metavar="ID", help="of this server"),
     arg("--host", metavar="HOST", help="from or to this host"),
@@ -83,34 +83,34 @@ _BYTES = {f"{what} {kind} Bytes": f"{kind.lower()}_{what.lower()}_bytes" for kin
           for what in ("Total", "Processed", "Remaining")}
 
 
-@listing(*_FILTERS, arg("--marker", metavar="UUID", since=59, help="the last migration of the page before"),
-         arg("--limit", metavar="N", type=int, since=59, help="so many at most"),
-         arg("--changes-since", metavar="TIME", since=59, help="that changed at this time (ISO 8601) or later"),
-         arg("--changes-before", metavar="TIME", since=66, help="that changed at this time (ISO 8601) or earlier"))
+@listing(*_FILTERS, arg("--marker", metavar="UUID", since=59, help="last migration of the previous page"),
+         arg("--limit", metavar="N", type=int, since=59, help="maximum number of migrations"),
+         arg("--changes-since", metavar="TIME", since=59, help="changed at or after this time (ISO 8601)"),
+         arg("--changes-before", metavar="TIME", since=66, help="changed at or before this time (ISO 8601)"))
 def list_migrations(nova: Nova, args: argparse.Namespace) -> Any:
     """List migrations (administrators)."""
     query = {name: getattr(args, name) for name in (
         "instance_uuid", "host", "status", "migration_type", "source_compute", "project_id", "user_id")}
     query |= {"changes-since": args.changes_since, "changes-before": args.changes_before}
-    found = nova.pages("/os-migrations", "migrations", mark="uuid", limit=args.limit, marker=args.marker, **query)
+    migrations = nova.pages("/os-migrations", "migrations", mark="uuid", limit=args.limit, marker=args.marker, **query)
     columns = {"Id": "id", **({"UUID": "uuid"} if nova.version >= 59 else {}), **_FROM_TO,
                "Instance UUID": "instance_uuid",
                "Old Flavor": "old_instance_type_id", "New Flavor": "new_instance_type_id", **_WHEN,
                **({"Type": "migration_type"} if nova.version >= 23 else {}), **(_WHOSE if nova.version >= 80 else {})}
-    return tuple(columns), [tuple(one.get(name) for name in columns.values()) for one in found]
+    return tuple(columns), [tuple(migration.get(name) for name in columns.values()) for migration in migrations]
 
 
 @listing(SERVER, since=23)
 def of_server(nova: Nova, args: argparse.Namespace) -> Any:
-    """List the live migrations of a server that are under way."""
-    found = nova.get(f"/servers/{find.server(nova, args.server)['id']}/migrations")["migrations"]
+    """List the live migrations of a server in progress."""
+    migrations = nova.get(f"/servers/{find.server(nova, args.server)['id']}/migrations")["migrations"]
     columns = {"Id": "id", **({"UUID": "uuid"} if nova.version >= 59 else {}), **_FROM_TO, "Server UUID": "server_uuid",
                **_WHEN, **(_WHOSE if nova.version >= 80 else {}), **_BYTES}
-    return tuple(columns), [tuple(one.get(name) for name in columns.values()) for one in found]
+    return tuple(columns), [tuple(migration.get(name) for name in columns.values()) for migration in migrations]
 
 
 @showing(SERVER, _MIGRATION, since=23)
 def show_migration(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show a live migration of a server that is under way."""
+    """Show a live migration of a server in progress."""
     path = f"/servers/{find.server(nova, args.server)['id']}/migrations/{args.migration}"
     return dict(sorted(nova.get(path)["migration"].items()))

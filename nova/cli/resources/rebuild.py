@@ -1,4 +1,4 @@
-"""Servers made anew: from an image, with another flavor, for repair; passwords of guests."""
+"""Commands that rebuild, rescue and resize servers, and manage passwords of guests."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from nova.cli.errors import UsageError
 from nova.cli.resources.boot import certificates, file_of
 from nova.cli.resources.servers import MINIMAL, details
 
-_POLL = flag("--poll", help="wait until it is done, and show how far it is")
+_POLL = flag("--poll", help="report the progress until the operation completes")
 
 
 @showing(
     SERVER, arg("image", metavar="IMAGE", help="name or id of the image"),
-    arg("--rebuild-password", metavar="PASSWORD", help="of the guest's administrator"), _POLL, MINIMAL,
+    arg("--rebuild-password", metavar="PASSWORD", help="password of the guest administrator"), _POLL, MINIMAL,
     flag("--preserve-ephemeral", help="keep the ephemeral disks"), arg("--name", metavar="NAME", help="the new name"),
-    arg("--description", metavar="TEXT", since=19), pairs("--meta", help="metadata; may be given several times"),
-    either(arg("--key-name", metavar="NAME", since=54, help="the key pair that may log in"),
-           flag("--key-unset", since=54, help="no key pair")),
-    either(arg("--user-data", metavar="FILE", since=57, help="what the metadata service hands to the guest"),
-           flag("--user-data-unset", since=57, help="no user data")),
+    arg("--description", metavar="TEXT", since=19), pairs("--meta", help="metadata of the server; may be repeated"),
+    either(arg("--key-name", metavar="NAME", since=54, help="key pair for logins to the guest"),
+           flag("--key-unset", since=54, help="remove the key pair")),
+    either(arg("--user-data", metavar="FILE", since=57, help="user data for the guest"),
+           flag("--user-data-unset", since=57, help="remove the user data")),
     either(arg("--trusted-image-certificate-id", metavar="ID", action="append", since=63,
-               help="a certificate that the image's signature may be of"),
-           flag("--trusted-image-certificates-unset", since=63, help="no such certificates")),
-    arg("--hostname", metavar="NAME", since=90, help="the host name that the metadata service tells"))
+               help="id of a certificate trusted for the image signature"),
+           flag("--trusted-image-certificates-unset", since=63, help="remove the trusted certificates")),
+    arg("--hostname", metavar="NAME", since=90, help="host name that the metadata service reports to the guest"))
 def rebuild(nova: Nova, args: argparse.Namespace) -> Any:
-    """Rebuild a server: make its disks anew from an image."""
+    """Rebuild a server: recreate its disks from an image."""
     server = find.server(nova, args.server)
     given = {"imageRef": find.image(nova, args.image)["id"], "adminPass": args.rebuild_password, "name": args.name,
              "description": args.description, "metadata": dict(args.meta) or None, "key_name": args.key_name,
@@ -49,10 +49,10 @@ def rebuild(nova: Nova, args: argparse.Namespace) -> Any:
                    **{name: answer[name] for name in ("adminPass",) if name in answer})
 
 
-@showing(SERVER, arg("--password", metavar="PASSWORD", help="of the rescue system's administrator"),
+@showing(SERVER, arg("--password", metavar="PASSWORD", help="password of the administrator of the rescue system"),
          arg("--image", metavar="IMAGE", help="the rescue system (default: the server's image)"))
 def rescue(nova: Nova, args: argparse.Namespace) -> Any:
-    """Start a server from a rescue system, its own disk beside it."""
+    """Rescue a server: start it from a rescue image with its own disk attached."""
     given = {"adminPass": args.password, "rescue_image_ref": find.image(nova, args.image)["id"] if args.image else None}
     wanted = {name: value for name, value in given.items() if value is not None}
     return nova.action(find.server(nova, args.server), "rescue", wanted or None)
@@ -60,7 +60,7 @@ def rescue(nova: Nova, args: argparse.Namespace) -> Any:
 
 @doing(SERVER, arg("flavor", metavar="FLAVOR", help="name or id of the new flavor"), _POLL)
 def resize(nova: Nova, args: argparse.Namespace) -> None:
-    """Resize a server; afterwards confirm it (nova resize-confirm) or revert it."""
+    """Resize a server; then confirm (nova resize-confirm) or revert (nova resize-revert) the resize."""
     server = find.server(nova, args.server)
     nova.action(server, "resize", {"flavorRef": find.flavor(nova, args.flavor)["id"]})
     if args.poll:
@@ -70,36 +70,36 @@ def resize(nova: Nova, args: argparse.Namespace) -> None:
 # --- passwords ---------------------------------------------------------------------------------------
 @doing(SERVER)
 def set_password(nova: Nova, args: argparse.Namespace) -> None:
-    """Set the password of the guest's administrator; it is asked for."""
+    """Set the password of the guest administrator; the command prompts for it."""
     server = find.server(nova, args.server)
-    first = getpass.getpass("New password: ")
-    if first != getpass.getpass("Again: "):
+    password = getpass.getpass("New password: ")
+    if password != getpass.getpass("Again: "):
         raise UsageError("The passwords differ")
-    nova.action(server, "changePassword", {"adminPass": first})
+    nova.action(server, "changePassword", {"adminPass": password})
 
 
 @doing(SERVER, arg("private_key", metavar="PRIVATE-KEY", nargs="?",
-                   help="a file; without it the password is shown as it is, encrypted"))
+                   help="file with the private key; without it the encrypted password is printed"))
 def get_password(nova: Nova, args: argparse.Namespace) -> None:
-    """Show the password that the guest has set for its administrator."""
-    found = nova.get(f"/servers/{find.server(nova, args.server)['id']}/os-server-password")["password"]
-    print(_decrypted(found, args.private_key) if found and args.private_key else found)
+    """Show the administrator password that the guest has reported."""
+    password = nova.get(f"/servers/{find.server(nova, args.server)['id']}/os-server-password")["password"]
+    print(_decrypted(password, args.private_key) if password and args.private_key else password)
 
 
 def _decrypted(password: str, path: str) -> str:
-    """By openssl(1), as the guest has encrypted it with the public key."""
+    """Decrypt the password with openssl(1): the guest encrypted it with the public key. Raises UsageError."""
     import base64
     import subprocess
 
     command = ["openssl", "pkeyutl", "-decrypt", "-inkey", path]
     try:
-        ended = subprocess.run(command, input=base64.b64decode(password), capture_output=True, check=True)
+        result = subprocess.run(command, input=base64.b64decode(password), capture_output=True, check=True)
     except (OSError, subprocess.CalledProcessError, ValueError) as error:
-        raise UsageError(f"The password cannot be decrypted with {path}: {error}") from error
-    return ended.stdout.decode()
+        raise UsageError(f"Cannot decrypt the password with {path}: {error}") from error
+    return result.stdout.decode()
 
 
 @doing(SERVER)
 def clear_password(nova: Nova, args: argparse.Namespace) -> None:
-    """Forget the password that the guest has set; it stays valid in the guest."""
+    """Clear the stored administrator password; it stays valid in the guest."""
     nova.delete(f"/servers/{find.server(nova, args.server)['id']}/os-server-password")

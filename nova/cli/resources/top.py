@@ -1,4 +1,4 @@
-"""The status page in a terminal."""
+"""The top command: the status page in a terminal."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from nova.cli.errors import CommandError, Refused
 Document = Mapping[str, Any]
 
 _UNITS = {"VCPU": ("VCPU", ""), "MEMORY_MB": ("memory", " MiB"), "DISK_GB": ("disk", " GiB")}
-# Where the cursor goes before the screen is drawn anew, and what is left of the old one.
+# Escape sequences: move the cursor home and clear the screen; clear the rest of the screen.
 _HOME, _REST = "\033[H\033[2J", "\033[J"
-# Lines of each table where nobody knows how high the screen is.
+# Rows per table if the height of the screen is unknown.
 _ROWS = 20
 
 
-@doing(flag("--once", help="print it once, also to a terminal"),
-       arg("--interval", metavar="SECONDS", type=float, default=3.0, help="between two looks (default: 3)"))
+@doing(flag("--once", help="print the page once, even to a terminal"),
+       arg("--interval", metavar="SECONDS", type=float, default=3.0, help="refresh interval (default: 3)"))
 def top(nova: Nova, args: argparse.Namespace) -> int:
-    """Show hosts, capacity, what is under way and what failed, again and again (administrators)."""
+    """Show hosts, capacity, running operations and recent failures, refreshed periodically (administrators)."""
     live = sys.stdout.isatty() and not args.once
     while True:
-        overview = _look(nova)
+        overview = _overview(nova)
         size = shutil.get_terminal_size((160, 0))
-        # Three tables share what the head and the captions leave.
+        # Three tables share the lines below the header and captions.
         rows = max(3, (size.lines - 14) // 3) if live and size.lines else _ROWS
         text = "\n".join(line[:size.columns] for line in _lines(overview, rows))
         print(f"{_HOME}{text}{_REST}" if live else text, flush=True)
@@ -40,32 +40,32 @@ def top(nova: Nova, args: argparse.Namespace) -> int:
         time.sleep(max(0.5, args.interval))
 
 
-def _look(nova: Nova) -> Any:
+def _overview(nova: Nova) -> Any:
     try:
         return nova.overview()
     except Refused as error:
         if error.status != 404:
             raise
-        raise CommandError("This cloud serves no status page: [api]status_page of its nova-api is off.") from error
+        raise CommandError("This cloud serves no status page: [api]status_page of its nova-api is disabled.") from error
 
 
 def _lines(overview: Document, rows: int) -> Iterator[str]:
     yield f"Nova at {_time(overview['at']):%H:%M:%S}   {overview['servers']} servers   {overview['node_count']} nodes"
     yield "   ".join(f"{label} {_amount(overview['capacity'].get(name), unit)}"
                      for name, (label, unit) in _UNITS.items() if name in overview["capacity"])
-    yield "   ".join(f"{one['binary']} {one['up']} up" + (f", {one['down']} DOWN" if one["down"] else "")
-                     for one in overview["services"])
+    yield "   ".join(f"{service['binary']} {service['up']} up" + (f", {service['down']} DOWN" if service["down"] else "")
+                     for service in overview["services"])
     at = _time(overview["at"])
     yield from _table(f"Under way: {overview['unfinished']}", ("SINCE", "SERVER", "OPERATION", "STEP", "WAITS FOR"), [
-        (_ago(one["since"], at), _server(one), one["operation"], one.get("step") or "", _waits(one))
-        for one in overview["operations"][:rows]])
+        (_ago(operation["since"], at), _server(operation), operation["operation"], operation.get("step") or "", _waits(operation))
+        for operation in overview["operations"][:rows]])
     yield from _table("Failed lately", ("AGO", "SERVER", "OPERATION", "WHY"), [
-        (_ago(one.get("at"), at), _server(one), one["operation"], one.get("message") or "")
-        for one in overview["failures"][:rows]])
+        (_ago(failure.get("at"), at), _server(failure), failure["operation"], failure.get("message") or "")
+        for failure in overview["failures"][:rows]])
     yield from _table("Hosts", ("HOST", "STATE", "SERVERS", "UNDER WAY", "VCPU", "MEMORY", "DISK"), [
-        (one["host"], _state(one), str(one["servers"]), str(one["under_way"]),
-         *(_amount(one.get("capacity", {}).get(name), unit) for name, (_label, unit) in _UNITS.items()))
-        for one in overview["nodes"][:rows]])
+        (node["host"], _state(node), str(node["servers"]), str(node["under_way"]),
+         *(_amount(node.get("capacity", {}).get(name), unit) for name, (_label, unit) in _UNITS.items()))
+        for node in overview["nodes"][:rows]])
 
 
 def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -74,33 +74,33 @@ def _table(caption: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     if not rows:
         yield "  nothing"
         return
-    # Failures may be in a host's words: nothing in them commands the terminal.
+    # Failure messages come from hosts: escape control characters, which the terminal would interpret.
     clean = [[cell if cell.isprintable() else ascii(cell)[1:-1] for cell in row] for row in rows]
     widths = [max(len(row[index]) for row in [head, *clean]) for index in range(len(head))]
     for row in [head, *clean]:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def _waits(one: Document) -> str:
-    owner = (one.get("owner") or "").partition("@")[2].partition(":")[0]
-    state = str(one["state"])
-    return {"queued": f"{one.get('behind') or 'another operation'} of the same server",
-            "waiting": ", ".join(one.get("events", [])) or "a free thread", "host": f"host {owner}",
+def _waits(operation: Document) -> str:
+    owner = (operation.get("owner") or "").partition("@")[2].partition(":")[0]
+    state = str(operation["state"])
+    return {"queued": f"{operation.get('behind') or 'another operation'} of the same server",
+            "waiting": ", ".join(operation.get("events", [])) or "a free thread", "host": f"host {owner}",
             "conductor": f"conductor {owner}", "overdue": f"its lost owner {owner}"}.get(state, state)
 
 
-def _state(one: Document) -> str:
-    if one["forced_down"]:
+def _state(node: Document) -> str:
+    if node["forced_down"]:
         return "FORCED DOWN"
-    if not one["up"]:
+    if not node["up"]:
         return "DOWN"
-    if one["disabled"]:
-        return f"disabled: {one['reason']}" if one.get("reason") else "disabled"
+    if node["disabled"]:
+        return f"disabled: {node['reason']}" if node.get("reason") else "disabled"
     return "up"
 
 
-def _server(one: Document) -> str:
-    return str(one.get("server_name") or one["server_uuid"])
+def _server(operation: Document) -> str:
+    return str(operation.get("server_name") or operation["server_uuid"])
 
 
 def _amount(capacity: Document | None, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""What projects have used."""
+"""Commands that report the usage of projects."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def _date(text: str | None, default: datetime.date) -> datetime.date:
 
 
 def _row(usages: list[Mapping[str, Any]]) -> tuple[Any, ...]:
-    """The sums of all pages of one project."""
+    """Return the row of a project: the sums over its pages."""
     return (sum(len(usage.get("server_usages", ())) for usage in usages),
             *(round(sum(usage.get(name, 0.0) for usage in usages), 2) for name in _SUMS))
 
 
 def _pages(nova: Nova, path: str, key: str, last: Any, query: dict[str, Any]) -> Any:
-    """The documents of all pages; ``last`` tells the marker of a page, None if it is empty."""
+    """Yield the documents of all pages; ``last`` returns the marker of a page, or None if the page is empty."""
     while True:
         answer = nova.get(path, **query)
         yield answer[key]
@@ -51,33 +51,33 @@ def _pages(nova: Nova, path: str, key: str, last: Any, query: dict[str, Any]) ->
         query = {**query, "marker": marker}
 
 
-@listing(*_RANGE, arg("--tenant", metavar="PROJECT", help="of this project (default: your own)"))
+@listing(*_RANGE, arg("--tenant", metavar="PROJECT", help="name or id of the project (default: your own)"))
 def usage(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show what a project has used."""
-    def last(found: Mapping[str, Any]) -> Any:
-        return found["server_usages"][-1]["instance_id"] if found.get("server_usages") else None
+    """Show the usage of a project."""
+    def last(page: Mapping[str, Any]) -> Any:
+        return page["server_usages"][-1]["instance_id"] if page.get("server_usages") else None
 
     path = f"/os-simple-tenant-usage/{find.project(nova, args.tenant)}"
-    found = list(_pages(nova, path, "tenant_usage", last, _range(args)))
-    return _COLUMNS, [_row(found)] if any(found) else []
+    pages = list(_pages(nova, path, "tenant_usage", last, _range(args)))
+    return _COLUMNS, [_row(pages)] if any(pages) else []
 
 
 @listing(*_RANGE)
 def list_usage(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show what each project has used (administrators)."""
-    def last(found: list[Mapping[str, Any]]) -> Any:
-        return found[-1]["server_usages"][-1]["instance_id"] if found else None
+    """List the usage of all projects (administrators)."""
+    def last(entries: list[Mapping[str, Any]]) -> Any:
+        return entries[-1]["server_usages"][-1]["instance_id"] if entries else None
 
     projects: dict[str, list[Mapping[str, Any]]] = {}
     for page in _pages(nova, "/os-simple-tenant-usage", "tenant_usages", last, _range(args) | {"detailed": "1"}):
-        for one in page:
-            projects.setdefault(one["tenant_id"], []).append(one)
+        for project_usage in page:
+            projects.setdefault(project_usage["tenant_id"], []).append(project_usage)
     return ("Tenant ID", *_COLUMNS), [(project, *_row(projects[project])) for project in sorted(projects)]
 
 
 @showing(arg("--before", metavar="TIME", help="the last audit before this time (UTC), such as 2026-08-27 09:49:58"))
 def audit_log(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show which hosts have told what was used (administrators)."""
+    """Show which hosts have completed their usage audit (administrators)."""
     path = "/os-instance_usage_audit_log" + (f"/{find.quoted(args.before)}" if args.before else "")
     key = "instance_usage_audit_log" + ("" if args.before else "s")
     return dict(sorted(nova.get(path)[key].items()))

@@ -1,4 +1,4 @@
-"""What is done to all servers of a host."""
+"""Commands that act on all servers of a host."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from nova.cli.client import Nova
 from nova.cli.declare import arg, doing, flag, listing
 from nova.cli.errors import CommandError, NotFound
 from nova.cli.find import quoted
-from nova.cli.resources.moves import live, rise_elsewhere
+from nova.cli.resources.moves import request_evacuation, request_live_migration
 from nova.cli.resources.servers import dict_of
 
 _HOST = arg("host", metavar="HOST", help="name of the host")
-_TARGET = arg("--target-host", metavar="HOST", help="where to (default: the scheduler chooses)")
+_TARGET = arg("--target-host", metavar="HOST", help="destination host (default: the scheduler chooses)")
 
 
 def _servers(nova: Nova, host: str) -> list[Mapping[str, Any]]:
-    """All on this host. Raises NotFound if there is no such host."""
+    """Return all servers of a host. Raises NotFound if the host has no nova-compute service."""
     services = nova.get("/os-services", host=host, binary="nova-compute")["services"]
     if not services:
-        raise NotFound(f"There is no compute host {host}; nova service-list shows what there is.")
+        raise NotFound(f"There is no compute host {host}; nova service-list shows the hosts.")
     return list(nova.pages("/servers/detail", "servers", host=host, all_tenants="1"))
 
 
-def _each(servers: Iterable[Mapping[str, Any]], column: str, do: Callable[[Mapping[str, Any]], Any]) -> Any:
-    """A row per server: whether its request was accepted, and if not, why."""
+def _for_each(servers: Iterable[Mapping[str, Any]], column: str, request: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """Call ``request`` for each server; return a row per server: accepted or not, and the error."""
     rows = []
     for server in servers:
         try:
-            do(server)
+            request(server)
         except CommandError as error:
             rows.append((server["id"], False, str(error)))
         else:
@@ -40,27 +40,27 @@ def _each(servers: Iterable[Mapping[str, Any]], column: str, do: Callable[[Mappi
 
 @listing(_HOST, _TARGET)
 def evacuate(nova: Nova, args: argparse.Namespace) -> Any:
-    """Have all servers of a host that is down rise on others."""
-    return _each(_servers(nova, args.host), "Evacuate Accepted",
-                 lambda server: rise_elsewhere(nova, server, args.target_host))
+    """Evacuate all servers from a failed host."""
+    return _for_each(_servers(nova, args.host), "Evacuate Accepted",
+                 lambda server: request_evacuation(nova, server, args.target_host))
 
 
-@listing(_HOST, _TARGET, flag("--block-migrate", help="copy disks, too (since 2.25 the default finds out)"),
-         arg("--max-servers", metavar="N", type=int, help="so many at most"))
+@listing(_HOST, _TARGET, flag("--block-migrate", help="also copy the disks (default since 2.25: if needed)"),
+         arg("--max-servers", metavar="N", type=int, help="maximum number of servers"))
 def evacuate_live(nova: Nova, args: argparse.Namespace) -> Any:
-    """Move all servers of a host to others while they run."""
-    return _each(_servers(nova, args.host)[:args.max_servers], "Live Migration Accepted",
-                 lambda server: live(nova, server, args.target_host, args.block_migrate))
+    """Live migrate all servers of a host to other hosts."""
+    return _for_each(_servers(nova, args.host)[:args.max_servers], "Live Migration Accepted",
+                 lambda server: request_live_migration(nova, server, args.target_host, args.block_migrate))
 
 
 @listing(_HOST)
 def migrate(nova: Nova, args: argparse.Namespace) -> Any:
-    """Migrate all servers of a host to others; each is to be confirmed."""
-    return _each(_servers(nova, args.host), "Migration Accepted", lambda server: nova.action(server, "migrate"))
+    """Migrate all servers of a host to other hosts; then confirm each migration."""
+    return _for_each(_servers(nova, args.host), "Migration Accepted", lambda server: nova.action(server, "migrate"))
 
 
 @doing(_HOST, arg("action", choices=("set", "delete")),
-       arg("metadata", metavar="KEY=VALUE", nargs="+", help="to delete the key is enough"))
+       arg("metadata", metavar="KEY=VALUE", nargs="+", help="for delete, KEY is sufficient"))
 def meta(nova: Nova, args: argparse.Namespace) -> None:
     """Set or delete metadata of all servers of a host."""
     wanted = dict_of(args.metadata) if args.action == "set" else {}

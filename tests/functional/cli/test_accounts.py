@@ -109,4 +109,4 @@ def test_completion_knows_commands_and_their_options(nova, shell):
 def test_versions(nova):
     shown = nova("version-list")
     assert shown.rows[-1] == ["v2.1", "CURRENT", "2013-07-23T11:33:21Z", "2.1", "2.104"]
-    assert "asks for 2.104" in shown.err
+    assert "uses 2.104" in shown.err

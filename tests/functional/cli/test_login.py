@@ -176,7 +176,7 @@ def test_an_option_that_the_version_lacks_is_told(nova, flavor):
     old = ("--os-compute-api-version", "2.40")
     ended = nova(*old, "boot", "--flavor", flavor, "--image", "tiny", "--tags", "a", "web", code=2)
     assert "--tags needs version 2.52 of the API, and this is 2.40" in ended.err
-    assert "It needs version 2.78 of the API" in nova(*old, "server-topology", "web", code=2).err
+    assert "The command needs version 2.78 of the API" in nova(*old, "server-topology", "web", code=2).err
 
 
 def test_another_release_of_the_server_than_was_remembered_is_noticed(nova, remembered, monkeypatch):

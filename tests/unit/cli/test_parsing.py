@@ -7,7 +7,7 @@ import pytest
 from nova.cli import declare, errors, output
 from nova.cli.client import wanted_version
 from nova.cli.errors import NotFound, UsageError
-from nova.cli.find import is_id, one_of
+from nova.cli.find import by_id_or_name, is_id
 from nova.cli.resources import boot, consoles, servers
 
 
@@ -45,13 +45,13 @@ def test_what_is_neither_true_nor_false_is_refused():
 # --- names -------------------------------------------------------------------------------------------
 def test_an_id_comes_before_a_name():
     things = [{"id": "1", "name": "2"}, {"id": "2", "name": "x"}]
-    assert one_of("thing", "2", things) == things[1]
+    assert by_id_or_name("thing", "2", things) == things[1]
 
 
 def test_many_of_a_name_are_counted_and_the_first_are_named():
     things = [{"id": f"id-{number}", "name": "same", "status": "ACTIVE"} for number in range(12)]
     with pytest.raises(NotFound) as told:
-        one_of("server", "same", things)
+        by_id_or_name("server", "same", things)
     assert "There are 12 servers with the name same; use an id:" in str(told.value)
     assert "  id-0  same  ACTIVE" in str(told.value)
     assert "and 2 more" in str(told.value)
