@@ -1,4 +1,4 @@
-"""What was done to servers, what is done right now, and why something could not be done."""
+"""Commands for the actions of servers: history, live progress (watch) and failures (explain)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Action = Mapping[str, Any]
 
 
 def _server_id(nova: Nova, wanted: str) -> str:
-    """Of a deleted server, too, if it is an id."""
+    """Return the id of a server; an id of a deleted server is accepted as well. Raises NotFound."""
     try:
         return str(find.server(nova, wanted)["id"])
     except NotFound:
@@ -29,24 +29,25 @@ def _actions(nova: Nova, server_id: str, **query: Any) -> Any:
     return nova.get(f"/servers/{server_id}/os-instance-actions", **query)["instanceActions"]
 
 
-@listing(SERVER, arg("--marker", metavar="REQUEST", since=58, help="the last action of the page before"),
-         arg("--limit", metavar="N", type=int, since=58, help="so many at most"),
-         arg("--changes-since", metavar="TIME", since=58, help="that changed at this time (ISO 8601) or later"),
-         arg("--changes-before", metavar="TIME", since=66, help="that changed at this time (ISO 8601) or earlier"))
+@listing(SERVER, arg("--marker", metavar="REQUEST", since=58, help="last action of the previous page"),
+         arg("--limit", metavar="N", type=int, since=58, help="maximum number of actions"),
+         arg("--changes-since", metavar="TIME", since=58, help="changed at or after this time (ISO 8601)"),
+         arg("--changes-before", metavar="TIME", since=66, help="changed at or before this time (ISO 8601)"))
 def list_actions(nova: Nova, args: argparse.Namespace) -> Any:
-    """List what was done to a server."""
+    """List the actions of a server."""
     query = {"limit": args.limit, "marker": args.marker, "changes-since": args.changes_since,
              "changes-before": args.changes_before}
-    found = sorted(_actions(nova, _server_id(nova, args.server), **query), key=lambda action: str(action["start_time"]))
+    actions = _actions(nova, _server_id(nova, args.server), **query)
+    actions.sort(key=lambda action: str(action["start_time"]))
     columns = {"Action": "action", "Request_ID": "request_id", "Message": "message", "Start_Time": "start_time"}
     if nova.version >= 58:
         columns["Updated_At"] = "updated_at"
-    return tuple(columns), [tuple(action.get(name) for name in columns.values()) for action in found]
+    return tuple(columns), [tuple(action.get(name) for name in columns.values()) for action in actions]
 
 
-@showing(SERVER, arg("request_id", metavar="REQUEST", help="the action's request (nova instance-action-list)"))
+@showing(SERVER, arg("request_id", metavar="REQUEST", help="request id of the action (nova instance-action-list)"))
 def show_action(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show what was done to a server, step by step."""
+    """Show an action of a server with its steps."""
     return dict(sorted(_action(nova, _server_id(nova, args.server), args.request_id).items()))
 
 
@@ -56,19 +57,19 @@ def _action(nova: Nova, server_id: str, request_id: str) -> Action:
 
 
 def _events(action: Action) -> list[Mapping[str, Any]]:
-    """The oldest first."""
+    """Return the events of an action, oldest first."""
     return sorted(action.get("events") or (), key=lambda event: str(event["start_time"]))
 
 
 # --- watch -------------------------------------------------------------------------------------------
-@doing(SERVER, flag("--follow", help="go on with what is done next, until the server is gone or Ctrl-C"))
+@doing(SERVER, flag("--follow", help="continue with later actions, until the server is deleted or Ctrl-C"))
 def watch(nova: Nova, args: argparse.Namespace) -> int:
-    """Show the steps of what is done to a server, as they happen.
+    """Show the steps of the running action of a server as they happen.
 
-    Ends when it is done: 0, or 1 if it failed. If nothing is under way, the last thing that was done is shown.
+    Exits when the action completes: with 0, or with 1 if it failed. If no action is running, the last one is shown.
     """
     watched = _Watched(nova, _server_id(nova, args.server))
-    for server in progress.polls(watched.look):
+    for server in progress.polls(watched.poll):
         if watched.busy(server):
             continue
         if server is None:
@@ -80,12 +81,12 @@ def watch(nova: Nova, args: argparse.Namespace) -> int:
     raise AssertionError
 
 
-# So many looks, about two seconds, may an action without any step take to begin.
-_QUIET = 5
+# Number of polls, about two seconds, within which a new action must report its first step.
+_MAX_QUIET_POLLS = 5
 
 
 class _Watched:
-    """A server, and the action that is told of at the moment; ``failed``: it did."""
+    """A watched server with the action being printed; ``failed``: True if that action failed."""
 
     def __init__(self, nova: Nova, server_id: str) -> None:
         self.failed = False
@@ -94,35 +95,37 @@ class _Watched:
         self._seen: set[tuple[str, ...]] = set()
         self._action: Action = {}
         self._newest: str | None = None
-        self._quiet = 0
+        self._quiet_polls = 0
 
-    def look(self) -> Any:
-        """The server, None if it is gone; what is new of its action is printed. Another action is told of when it began
-        after this one had ended."""
+    def poll(self) -> Any:
+        """Print new steps of the current action; return the server, or None if it is deleted.
+
+        A newer action becomes current when the previous one has ended.
+        """
         server = _server(self._nova, self._server_id)
         newest = _newest(self._nova, self._server_id)
         if newest is None:
-            raise CommandError(f"Nothing was ever done to the server {self._server_id}.")
+            raise CommandError(f"Server {self._server_id} has no actions.")
         self._newest = newest["request_id"]
         current = self._action.get("request_id", self._newest)
-        self._tell(current)
+        self._print_action(current)
         if current != self._newest and _all_ended(self._action):
-            self._tell(self._newest)
+            self._print_action(self._newest)
         return server
 
     def busy(self, server: Any) -> bool:
-        """Whether there is more to come."""
+        """Return True if the current action is running, or more output is expected."""
         if not _all_ended(self._action) or self._action["request_id"] != self._newest:
             return True
-        if not self._action.get("events"):  # over at once (a lock), or not yet begun: it waits behind another one
-            self._quiet += 1
-            if self._quiet < _QUIET:
+        if not self._action.get("events"):  # either complete without steps (a lock), or queued behind another action
+            self._quiet_polls += 1
+            if self._quiet_polls < _MAX_QUIET_POLLS:
                 return True
         return server is not None and server.get("OS-EXT-STS:task_state") is not None
 
-    def _tell(self, request_id: str) -> None:
+    def _print_action(self, request_id: str) -> None:
         if request_id != self._action.get("request_id"):
-            self._quiet = 0
+            self._quiet_polls = 0
         self._action = _action(self._nova, self._server_id, request_id)
         self.failed = bool(self._action.get("message"))
         for key, when, line in _lines(self._action):
@@ -132,7 +135,7 @@ class _Watched:
 
 
 def _server(nova: Nova, server_id: str) -> Any:
-    """None if it is gone."""
+    """Return the server, or None if it is deleted."""
     try:
         return nova.get(f"/servers/{server_id}")["server"]
     except Refused as error:
@@ -142,8 +145,8 @@ def _server(nova: Nova, server_id: str) -> Any:
 
 
 def _newest(nova: Nova, server_id: str) -> Any:
-    found = _actions(nova, server_id, limit=1 if nova.version >= 58 else None)
-    return found[0] if found else None
+    actions = _actions(nova, server_id, limit=1 if nova.version >= 58 else None)
+    return actions[0] if actions else None
 
 
 def _all_ended(action: Action) -> bool:
@@ -151,19 +154,19 @@ def _all_ended(action: Action) -> bool:
 
 
 def _lines(action: Action) -> Iterator[tuple[tuple[str, ...], str, str]]:
-    """(what it is known by, when it was, what is said) in the order in which it was."""
+    """Yield (key, time, line) for an action and its steps, in chronological order; the key identifies the line."""
     request, name = action["request_id"], action["action"]
     yield (request,), action["start_time"], f"{name}: {request}"
     for event in _events(action):
         key, step = (request, event["event"], event["start_time"]), event["event"]
-        where = f" on {event['host']}" if event.get("host") else ""
+        location = f" on {event['host']}" if event.get("host") else ""
         if not event["finish_time"]:
-            yield key, event["start_time"], f"  {step}{where} ..."
+            yield key, event["start_time"], f"  {step}{location} ..."
             continue
-        said = f"  {step}{where}: {event['result']} after {_seconds(event):.1f} s"
+        line = f"  {step}{location}: {event['result']} after {_seconds(event):.1f} s"
         if event.get("details"):
-            said += f": {event['details']}"
-        yield (*key, "end"), event["finish_time"], said
+            line += f": {event['details']}"
+        yield (*key, "end"), event["finish_time"], line
     if action.get("message"):
         when = action.get("updated_at") or action["start_time"]
         yield (request, "message"), when, f"{name} failed: {action['message']}"
@@ -177,9 +180,9 @@ def _seconds(event: Mapping[str, Any]) -> float:
 # --- explain -----------------------------------------------------------------------------------------
 @doing(SERVER)
 def explain(nova: Nova, args: argparse.Namespace) -> int:
-    """Say why the last request for a server found no host, or failed otherwise.
+    """Explain why the last action of a server failed, for example why no host was found.
 
-    Administrators are told which filter refused which hosts. Ends with 0 if nothing failed, with 1 if something did.
+    Administrators also see which filters rejected which hosts. Exits with 0 if nothing failed, else with 1.
     """
     server_id = _server_id(nova, args.server)
     server = _server(nova, server_id)
@@ -187,7 +190,7 @@ def explain(nova: Nova, args: argparse.Namespace) -> int:
     fault = (server or {}).get("fault")
     if not failed and not fault:
         status = "deleted" if server is None else server["status"]
-        print(f"Nothing failed. The server is {status}; nova instance-action-list {server_id} shows what was done.")
+        print(f"Nothing failed. The server is {status}; nova instance-action-list {server_id} shows its actions.")
         return 0
     if fault:
         print(f"The server is {server['status']}: {fault['message']} ({fault['created']})")
@@ -199,9 +202,9 @@ def explain(nova: Nova, args: argparse.Namespace) -> int:
         for event in _events(action):
             if event["result"] == "Error":
                 print(f"  {event['event']} failed" + (f" on {event['host']}" if event.get("host") else ""))
-                for more in dict.fromkeys((event.get("details"), event.get("traceback"))):
-                    if more and more not in str(action["message"]):
-                        print(_indented(more))
+                for detail in dict.fromkeys((event.get("details"), event.get("traceback"))):
+                    if detail and detail not in str(action["message"]):
+                        print(_indented(detail))
     print(_advice(str((fault or failed or {}).get("message"))))
     return 1
 
@@ -212,6 +215,6 @@ def _indented(text: str) -> str:
 
 def _advice(message: str) -> str:
     if "valid host" in message.lower():
-        return ("What to do: ask for less (nova flavor-list), for another zone (nova availability-zone-list) or "
-                "another group.\nAdministrators: nova hypervisor-list, service-list; nova-manage schedule explain.")
-    return "What to do: nova instance-action-list shows all that was done."
+        return ("What to do: request a smaller flavor (nova flavor-list), another zone (nova availability-zone-list) "
+                "or another group.\nAdministrators: nova hypervisor-list, service-list; nova-manage schedule explain.")
+    return "What to do: nova instance-action-list shows all actions."

@@ -46,7 +46,7 @@ def show_aggregate(nova: Nova, args: argparse.Namespace) -> Any:
     return _detail(nova, find.aggregate(nova, args.aggregate))
 
 
-@listing(arg("name", metavar="NAME"), arg("availability_zone", metavar="ZONE", nargs="?", help="availability zone of the hosts"))
+@listing(arg("name", metavar="NAME"), arg("availability_zone", metavar="ZONE", nargs="?", help="zone of the hosts"))
 def create(nova: Nova, args: argparse.Namespace) -> Any:
     """Create an aggregate (administrators)."""
     wanted = {"name": args.name, "availability_zone": args.availability_zone}
@@ -64,7 +64,7 @@ def delete(nova: Nova, args: argparse.Namespace) -> None:
 
 
 @listing(_AGGREGATE, arg("--name", metavar="NAME", help="the new name"),
-         arg("--availability-zone", metavar="ZONE", help="availability zone of the hosts"))
+         arg("--availability-zone", metavar="ZONE", help="zone of the hosts"))
 def update(nova: Nova, args: argparse.Namespace) -> Any:
     """Update the name or the availability zone of an aggregate (administrators)."""
     given = {"name": args.name, "availability_zone": args.availability_zone}

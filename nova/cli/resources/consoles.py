@@ -1,4 +1,4 @@
-"""Ways into a guest: its console and ssh."""
+"""Commands for consoles of guests and ssh."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from nova.cli.client import Nova
 from nova.cli.declare import SERVER, arg, doing, flag, listing
 from nova.cli.errors import CommandError, UsageError
 
-# From here on one request asks for any console; before, each has an action of its own.
+# The first minor microversion with remote-consoles; earlier ones have an action per console type.
 _REMOTE = 6
 
 
-@doing(SERVER, arg("--length", metavar="LINES", type=int, help="so many lines of its end (default: all)"))
+@doing(SERVER, arg("--length", metavar="LINES", type=int, help="number of lines from the end (default: all)"))
 def log(nova: Nova, args: argparse.Namespace) -> None:
-    """Show what a guest has written to its console."""
+    """Show the console log of a server."""
     wanted = {} if args.length is None else {"length": args.length}
     print(nova.action(find.server(nova, args.server), "os-getConsoleOutput", wanted)["output"])
 
 
 def _console(protocol: str, old: str, kinds: tuple[str, ...], since: int = 1) -> Callable[..., Any]:
-    """A command that asks for the URL of a console."""
+    """Return a command that gets the URL of a console."""
     kind = arg("console_type", metavar="TYPE", nargs="?" if len(kinds) == 1 else None, choices=kinds,
                default=kinds[0], help=" or ".join(kinds))
 
@@ -33,10 +33,11 @@ def _console(protocol: str, old: str, kinds: tuple[str, ...], since: int = 1) ->
         server = find.server(nova, args.server)
         if nova.version >= _REMOTE:
             wanted = {"protocol": protocol, "type": args.console_type}
-            found = nova.post(f"/servers/{server['id']}/remote-consoles", {"remote_console": wanted})["remote_console"]
+            answer = nova.post(f"/servers/{server['id']}/remote-consoles", {"remote_console": wanted})
+            console = answer["remote_console"]
         else:
-            found = nova.action(server, old, {"type": args.console_type})["console"]
-        return ("Type", "Url"), [(found["type"], found["url"])]
+            console = nova.action(server, old, {"type": args.console_type})["console"]
+        return ("Type", "Url"), [(console["type"], console["url"])]
 
     get.__doc__ = f"Get the URL of the {protocol.upper()} console of a server."
     return listing(SERVER, kind, since=since)(get)
@@ -52,42 +53,42 @@ rdp = _console("rdp", "os-getRDPConsole", ("rdp-html5",))
 @doing(arg("server", metavar="[USER@]SERVER", help="name or id of a server"),
        arg("--port", metavar="PORT", type=int, default=22), arg("--login", metavar="USER", help="default: root"),
        arg("--address-type", choices=("floating", "fixed"), default="floating",
-           help="which address; without a floating one a fixed one is taken"),
-       arg("--network", metavar="NETWORK", help="the address in this network"),
-       flag("--ipv6", help="an IPv6 address"), arg("-i", "--identity", metavar="FILE", help="the private key"),
-       arg("--extra-opts", metavar="OPTIONS", default="", help="further options of ssh, in one word"))
+           help="type of the address; floating falls back to fixed"),
+       arg("--network", metavar="NETWORK", help="use an address in this network"),
+       flag("--ipv6", help="use an IPv6 address"), arg("-i", "--identity", metavar="FILE", help="private key file"),
+       arg("--extra-opts", metavar="OPTIONS", default="", help="further options for ssh, as a single argument"))
 def ssh(nova: Nova, args: argparse.Namespace) -> None:
-    """Log in to a guest with ssh."""
+    """Connect to a server with ssh."""
     login, at, name = args.server.rpartition("@")
     if at and args.login:
-        raise UsageError("The user is said twice: before @, and with --login")
+        raise UsageError("The user is specified twice: before @ and with --login")
     address = _address(find.server(nova, name), args)
     try:
         extra = shlex.split(args.extra_opts)
     except ValueError as error:
         raise UsageError(f"--extra-opts: {error}") from error
-    words = ["ssh", "-6" if args.ipv6 else "-4", "-p", str(args.port),
+    command = ["ssh", "-6" if args.ipv6 else "-4", "-p", str(args.port),
              *(("-i", args.identity) if args.identity else ()),
              *extra, "--", f"{login or args.login or 'root'}@{address}"]
     try:
-        os.execvp(words[0], words)  # noqa: S606 - the words of the user for the user's ssh
+        os.execvp(command[0], command)  # noqa: S606 - arguments and ssh belong to the same user
     except OSError as error:
-        raise CommandError(f"ssh cannot be started: {error.strerror}") from error
+        raise CommandError(f"Cannot start ssh: {error.strerror}") from error
 
 
 def _address(server: Mapping[str, Any], args: argparse.Namespace) -> str:
-    """The one to connect to. Raises CommandError with those that there are."""
+    """Return the address to connect to. Raises CommandError, which lists the addresses, if none matches."""
     networks = server["addresses"]
     if args.network and args.network not in networks:
         raise CommandError(f"Server {server['name']} is not in network {args.network}: "
                            f"it is in {', '.join(networks) or 'none'}.")
-    fitting = [one for label, found in networks.items() if args.network in (None, label) for one in found
-               if one["version"] == (6 if args.ipv6 else 4)]
+    matching = [address for label, addresses in networks.items() if args.network in (None, label)
+                for address in addresses if address["version"] == (6 if args.ipv6 else 4)]
     kinds = ("floating", "fixed") if args.address_type == "floating" else ("fixed",)
     for kind in kinds:
-        for one in fitting:
-            if one.get("OS-EXT-IPS:type", "fixed") == kind:
-                return str(one["addr"])
-    known = ", ".join(one["addr"] for found in networks.values() for one in found)
-    raise CommandError(f"Server {server['name']} has no such address: it has {known or 'none'}. "
+        for address in matching:
+            if address.get("OS-EXT-IPS:type", "fixed") == kind:
+                return str(address["addr"])
+    existing = ", ".join(address["addr"] for addresses in networks.values() for address in addresses)
+    raise CommandError(f"Server {server['name']} has no such address: it has {existing or 'none'}. "
                        "nova interface-list shows its interfaces.")

@@ -1,4 +1,4 @@
-"""Flavors, their extra specs and who may use them."""
+"""Commands for flavors, extra specs and access lists."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nova.cli.resources.servers import change_items
 FLAVOR = arg("flavor", metavar="FLAVOR", help="name or id of a flavor")
 _COLUMNS = {"ID": "id", "Name": "name", "Memory_MiB": "ram", "Disk": "disk", "Ephemeral": "OS-FLV-EXT-DATA:ephemeral",
             "Swap": "swap", "VCPUs": "vcpus", "RXTX_Factor": "rxtx_factor", "Is_Public": "os-flavor-access:is_public"}
-# The last version whose flavors have a factor of their network bandwidth.
+# The last minor microversion with rxtx_factor.
 _LAST_RXTX = 101
 
 
@@ -31,17 +31,17 @@ def _value(flavor: Mapping[str, Any], name: str) -> Any:
     return 0 if name == "swap" and value == "" else value
 
 
-@listing(flag("--extra-specs", help="with their extra specs"), flag("--all", help="also those that are not public"),
-         arg("--marker", metavar="ID", help="the last flavor of the page before"),
-         arg("--limit", metavar="N", type=int, help="so many at most"),
+@listing(flag("--extra-specs", help="also show extra specs"), flag("--all", help="also list private flavors"),
+         arg("--marker", metavar="ID", help="last flavor of the previous page"),
+         arg("--limit", metavar="N", type=int, help="maximum number of flavors"),
          arg("--min-disk", metavar="GIB"), arg("--min-ram", metavar="MIB"),
          arg("--sort-key", metavar="KEY"), arg("--sort-dir", choices=("asc", "desc")))
 def list_flavors(nova: Nova, args: argparse.Namespace) -> Any:
-    """List flavors: the sizes of servers."""
-    found = list(nova.pages(
+    """List flavors."""
+    flavors = list(nova.pages(
         "/flavors/detail", "flavors", limit=args.limit, marker=args.marker, minDisk=args.min_disk, minRam=args.min_ram,
         sort_key=args.sort_key, sort_dir=args.sort_dir, is_public="None" if args.all else None))
-    return _table([_with_specs(nova, flavor) for flavor in found] if args.extra_specs else found, args.extra_specs)
+    return _table([_with_specs(nova, flavor) for flavor in flavors] if args.extra_specs else flavors, args.extra_specs)
 
 
 def _with_specs(nova: Nova, flavor: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -62,7 +62,7 @@ def show_flavor(nova: Nova, args: argparse.Namespace) -> Any:
          arg("disk", metavar="DISK", type=int, help="GiB of the root disk"),
          arg("vcpus", metavar="VCPUS", type=int), arg("--ephemeral", type=int, metavar="GIB", default=0),
          arg("--swap", type=int, metavar="MIB", default=0),
-         arg("--rxtx-factor", type=float, metavar="FACTOR", help="until 2.101 of the API"),
+         arg("--rxtx-factor", type=float, metavar="FACTOR", help="up to version 2.101 of the API"),
          arg("--is-public", type=truth, metavar="BOOLEAN", default=True, help="for all projects (default: true)"),
          arg("--description", metavar="TEXT", since=55))
 def create(nova: Nova, args: argparse.Namespace) -> Any:
@@ -72,7 +72,7 @@ def create(nova: Nova, args: argparse.Namespace) -> Any:
               "os-flavor-access:is_public": args.is_public}
     if args.rxtx_factor is not None:
         if nova.version > _LAST_RXTX:
-            raise UsageError(f"--rxtx-factor is gone since 2.{_LAST_RXTX + 1} of the API "
+            raise UsageError(f"--rxtx-factor was removed in 2.{_LAST_RXTX + 1} of the API "
                              "(--os-compute-api-version 2.101)")
         flavor["rxtx_factor"] = args.rxtx_factor
     if args.description is not None:
@@ -90,13 +90,13 @@ def delete(nova: Nova, args: argparse.Namespace) -> Any:
 
 @listing(FLAVOR, arg("description", metavar="DESCRIPTION", help='"" removes it'), since=55)
 def update(nova: Nova, args: argparse.Namespace) -> Any:
-    """Change the description of a flavor (administrators)."""
+    """Update the description of a flavor (administrators)."""
     body = {"flavor": {"description": args.description or None}}
     return _table([nova.put(f"/flavors/{find.flavor(nova, args.flavor)['id']}", body)["flavor"]])
 
 
 @doing(FLAVOR, arg("action", choices=("set", "unset")),
-       arg("specs", metavar="KEY=VALUE", nargs="+", help="to unset the key is enough"))
+       arg("specs", metavar="KEY=VALUE", nargs="+", help="for unset, KEY is sufficient"))
 def key(nova: Nova, args: argparse.Namespace) -> None:
     """Set or unset extra specs of a flavor (administrators)."""
     change_items(nova, f"/flavors/{find.flavor(nova, args.flavor)['id']}/os-extra_specs", "extra_specs", args.action,
@@ -109,15 +109,15 @@ _ACCESS = ("Flavor_ID", "Tenant_ID")
 
 @listing(arg("--flavor", metavar="FLAVOR", required=True, help="name or id of a flavor"))
 def access_list(nova: Nova, args: argparse.Namespace) -> Any:
-    """List the projects that may use a flavor (administrators)."""
+    """List the projects with access to a private flavor (administrators)."""
     flavor = find.flavor(nova, args.flavor)
     if flavor["os-flavor-access:is_public"]:
-        raise CommandError(f"Flavor {flavor['name']} is public: all projects may use it.")
+        raise CommandError(f"Flavor {flavor['name']} is public: all projects have access.")
     return _access(nova.get(f"/flavors/{flavor['id']}/os-flavor-access"))
 
 
 def _access(answer: Any) -> Any:
-    return _ACCESS, [(one["flavor_id"], one["tenant_id"]) for one in answer["flavor_access"]]
+    return _ACCESS, [(entry["flavor_id"], entry["tenant_id"]) for entry in answer["flavor_access"]]
 
 
 def _change_access(nova: Nova, args: argparse.Namespace, action: str) -> Any:
@@ -127,11 +127,11 @@ def _change_access(nova: Nova, args: argparse.Namespace, action: str) -> Any:
 
 @listing(FLAVOR, arg("tenant", metavar="PROJECT"))
 def access_add(nova: Nova, args: argparse.Namespace) -> Any:
-    """Let a project use a flavor (administrators)."""
+    """Grant a project access to a flavor (administrators)."""
     return _change_access(nova, args, "addTenantAccess")
 
 
 @listing(FLAVOR, arg("tenant", metavar="PROJECT"))
 def access_remove(nova: Nova, args: argparse.Namespace) -> Any:
-    """Let a project no longer use a flavor (administrators)."""
+    """Revoke the access of a project to a flavor (administrators)."""
     return _change_access(nova, args, "removeTenantAccess")

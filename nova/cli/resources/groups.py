@@ -1,4 +1,4 @@
-"""Server groups."""
+"""Commands for server groups."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from nova.cli.client import Nova
 from nova.cli.declare import arg, doing, flag, listing, pairs
 
 _GROUP = arg("id", metavar="GROUP", help="name or id of a server group")
-# From here on a group has one policy, with rules.
-_ONE_POLICY = 64
+# The first minor microversion with a single policy and rules per group.
+_SINGLE_POLICY = 64
 
 
 def _table(nova: Nova, groups: Sequence[Mapping[str, Any]]) -> Any:
     columns = {"Id": "id", "Name": "name"}
     if nova.version >= 13:
         columns |= {"Project Id": "project_id", "User Id": "user_id"}
-    columns |= {"Policy": "policy", "Rules": "rules"} if nova.version >= _ONE_POLICY else {"Policies": "policies"}
-    columns |= {"Members": "members"} | ({} if nova.version >= _ONE_POLICY else {"Metadata": "metadata"})
+    columns |= {"Policy": "policy", "Rules": "rules"} if nova.version >= _SINGLE_POLICY else {"Policies": "policies"}
+    columns |= {"Members": "members"} | ({} if nova.version >= _SINGLE_POLICY else {"Metadata": "metadata"})
     return tuple(columns), [tuple(group.get(name) for name in columns.values()) for group in groups]
 
 
-@listing(arg("--limit", metavar="N", type=int, help="so many at most"),
-         arg("--offset", metavar="N", type=int, help="leave out the first ones"),
-         flag("--all-projects", help="of all projects (administrators)"))
+@listing(arg("--limit", metavar="N", type=int, help="maximum number of groups"),
+         arg("--offset", metavar="N", type=int, help="number of groups to skip"),
+         flag("--all-projects", help="list groups of all projects (administrators)"))
 def list_groups(nova: Nova, args: argparse.Namespace) -> Any:
     """List server groups."""
-    found = nova.get("/os-server-groups", limit=args.limit, offset=args.offset, all_projects=args.all_projects or None)
-    return _table(nova, found["server_groups"])
+    answer = nova.get("/os-server-groups", limit=args.limit, offset=args.offset, all_projects=args.all_projects or None)
+    return _table(nova, answer["server_groups"])
 
 
 @listing(_GROUP)
@@ -41,11 +41,11 @@ def get(nova: Nova, args: argparse.Namespace) -> Any:
 
 @listing(arg("name", metavar="NAME"),
          arg("policy", metavar="POLICY", help="affinity, anti-affinity, soft-affinity or soft-anti-affinity"),
-         pairs("--rule", since=_ONE_POLICY, help="max_server_per_host=N, of anti-affinity"))
+         pairs("--rule", since=_SINGLE_POLICY, help="max_server_per_host=N (anti-affinity)"))
 def create(nova: Nova, args: argparse.Namespace) -> Any:
     """Create a server group."""
     group: dict[str, Any] = {"name": args.name}
-    if nova.version >= _ONE_POLICY:
+    if nova.version >= _SINGLE_POLICY:
         group["policy"] = args.policy
         if args.rule:
             group["rules"] = dict(args.rule)

@@ -1,4 +1,4 @@
-"""Images, and what is saved of servers in them."""
+"""Commands for images, snapshots and backups of servers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from nova.cli.declare import SERVER, arg, doing, flag, listing, pairs, showing
 @listing()
 def list_images(nova: Nova, _args: argparse.Namespace) -> Any:
     """List images."""
-    found = sorted(find.images(nova), key=lambda image: str(image.get("name")))
+    images = sorted(find.images(nova), key=lambda image: str(image.get("name")))
     return ("ID", "Name", "Status", "Server"), [
-        (image["id"], image.get("name"), str(image["status"]).upper(), _server_of(image)) for image in found]
+        (image["id"], image.get("name"), str(image["status"]).upper(), _server_of(image)) for image in images]
 
 
 def _server_of(image: Any) -> str:
-    """The server that it was made of; the image service has it as a property."""
+    """Return the id of the server that the image was created from; Glance has it as the property instance_uuid."""
     return str(image.get("server", {}).get("id") or image.get("instance_uuid") or "")
 
 
@@ -36,11 +36,12 @@ def _plain(image: Any) -> dict[str, Any]:
 
 
 @showing(
-    SERVER, arg("name", metavar="NAME", help="of the image"),
-    pairs("--metadata", help="a property of the image; may be given several times"),
-    flag("--show", help="show all of the image"), flag("--poll", help="wait until it is there, and show how far it is"))
+    SERVER, arg("name", metavar="NAME", help="name of the image"),
+    pairs("--metadata", help="property of the image; may be repeated"),
+    flag("--show", help="show all properties of the image"),
+    flag("--poll", help="report the progress until the image is active"))
 def create(nova: Nova, args: argparse.Namespace) -> Any:
-    """Save a server in an image."""
+    """Create an image from a server (snapshot)."""
     server = find.server(nova, args.server)
     answer = nova.action(server, "createImage", {"name": args.name, "metadata": dict(args.metadata)})
     image_id = answer["image_id"] if answer else str(find.image(nova, args.name)["id"])
@@ -51,10 +52,10 @@ def create(nova: Nova, args: argparse.Namespace) -> Any:
     return dict(sorted(_plain(find.image(nova, image_id)).items()))
 
 
-@doing(SERVER, arg("name", metavar="NAME", help="of the image"),
+@doing(SERVER, arg("name", metavar="NAME", help="name of the image"),
        arg("backup_type", metavar="BACKUP-TYPE", help='such as "daily" or "weekly"'),
-       arg("rotation", metavar="ROTATION", type=int, help="so many backups of this type are kept"))
+       arg("rotation", metavar="ROTATION", type=int, help="number of backups of this type to keep"))
 def backup(nova: Nova, args: argparse.Namespace) -> None:
-    """Save a server in an image, and delete old ones of the same type."""
+    """Back up a server to an image, and delete old backups of the same type."""
     nova.action(find.server(nova, args.server), "createBackup",
                 {"name": args.name, "backup_type": args.backup_type, "rotation": args.rotation})

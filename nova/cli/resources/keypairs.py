@@ -1,4 +1,4 @@
-"""Key pairs."""
+"""Commands for key pairs."""
 
 from __future__ import annotations
 
@@ -11,36 +11,37 @@ from nova.cli.declare import arg, doing, listing, showing
 from nova.cli.errors import CommandError, UsageError
 from nova.cli.find import quoted
 
-_USER = arg("--user", metavar="USER", since=10, help="of this user, by id (administrators)")
-# From here on Nova makes no keys.
+_USER = arg("--user", metavar="USER", since=10, help="id of the user (administrators)")
+# The first minor microversion that does not generate keys.
 _NO_KEYS = 92
 
 
-@listing(_USER, arg("--marker", metavar="NAME", since=35, help="the last one of the page before"),
-         arg("--limit", metavar="N", type=int, since=35, help="so many at most"))
+@listing(_USER, arg("--marker", metavar="NAME", since=35, help="last key pair of the previous page"),
+         arg("--limit", metavar="N", type=int, since=35, help="maximum number of key pairs"))
 def list_keypairs(nova: Nova, args: argparse.Namespace) -> Any:
     """List key pairs."""
     if nova.version < 35:
-        found = [one["keypair"] for one in nova.get("/os-keypairs", user_id=args.user)["keypairs"]]
+        keypairs = [entry["keypair"] for entry in nova.get("/os-keypairs", user_id=args.user)["keypairs"]]
     else:
-        found = _pages(nova, args)
-    found.sort(key=lambda one: str(one["name"]))
-    return ("Name", "Type", "Fingerprint"), [(one["name"], one.get("type"), one["fingerprint"]) for one in found]
+        keypairs = _pages(nova, args)
+    keypairs.sort(key=lambda entry: str(entry["name"]))
+    return ("Name", "Type", "Fingerprint"), [
+        (keypair["name"], keypair.get("type"), keypair["fingerprint"]) for keypair in keypairs]
 
 
 def _pages(nova: Nova, args: argparse.Namespace) -> list[Any]:
-    """Its lists wrap each one, so that the name is not where a marker is looked for."""
-    found: list[Any] = []
+    """Return the key pairs of all pages. Nova.pages() cannot read these lists: each item is wrapped in "keypair"."""
+    keypairs: list[Any] = []
     marker = args.marker
-    while args.limit is None or len(found) < args.limit:
-        left = None if args.limit is None else args.limit - len(found)
-        answer = nova.get("/os-keypairs", user_id=args.user, limit=left, marker=marker)
-        page = [one["keypair"] for one in answer["keypairs"]]
-        found += page
+    while args.limit is None or len(keypairs) < args.limit:
+        remaining = None if args.limit is None else args.limit - len(keypairs)
+        answer = nova.get("/os-keypairs", user_id=args.user, limit=remaining, marker=marker)
+        page = [entry["keypair"] for entry in answer["keypairs"]]
+        keypairs += page
         if not page or "keypairs_links" not in answer:
             break
         marker = page[-1]["name"]
-    return found
+    return keypairs
 
 
 @doing(arg("name", metavar="NAME"), _USER)
@@ -52,23 +53,23 @@ def delete(nova: Nova, args: argparse.Namespace) -> None:
 @showing(arg("keypair", metavar="NAME"), _USER)
 def show(nova: Nova, args: argparse.Namespace) -> Any:
     """Show a key pair."""
-    found = nova.get(f"/os-keypairs/{quoted(args.keypair)}", user_id=args.user)["keypair"]
-    return dict(sorted(found.items()))
+    keypair = nova.get(f"/os-keypairs/{quoted(args.keypair)}", user_id=args.user)["keypair"]
+    return dict(sorted(keypair.items()))
 
 
 @doing(arg("name", metavar="NAME"),
        arg("--pub-key", metavar="FILE",
-           help="the public key; - is standard input. Before 2.92 it may be left out: Nova "
-                                             "makes a pair, and the private key is printed"),
+           help="file with the public key; -: standard input. Optional before 2.92: Nova generates a pair, and the "
+                "private key is printed"),
        arg("--key-type", choices=("ssh", "x509"), since=2), _USER)
 def add(nova: Nova, args: argparse.Namespace) -> None:
-    """Make a public key known, with which servers let you in."""
+    """Import a public key for logins to servers."""
     keypair = {"name": args.name, "type": args.key_type, "user_id": args.user}
     if args.pub_key:
         keypair["public_key"] = _read(args.pub_key)
     elif nova.version >= _NO_KEYS:
-        raise UsageError(f"Since 2.{_NO_KEYS} keys are made by their owners: ssh-keygen -t ed25519, then --pub-key "
-                         "~/.ssh/id_ed25519.pub (or --os-compute-api-version 2.91, and Nova makes one)")
+        raise UsageError(f"Since 2.{_NO_KEYS} Nova generates no keys: run ssh-keygen -t ed25519, then use --pub-key "
+                         "~/.ssh/id_ed25519.pub (or --os-compute-api-version 2.91, and Nova generates a pair)")
     made = nova.post("/os-keypairs", {"keypair": {name: value for name, value in keypair.items() if value is not None}})
     if "private_key" in made["keypair"]:
         print(made["keypair"]["private_key"])

@@ -1,4 +1,4 @@
-"""Networks, and the interfaces of servers."""
+"""Commands for networks and interfaces of servers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _EMBEDDED = ("This cloud has no network service: its networks are embedded in No
 @listing()
 def list_networks(nova: Nova, _args: argparse.Namespace) -> Any:
     """List networks."""
-    found = sorted(find.networks(nova), key=lambda network: str(network["name"]))
+    networks = sorted(find.networks(nova), key=lambda network: str(network["name"]))
     if not nova.has("network"):
-        return ("ID", "Label", "Cidr"), [(one["id"], one["name"], one.get("cidr")) for one in found]
-    cidrs = {one["id"]: one["cidr"] for one in nova.ask("network", "GET", "/subnets")["subnets"]}
+        return ("ID", "Label", "Cidr"), [(network["id"], network["name"], network.get("cidr")) for network in networks]
+    cidrs = {subnet["id"]: subnet["cidr"] for subnet in nova.ask("network", "GET", "/subnets")["subnets"]}
     return ("ID", "Label", "Cidr"), [
-        (one["id"], one["name"], ", ".join(cidrs[subnet] for subnet in one["subnets"] if subnet in cidrs)) for one
-        in found]
+        (network["id"], network["name"], ", ".join(cidrs[subnet] for subnet in network["subnets"] if subnet in cidrs))
+        for network in networks]
 
 
 @showing(arg("network", metavar="NETWORK", help="name or id of a network"))
@@ -33,12 +33,12 @@ def show_network(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @showing(arg("name", metavar="NAME"), arg("--fixed-range-v4", "--cidr", dest="cidr", metavar="CIDR",
-                                          help="addresses of its servers; without it there is no subnet"),
+                                          help="addresses of the subnet; default: no subnet"),
          arg("--gateway", metavar="ADDRESS", help="default: the first address"),
          arg("--dns1", metavar="ADDRESS"), arg("--dns2", metavar="ADDRESS"),
-         flag("--share", help="for all projects (administrators)"))
+         flag("--share", help="share the network with all projects (administrators)"))
 def create(nova: Nova, args: argparse.Namespace) -> Any:
-    """Create a network with one subnet: in the network service or, without one, in Nova ([api]legacy)."""
+    """Create a network with a subnet: in the network service or, if there is none, in Nova ([api]legacy)."""
     if not nova.has("network"):
         return _create_embedded(nova, args)
     wanted = {"name": args.name} | ({"shared": True} if args.share else {})
@@ -46,7 +46,7 @@ def create(nova: Nova, args: argparse.Namespace) -> Any:
     if not args.cidr:
         return dict(sorted(network.items()))
     subnet = {"network_id": network["id"], "cidr": args.cidr, "ip_version": 6 if ":" in args.cidr else 4,
-              "dns_nameservers": [one for one in (args.dns1, args.dns2) if one]}
+              "dns_nameservers": [address for address in (args.dns1, args.dns2) if address]}
     if args.gateway:
         subnet["gateway_ip"] = args.gateway
     try:
@@ -59,7 +59,7 @@ def create(nova: Nova, args: argparse.Namespace) -> Any:
 
 @doing(arg("network", metavar="NETWORK", help="name or id of a network"))
 def delete(nova: Nova, args: argparse.Namespace) -> None:
-    """Delete a network of the network service or, without one, of Nova ([api]legacy)."""
+    """Delete a network of the network service or, if there is none, of Nova ([api]legacy)."""
     if nova.has("network"):
         nova.ask("network", "DELETE", f"/networks/{find.network(nova, args.network)['id']}")
     else:
@@ -80,18 +80,18 @@ def _create_embedded(nova: Nova, args: argparse.Namespace) -> Any:
 @listing(SERVER)
 def interface_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List the interfaces of a server."""
-    found = nova.get(f"/servers/{find.server(nova, args.server)['id']}/os-interface")["interfaceAttachments"]
+    interfaces = nova.get(f"/servers/{find.server(nova, args.server)['id']}/os-interface")["interfaceAttachments"]
     columns = ("Port State", "Port ID", "Net ID", "IP addresses", "MAC Addr", *(("Tag",) if nova.version >= 70 else ()))
-    return columns, [(one["port_state"], one["port_id"], one["net_id"],
-                      ",".join(fixed["ip_address"] for fixed in one["fixed_ips"] or ()), one["mac_addr"],
-                      one.get("tag"))[:len(columns)] for one in found]
+    return columns, [(interface["port_state"], interface["port_id"], interface["net_id"],
+                      ",".join(fixed["ip_address"] for fixed in interface["fixed_ips"] or ()), interface["mac_addr"],
+                      interface.get("tag"))[:len(columns)] for interface in interfaces]
 
 
-@showing(SERVER, arg("--port-id", metavar="ID", help="this port of the network service"),
-         arg("--net-id", metavar="NETWORK", help="a new one in this network, by name or id"),
-         arg("--fixed-ip", metavar="ADDRESS", help="with this address"), arg("--tag", metavar="TAG", since=49))
+@showing(SERVER, arg("--port-id", metavar="ID", help="attach this port of the network service"),
+         arg("--net-id", metavar="NETWORK", help="create a port in this network, by name or id"),
+         arg("--fixed-ip", metavar="ADDRESS", help="IP address of the new port"), arg("--tag", metavar="TAG", since=49))
 def attach(nova: Nova, args: argparse.Namespace) -> Any:
-    """Give a server another interface."""
+    """Attach an interface to a server."""
     network = args.net_id if args.net_id is None or find.is_id(args.net_id) else find.network(nova, args.net_id)["id"]
     values = {"port_id": args.port_id, "net_id": network, "tag": args.tag,
               "fixed_ips": [{"ip_address": args.fixed_ip}] if args.fixed_ip else None}
@@ -102,20 +102,20 @@ def attach(nova: Nova, args: argparse.Namespace) -> Any:
 
 @doing(SERVER, arg("port_id", metavar="PORT", help="the port's id (nova interface-list)"))
 def detach(nova: Nova, args: argparse.Namespace) -> None:
-    """Take an interface from a server."""
+    """Detach an interface from a server."""
     nova.delete(f"/servers/{find.server(nova, args.server)['id']}/os-interface/{args.port_id}")
 
 
 @doing(SERVER, arg("network", metavar="NETWORK", help="name or id of a network"))
 def add_fixed_ip(nova: Nova, args: argparse.Namespace) -> None:
-    """Give a server one address more, of a network."""
+    """Add an address of a network to a server."""
     network = args.network if find.is_id(args.network) else find.network(nova, args.network)["id"]
     nova.action(find.server(nova, args.server), "addFixedIp", {"networkId": network}, version=legacy.OLD_ACTIONS)
 
 
-@doing(SERVER, arg("address", metavar="ADDRESS", help="one of the server's"))
+@doing(SERVER, arg("address", metavar="ADDRESS", help="fixed address of the server"))
 def remove_fixed_ip(nova: Nova, args: argparse.Namespace) -> None:
-    """Take an address from a server."""
+    """Remove a fixed address from a server."""
     nova.action(find.server(nova, args.server), "removeFixedIp", {"address": args.address},
                 version=legacy.OLD_ACTIONS)
 
@@ -123,5 +123,5 @@ def remove_fixed_ip(nova: Nova, args: argparse.Namespace) -> None:
 @listing(SERVER)
 def secgroups(nova: Nova, args: argparse.Namespace) -> Any:
     """List the security groups of a server."""
-    found = nova.get(f"/servers/{find.server(nova, args.server)['id']}/os-security-groups")["security_groups"]
-    return ("Id", "Name", "Description"), [(one["id"], one["name"], one["description"]) for one in found]
+    groups = nova.get(f"/servers/{find.server(nova, args.server)['id']}/os-security-groups")["security_groups"]
+    return ("Id", "Name", "Description"), [(group["id"], group["name"], group["description"]) for group in groups]

@@ -1,4 +1,4 @@
-"""What is done to a server in one request without an answer."""
+"""Commands that send a single action to servers: power, lock, shelve, resize confirmation and others."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from nova.cli import find, progress
 from nova.cli.client import Nova
 from nova.cli.declare import ALL_TENANTS, SERVER, SERVERS, Argument, arg, doing, flag
-from nova.cli.resources.servers import each
+from nova.cli.resources.servers import for_each_server
 
 Command = Callable[[Nova, argparse.Namespace], Any]
 
 
-def _one(action: str, help: str, *arguments: Argument, value: Callable[[argparse.Namespace], Any] | None = None,
+def _for_one(action: str, help: str, *arguments: Argument, value: Callable[[argparse.Namespace], Any] | None = None,
          since: int = 1) -> Command:
-    """A command that sends this action to one server."""
+    """Return a command that sends the action to a server."""
     def act(nova: Nova, args: argparse.Namespace) -> None:
         nova.action(find.server(nova, args.server), action, value(args) if value else None)
 
@@ -24,12 +24,12 @@ def _one(action: str, help: str, *arguments: Argument, value: Callable[[argparse
     return doing(SERVER, *arguments, since=since)(act)
 
 
-def _many(action: str, help: str, done: str, *arguments: Argument,
+def _for_many(action: str, help: str, done: str, *arguments: Argument,
           value: Callable[[argparse.Namespace], Any] | None = None) -> Command:
-    """A command that sends this action to several servers."""
+    """Return a command that sends the action to several servers."""
     def act(nova: Nova, args: argparse.Namespace) -> int:
-        return each(nova, args.servers, args.all_tenants,
-                    lambda server: nova.action(server, action, value(args) if value else None), done)
+        return for_each_server(nova, args.servers, args.all_tenants,
+                               lambda server: nova.action(server, action, value(args) if value else None), done)
 
     act.__doc__ = help
     return doing(SERVERS, ALL_TENANTS, *arguments)(act)
@@ -39,55 +39,56 @@ def _given(**values: Any) -> dict[str, Any] | None:
     return {name: value for name, value in values.items() if value is not None} or None
 
 
-start = _many("os-start", "Start servers.", "Request to start server {} has been accepted.")
-stop = _many("os-stop", "Stop servers.", "Request to stop server {} has been accepted.")
-reset_state = _many(
+start = _for_many("os-start", "Start servers.", "Request to start server {} has been accepted.")
+stop = _for_many("os-stop", "Stop servers.", "Request to stop server {} has been accepted.")
+reset_state = _for_many(
     "os-resetState", "Set the state of servers (administrators).",
     "Reset state for server {} succeeded; new state is set",
     flag("--active", help='to "active" (default: to "error")'),
     value=lambda args: {"state": "active" if args.active else "error"})
 
-pause = _one("pause", "Pause a server: it stays in memory, and does not run.")
-unpause = _one("unpause", "Let a paused server run again.")
-suspend = _one("suspend", "Suspend a server: its memory goes to disk.")
-resume = _one("resume", "Resume a suspended server.")
-lock = _one("lock", "Lock a server: only administrators may do something to it.",
-            arg("--reason", metavar="TEXT", since=73, help="which others are shown"),
+pause = _for_one("pause", "Pause a server: its memory stays allocated, its CPUs stop.")
+unpause = _for_one("unpause", "Unpause a server.")
+suspend = _for_one("suspend", "Suspend a server: its memory is saved to disk.")
+resume = _for_one("resume", "Resume a suspended server.")
+lock = _for_one("lock", "Lock a server: only administrators can act on it.",
+            arg("--reason", metavar="TEXT", since=73, help="reason, visible in show"),
             value=lambda args: _given(locked_reason=args.reason))
-unlock = _one("unlock", "Unlock a server.")
-restore = _one("restore", "Restore a server that was deleted and is not yet gone.")
-force_delete = _one("forceDelete", "Delete a server at once, whatever is done with it.")
-shelve = _one("shelve", "Shelve a server: save it in an image, and give its host back.")
-shelve_offload = _one("shelveOffload", "Take a shelved server from its host.")
-unshelve = _one(
-    "unshelve", "Bring a shelved server back.",
-    arg("--availability-zone", metavar="ZONE", since=77, help="where it shall be"),
-    arg("--host", metavar="HOST", since=91, help="on which host it shall be (administrators)"),
+unlock = _for_one("unlock", "Unlock a server.")
+restore = _for_one("restore", "Restore a soft-deleted server.")
+force_delete = _for_one("forceDelete", "Force delete a server: at once, whatever operation is running.")
+shelve = _for_one("shelve", "Shelve a server: save it in an image and release its host.")
+shelve_offload = _for_one("shelveOffload", "Offload a shelved server from its host.")
+unshelve = _for_one(
+    "unshelve", "Unshelve a server.",
+    arg("--availability-zone", metavar="ZONE", since=77, help="availability zone of the server"),
+    arg("--host", metavar="HOST", since=91, help="host of the server (administrators)"),
     value=lambda args: _given(availability_zone=args.availability_zone, host=args.host))
-unrescue = _one("unrescue", "Start a rescued server from its own disk again.")
-resize_confirm = _one("confirmResize", "Confirm a resize or a migration.")
-resize_revert = _one("revertResize", "Revert a resize or a migration.")
-trigger_crash_dump = _one("trigger_crash_dump", "Have the kernel of a server write a crash dump.", since=17)
-refresh_network = _one("injectNetworkInfo", "Tell the host of a server its network anew.")
-add_secgroup = _one("addSecurityGroup", "Add a security group to a server.", arg("secgroup", metavar="SECGROUP"),
+unrescue = _for_one("unrescue", "Unrescue a server: start it from its own disk again.")
+resize_confirm = _for_one("confirmResize", "Confirm a resize or a migration.")
+resize_revert = _for_one("revertResize", "Revert a resize or a migration.")
+trigger_crash_dump = _for_one("trigger_crash_dump", "Trigger a crash dump in a server.", since=17)
+refresh_network = _for_one("injectNetworkInfo", "Send the network information of a server to its host again.")
+add_secgroup = _for_one("addSecurityGroup", "Add a security group to a server.", arg("secgroup", metavar="SECGROUP"),
                     value=lambda args: {"name": args.secgroup})
-remove_secgroup = _one("removeSecurityGroup", "Remove a security group from a server.",
+remove_secgroup = _for_one("removeSecurityGroup", "Remove a security group from a server.",
                        arg("secgroup", metavar="SECGROUP"),
                        value=lambda args: {"name": args.secgroup})
 
 
-@doing(SERVERS, flag("--hard", help="switch off and on (default: ask the guest)"),
-       flag("--poll", help="wait until it is done, and show how far it is"))
+@doing(SERVERS, flag("--hard", help="power cycle (default: request a shutdown from the guest)"),
+       flag("--poll", help="report the progress until the reboot completes"))
 def reboot(nova: Nova, args: argparse.Namespace) -> int:
     """Reboot servers."""
     servers = []
 
-    def one(server: Any) -> None:
+    def request_reboot(server: Any) -> None:
         nova.action(server, "reboot", {"type": "HARD" if args.hard else "SOFT"})
         servers.append(server)
 
     try:
-        return each(nova, args.servers, False, one, "Request to reboot server {} has been accepted.")
+        return for_each_server(nova, args.servers, False, request_reboot,
+                               "Request to reboot server {} has been accepted.")
     finally:
         for server in servers if args.poll else ():
             progress.wait(nova, server["id"], "rebooting", ("ACTIVE",))

@@ -1,4 +1,4 @@
-"""Quotas, and how much of them is used."""
+"""Commands for quotas and limits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from nova.cli.client import Nova
 from nova.cli.declare import Argument, arg, doing, flag, listing
 from nova.cli.errors import UsageError
 
-# As they are shown; the API tells more or fewer of them by version.
+# Resources in the order of the output; which ones the API returns depends on the microversion.
 _RESOURCES = ("instances", "cores", "ram", "floating_ips", "fixed_ips", "metadata_items", "injected_files",
               "injected_file_content_bytes", "injected_file_path_bytes", "key_pairs", "security_groups",
               "security_group_rules", "server_groups", "server_group_members")
-_TENANT = arg("--tenant", metavar="PROJECT", help="of this project (default: your own)")
-_USER = arg("--user", metavar="USER", help="of this user in it, by id")
+_TENANT = arg("--tenant", metavar="PROJECT", help="name or id of the project (default: your own)")
+_USER = arg("--user", metavar="USER", help="id of a user of the project")
 _LIMITS: tuple[Argument, ...] = tuple(
     arg(f"--{name.replace('_', '-')}", metavar="N", type=int, help="-1: unlimited") for name in _RESOURCES)
 _CHANGED = ("Quota", "Limit")
@@ -26,7 +26,7 @@ def _table(quota: Mapping[str, Any]) -> Any:
     return _CHANGED, [(name, quota[name]) for name in _RESOURCES if name in quota]
 
 
-@listing(_TENANT, _USER, flag("--detail", help="also what is used and reserved"))
+@listing(_TENANT, _USER, flag("--detail", help="also show usage and reservations"))
 def show_quota(nova: Nova, args: argparse.Namespace) -> Any:
     """Show the quotas of a project."""
     path = f"/os-quota-sets/{find.project(nova, args.tenant)}{'/detail' if args.detail else ''}"
@@ -35,20 +35,20 @@ def show_quota(nova: Nova, args: argparse.Namespace) -> Any:
 
 @listing(_TENANT)
 def defaults(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show the quotas of projects that have none of their own."""
+    """Show the default quotas of projects."""
     return _table(nova.get(f"/os-quota-sets/{find.project(nova, args.tenant)}/defaults")["quota_set"])
 
 
 def _changes(args: argparse.Namespace) -> dict[str, Any]:
     changes = {name: getattr(args, name) for name in _RESOURCES if getattr(args, name) is not None}
     if not changes:
-        raise UsageError("Nothing to change: give a quota, such as --instances 20")
+        raise UsageError("Nothing to change: specify a quota, such as --instances 20")
     return changes
 
 
-@doing(arg("tenant", metavar="PROJECT"), _USER, *_LIMITS, flag("--force", help="also below what is used already"))
+@doing(arg("tenant", metavar="PROJECT"), _USER, *_LIMITS, flag("--force", help="allow limits below the current usage"))
 def update(nova: Nova, args: argparse.Namespace) -> None:
-    """Change the quotas of a project (administrators)."""
+    """Update the quotas of a project (administrators)."""
     changes = _changes(args) | ({"force": True} if args.force else {})
     path = f"/os-quota-sets/{find.project(nova, args.tenant)}"
     nova.call("PUT", path, {"quota_set": changes}, user_id=args.user)
@@ -56,11 +56,11 @@ def update(nova: Nova, args: argparse.Namespace) -> None:
 
 @doing(arg("--tenant", metavar="PROJECT", required=True), _USER)
 def delete(nova: Nova, args: argparse.Namespace) -> None:
-    """Give a project the default quotas again (administrators)."""
+    """Delete the quotas of a project, so that the defaults apply (administrators)."""
     nova.delete(f"/os-quota-sets/{find.project(nova, args.tenant)}", user_id=args.user)
 
 
-_CLASS = arg("class_name", metavar="CLASS", help="default: the defaults of all projects")
+_CLASS = arg("class_name", metavar="CLASS", help="class name; default: the defaults of all projects")
 
 
 @listing(_CLASS)
@@ -71,7 +71,7 @@ def show_class(nova: Nova, args: argparse.Namespace) -> Any:
 
 @doing(_CLASS, *_LIMITS)
 def update_class(nova: Nova, args: argparse.Namespace) -> None:
-    """Change the quotas of a quota class (administrators)."""
+    """Update the quotas of a quota class (administrators)."""
     nova.put(f"/os-quota-class-sets/{find.quoted(args.class_name)}", {"quota_class_set": _changes(args)})
 
 
@@ -86,11 +86,11 @@ _NAMES = {"Cores": ("totalCoresUsed", "maxTotalCores"), "FloatingIPs": ("totalFl
           "ServerGroups": ("totalServerGroupsUsed", "maxServerGroups")}
 
 
-@listing(arg("--tenant", metavar="PROJECT", help="of this project (administrators)"),
-         flag("--reserved", help="with what is reserved"))
+@listing(arg("--tenant", metavar="PROJECT", help="name or id of the project (administrators)"),
+         flag("--reserved", help="include reservations"))
 def limits(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show what a project uses, and how much it may."""
+    """Show the usage and limits of a project."""
     tenant = find.project(nova, args.tenant) if args.tenant else None
-    found = nova.get("/limits", tenant_id=tenant, reserved=1 if args.reserved else None)["limits"]["absolute"]
-    return ("Name", "Used", "Max"), [(name, found.get(used), found[most]) for name, (used, most) in _NAMES.items()
-                                     if most in found]
+    absolute = nova.get("/limits", tenant_id=tenant, reserved=1 if args.reserved else None)["limits"]["absolute"]
+    return ("Name", "Used", "Max"), [(name, absolute.get(used), absolute[maximum])
+                                     for name, (used, maximum) in _NAMES.items() if maximum in absolute]

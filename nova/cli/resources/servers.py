@@ -1,4 +1,4 @@
-"""Servers: what there is, and what each is like."""
+"""Commands that list, show, update and delete servers, and manage metadata and tags."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from nova.cli.errors import CommandError, UsageError
 _POWER = {0: "NOSTATE", 1: "Running", 3: "Paused", 4: "Shutdown", 6: "Crashed", 7: "Suspended"}
 _NO_IMAGE = "Attempt to boot from volume - no image supplied"
 
-# Options that are filters of the API by (nearly) the same name.
+# Options that are filters of the API; names differ in "-" and "_" only.
 _FILTERS = (
-    arg("--reservation-id", metavar="ID", help="of this reservation"),
-    arg("--ip", metavar="REGEX", help="whose IPv4 addresses fit"),
-    arg("--ip6", metavar="REGEX", since=5, help="whose IPv6 addresses fit"),
-    arg("--name", metavar="REGEX", help="whose names fit"),
+    arg("--reservation-id", metavar="ID", help="servers of this reservation"),
+    arg("--ip", metavar="REGEX", help="servers with matching IPv4 addresses"),
+    arg("--ip6", metavar="REGEX", since=5, help="servers with matching IPv6 addresses"),
+    arg("--name", metavar="REGEX", help="servers with matching names"),
     arg("--status", metavar="STATUS", help="in this status"),
     arg("--host", metavar="HOST", help="on this host (administrators)"),
     arg("--availability-zone", metavar="ZONE", help="in this zone"),
@@ -28,43 +28,43 @@ _FILTERS = (
     arg("--vm-state", metavar="STATE", help="in this vm_state"),
     arg("--task-state", metavar="STATE", help="in this task_state"),
     arg("--power-state", metavar="STATE", help="in this power state (a number)"),
-    arg("--changes-since", metavar="TIME", help="that changed at this time (ISO 8601) or later"),
-    arg("--changes-before", metavar="TIME", since=66, help="that changed at this time (ISO 8601) or earlier"),
+    arg("--changes-since", metavar="TIME", help="changed at or after this time (ISO 8601)"),
+    arg("--changes-before", metavar="TIME", since=66, help="changed at or before this time (ISO 8601)"),
     arg("--tags", metavar="TAG,TAG", since=26, help="with all of these tags"),
-    arg("--tags-any", metavar="TAG,TAG", since=26, help="with one of these tags"),
-    arg("--not-tags", metavar="TAG,TAG", since=26, help="without all of these tags together"),
+    arg("--tags-any", metavar="TAG,TAG", since=26, help="with at least one of these tags"),
+    arg("--not-tags", metavar="TAG,TAG", since=26, help="without at least one of these tags"),
     arg("--not-tags-any", metavar="TAG,TAG", since=26, help="without any of these tags"),
-    arg("--locked", metavar="TRUE|FALSE", type=truth, since=73, help="that are locked, or are not"),
+    arg("--locked", metavar="TRUE|FALSE", type=truth, since=73, help="locked or unlocked servers"),
 )
 _HYPHENED = ("changes-since", "changes-before", "tags-any", "not-tags", "not-tags-any")
 
 
 @listing(
     *_FILTERS,
-    arg("--flavor", metavar="FLAVOR", help="of this flavor, by name or id"),
-    arg("--image", metavar="IMAGE", help="of this image, by name or id"),
+    arg("--flavor", metavar="FLAVOR", help="servers of this flavor, by name or id"),
+    arg("--image", metavar="IMAGE", help="servers of this image, by name or id"),
     arg("--all-tenants", nargs="?", const=True, default=False, type=truth, metavar="0|1",
-        help="of all projects (administrators)"),
-    arg("--tenant", metavar="PROJECT", help="of this project (administrators)"),
-    arg("--user", metavar="USER", help="of this user, by id"),
-    flag("--deleted", help="only deleted ones (administrators)"),
+        help="servers of all projects (administrators)"),
+    arg("--tenant", metavar="PROJECT", help="servers of this project (administrators)"),
+    arg("--user", metavar="USER", help="servers of this user, by id"),
+    flag("--deleted", help="only deleted servers (administrators)"),
     either(arg("--config-drive", dest="config_drive", action="store_true", default=None, help="with a config drive"),
            arg("--no-config-drive", dest="config_drive", action="store_false", help="without a config drive")),
-    arg("--fields", metavar="NAME,NAME", help="these properties, as nova show names them"),
-    flag("--minimal", help="ID and name alone"),
-    arg("--sort", metavar="KEY[:asc|desc],…", help="by these keys (default: by name)"),
-    arg("--marker", metavar="ID", help="the last server of the page before"),
-    arg("--limit", metavar="N", type=int, help="so many at most (default: all)"))
+    arg("--fields", metavar="NAME,NAME", help="properties to show, as named by nova show"),
+    flag("--minimal", help="show only ID and name"),
+    arg("--sort", metavar="KEY[:asc|desc],…", help="sort keys (default: name)"),
+    arg("--marker", metavar="ID", help="last server of the previous page"),
+    arg("--limit", metavar="N", type=int, help="maximum number of servers (default: all)"))
 def list_servers(nova: Nova, args: argparse.Namespace) -> Any:
     """List servers."""
     if args.minimal and args.fields:
-        raise UsageError("--minimal and --fields exclude one another")
+        raise UsageError("--minimal and --fields are mutually exclusive")
     path = "/servers" if args.minimal else "/servers/detail"
-    found = list(nova.pages(path, "servers", limit=args.limit, marker=args.marker, **_query(nova, args)))
+    servers = list(nova.pages(path, "servers", limit=args.limit, marker=args.marker, **_query(nova, args)))
     if not args.sort:
-        found.sort(key=lambda server: str(server.get("name")))
+        servers.sort(key=lambda server: str(server.get("name")))
     columns = _columns(args)
-    return tuple(columns), [tuple(show(server) for show in columns.values()) for server in found]
+    return tuple(columns), [tuple(show(server) for show in columns.values()) for server in servers]
 
 
 def _query(nova: Nova, args: argparse.Namespace) -> dict[str, Any]:
@@ -112,20 +112,21 @@ def _title(field: str) -> str:
 def _field(server: Mapping[str, Any], field: str) -> Any:
     if field == "networks":
         return networks_of(server)
-    known = server if field in server else properties(server, None)
-    if field not in known:
+    values = server if field in server else properties(server, None)
+    if field not in values:
         raise UsageError(f"Servers have no property {field}: there are {', '.join(sorted(properties(server, None)))}")
-    return known[field]
+    return values[field]
 
 
 def networks_of(server: Mapping[str, Any]) -> str:
-    """name=address, address; name=address"""
+    """Format the addresses of a server: name=address, address; name=address"""
     addresses = server.get("addresses", {})
-    return "; ".join(f"{label}={', '.join(one['addr'] for one in addresses[label])}" for label in sorted(addresses))
+    return "; ".join(f"{label}={', '.join(address['addr'] for address in addresses[label])}"
+                     for label in sorted(addresses))
 
 
-# --- one of them -------------------------------------------------------------------------------------
-MINIMAL = flag("--minimal", help="do not ask for the names of image and flavor")
+# --- single servers ----------------------------------------------------------------------------------
+MINIMAL = flag("--minimal", help="do not query the names of image and flavor")
 
 
 @showing(SERVER, ALL_TENANTS, MINIMAL)
@@ -135,30 +136,31 @@ def show_server(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 def details(nova: Nova, server_id: str, minimal: bool = False, **more: Any) -> dict[str, Any]:
-    """The properties of a server as it is now, by name; ``more`` is not in the API's answer."""
+    """Fetch a server and return its properties by name; ``more``: properties that the API does not return."""
     server = {**nova.get(f"/servers/{server_id}")["server"], **more}
     return properties(server, None if minimal else nova)
 
 
 def properties(server: Mapping[str, Any], nova: Nova | None) -> dict[str, Any]:
-    """What is shown of a server; names of its image and flavor if ``nova`` may be asked for them."""
-    shown: dict[str, Any] = {}
+    """Return the properties of a server for output; ``nova`` resolves the names of image and flavor, None: ids only."""
+    result: dict[str, Any] = {}
     for name, value in server.items():
         if name == "addresses":
-            shown |= {f"{label} network": ", ".join(one["addr"] for one in found) for label, found in value.items()}
+            result |= {f"{label} network": ", ".join(address["addr"] for address in addresses)
+                      for label, addresses in value.items()}
         elif name == "flavor":
-            shown |= _flavor_of(value, nova)
+            result |= _flavor_of(value, nova)
         elif name == "image":
-            shown[name] = _image_of(value, nova)
+            result[name] = _image_of(value, nova)
         elif name == "security_groups":
-            shown[name] = ", ".join(dict.fromkeys(group["name"] for group in value))
+            result[name] = ", ".join(dict.fromkeys(group["name"] for group in value))
         elif name != "links":
-            shown[name] = value
-    return dict(sorted(shown.items()))
+            result[name] = value
+    return dict(sorted(result.items()))
 
 
 def _flavor_of(flavor: Mapping[str, Any], nova: Nova | None) -> dict[str, Any]:
-    if "id" not in flavor:  # since 2.47 the flavor as the server has it
+    if "id" not in flavor:  # since 2.47 the flavor is embedded in the server
         return {f"flavor:{name}": value for name, value in flavor.items()}
     try:
         name = find.flavor(nova, flavor["id"])["name"] if nova else ""
@@ -177,33 +179,37 @@ def _image_of(image: Any, nova: Nova | None) -> str:
     return f"{name} ({image['id']})" if name else str(image["id"])
 
 
-@doing(SERVER, arg("--name", metavar="NAME", help="the new name"),
-       arg("--description", metavar="TEXT", since=19, help='the new description; "" removes it'),
-       arg("--hostname", metavar="NAME", since=90, help="the new host name that the metadata service tells"))
+@doing(SERVER, arg("--name", metavar="NAME", help="new name"),
+       arg("--description", metavar="TEXT", since=19, help='new description; "" removes it'),
+       arg("--hostname", metavar="NAME", since=90, help="new host name that the metadata service reports to the guest"))
 def update(nova: Nova, args: argparse.Namespace) -> None:
-    """Change the name, the description or the host name of a server."""
+    """Update the name, description or host name of a server."""
     given = {"name": args.name, "description": args.description, "hostname": args.hostname}
     changes = {name: value for name, value in given.items() if value is not None}
     if changes.get("description") == "":
         changes["description"] = None
     if not changes:
-        raise UsageError("Nothing to change: give --name, --description or --hostname")
+        raise UsageError("Nothing to change: specify --name, --description or --hostname")
     nova.put(f"/servers/{find.server(nova, args.server)['id']}", {"server": changes})
 
 
-def each(nova: Nova, names: Iterable[str], all_tenants: bool, do: Callable[[Mapping[str, Any]], Any], done: str) -> int:
-    """Do it to each of them, whatever becomes of the others; ``done`` is said of those that were accepted."""
-    failed = []
+def for_each_server(nova: Nova, names: Iterable[str], all_tenants: bool, request: Callable[[Mapping[str, Any]], Any],
+                    done: str) -> int:
+    """Call ``request`` for each server, even after failures; print ``done`` for each accepted request.
+
+    Raises CommandError with all failures and the exit code of the first one.
+    """
+    failures = []
     for name in names:
         try:
-            do(find.server(nova, name, all_tenants))
+            request(find.server(nova, name, all_tenants))
         except CommandError as error:
-            failed.append(error)
+            failures.append(error)
         else:
             print(done.format(name))
-    if failed:
-        failure = CommandError("\n".join(str(error) for error in failed))
-        failure.exit_code = failed[0].exit_code
+    if failures:
+        failure = CommandError("\n".join(str(error) for error in failures))
+        failure.exit_code = failures[0].exit_code
         raise failure
     return 0
 
@@ -211,26 +217,27 @@ def each(nova: Nova, names: Iterable[str], all_tenants: bool, do: Callable[[Mapp
 @doing(SERVERS, ALL_TENANTS)
 def delete(nova: Nova, args: argparse.Namespace) -> int:
     """Delete servers."""
-    return each(nova, args.servers, args.all_tenants, lambda server: nova.delete(f"/servers/{server['id']}"),
-                "Request to delete server {} has been accepted.")
+    return for_each_server(nova, args.servers, args.all_tenants,
+                           lambda server: nova.delete(f"/servers/{server['id']}"),
+                           "Request to delete server {} has been accepted.")
 
 
 @showing(SERVER)
 def diagnostics(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show what the hypervisor measures of a server."""
-    found = nova.get(f"/servers/{find.server(nova, args.server)['id']}/diagnostics")
-    return dict(sorted(found.items()))
+    """Show the diagnostics of a server."""
+    values = nova.get(f"/servers/{find.server(nova, args.server)['id']}/diagnostics")
+    return dict(sorted(values.items()))
 
 
 @showing(SERVER, since=78)
 def topology(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show the NUMA cells of a server."""
+    """Show the NUMA topology of a server."""
     return dict(sorted(nova.get(f"/servers/{find.server(nova, args.server)['id']}/topology").items()))
 
 
 # --- metadata and tags -------------------------------------------------------------------------------
 @doing(SERVER, arg("action", choices=("set", "delete")),
-       arg("metadata", metavar="KEY=VALUE", nargs="+", help="to delete the key is enough"))
+       arg("metadata", metavar="KEY=VALUE", nargs="+", help="for delete, KEY is sufficient"))
 def meta(nova: Nova, args: argparse.Namespace) -> None:
     """Set or delete metadata of a server."""
     change_items(nova, f"/servers/{find.server(nova, args.server)['id']}/metadata", "metadata", args.action,
@@ -238,7 +245,7 @@ def meta(nova: Nova, args: argparse.Namespace) -> None:
 
 
 def change_items(nova: Nova, path: str, field: str, action: str, words: Sequence[str]) -> None:
-    """``action`` set: KEY=VALUE …; else the items of these keys are removed, with a value behind them or without."""
+    """Set items (``action`` "set", words KEY=VALUE) or delete them (words KEY or KEY=VALUE)."""
     if action == "set":
         nova.post(path, {field: dict_of(words)})
         return
@@ -247,11 +254,11 @@ def change_items(nova: Nova, path: str, field: str, action: str, words: Sequence
 
 
 def dict_of(words: Sequence[str]) -> dict[str, str]:
-    """KEY=VALUE … Raises UsageError."""
+    """Parse words KEY=VALUE. Raises UsageError."""
     pairs = [word.partition("=") for word in words]
-    wrong = [key for key, equals, _ in pairs if not equals]
-    if wrong:
-        raise UsageError(f"{', '.join(wrong)}: not KEY=VALUE")
+    invalid = [key for key, equals, _ in pairs if not equals]
+    if invalid:
+        raise UsageError(f"{', '.join(invalid)}: not KEY=VALUE")
     return {key: value for key, _, value in pairs}
 
 
@@ -270,7 +277,7 @@ def tag_list(nova: Nova, args: argparse.Namespace) -> Any:
 
 @doing(SERVER, TAGS, since=26)
 def tag_add(nova: Nova, args: argparse.Namespace) -> None:
-    """Give tags to a server."""
+    """Add tags to a server."""
     path = _tags(nova, args.server)
     for tag in args.tags:
         nova.put(f"{path}/{find.quoted(tag)}", None)
@@ -279,7 +286,7 @@ def tag_add(nova: Nova, args: argparse.Namespace) -> None:
 
 @doing(SERVER, TAGS, since=26)
 def tag_delete(nova: Nova, args: argparse.Namespace) -> None:
-    """Take tags from a server."""
+    """Delete tags from a server."""
     path = _tags(nova, args.server)
     for tag in args.tags:
         nova.delete(f"{path}/{find.quoted(tag)}")
@@ -288,7 +295,7 @@ def tag_delete(nova: Nova, args: argparse.Namespace) -> None:
 
 @doing(SERVER, since=26)
 def tag_delete_all(nova: Nova, args: argparse.Namespace) -> None:
-    """Take all tags from a server."""
+    """Delete all tags from a server."""
     nova.delete(_tags(nova, args.server))
 
 

@@ -1,4 +1,4 @@
-"""Services, hypervisors and zones."""
+"""Commands for services, hypervisors and availability zones."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from nova.cli.errors import NotFound, Refused
 
 _SERVICE = arg("service", metavar="SERVICE", help="id of a service, or the host of a nova-compute")
 _HYPERVISOR = arg("hypervisor", metavar="HYPERVISOR", help="host name or id of a hypervisor")
-# From here on services and hypervisors are known by uuids.
+# The first minor microversion that identifies services and hypervisors by UUIDs.
 _UUIDS = 53
 
 
-@listing(arg("--host", metavar="HOST", help="on this host"),
-         arg("--binary", metavar="NAME", help="such as nova-compute"))
+@listing(arg("--host", metavar="HOST", help="list services on this host"),
+         arg("--binary", metavar="NAME", help="list services with this binary, such as nova-compute"))
 def list_services(nova: Nova, args: argparse.Namespace) -> Any:
     """List services (administrators)."""
     columns = {"Id": "id", "Binary": "binary", "Host": "host", "Zone": "zone", "Status": "status", "State": "state",
                "Updated_at": "updated_at", "Disabled Reason": "disabled_reason"}
     if nova.version >= 11:
         columns["Forced down"] = "forced_down"
-    found = nova.get("/os-services", host=args.host, binary=args.binary)["services"]
-    return tuple(columns), [tuple(one.get(name) for name in columns.values()) for one in found]
+    services = nova.get("/os-services", host=args.host, binary=args.binary)["services"]
+    return tuple(columns), [tuple(service.get(name) for name in columns.values()) for service in services]
 
 
 def _change(nova: Nova, wanted: str, changes: Mapping[str, Any], action: str) -> Mapping[str, Any]:
-    """The service as it is afterwards."""
+    """Update a service and return its new state."""
     service = find.service(nova, wanted)
     if nova.version >= _UUIDS:
         return nova.put(f"/os-services/{service['id']}", dict(changes))["service"]  # type: ignore[no-any-return]
@@ -48,106 +48,107 @@ def _row(service: Mapping[str, Any], **columns: str) -> Any:
 
 @listing(_SERVICE)
 def enable(nova: Nova, args: argparse.Namespace) -> Any:
-    """Let the scheduler choose a host again (administrators)."""
+    """Enable a service: the scheduler selects its host again (administrators)."""
     return _row(_change(nova, args.service, {"status": "enabled"}, "enable"), Status="status")
 
 
-@listing(_SERVICE, arg("--reason", metavar="TEXT", help="which others are shown"))
+@listing(_SERVICE, arg("--reason", metavar="TEXT", help="reason, visible in service-list"))
 def disable(nova: Nova, args: argparse.Namespace) -> Any:
-    """Let the scheduler no longer choose a host (administrators)."""
+    """Disable a service: the scheduler no longer selects its host (administrators)."""
     reason = {"disabled_reason": args.reason} if args.reason else {}
     changed = _change(nova, args.service, {"status": "disabled", **reason}, "disable")
     return _row(changed, Status="status", **({"Disabled_Reason": "disabled_reason"} if args.reason else {}))
 
 
-@listing(_SERVICE, flag("--unset", help="it is no longer forced down"), since=11)
+@listing(_SERVICE, flag("--unset", help="clear the forced-down state"), since=11)
 def force_down(nova: Nova, args: argparse.Namespace) -> Any:
-    """Say that a host is down, whatever it reports: it is fenced (administrators)."""
+    """Force a service down regardless of its reports: the host is fenced (administrators)."""
     return _row(_change(nova, args.service, {"forced_down": not args.unset}, "force-down"), Forced_down="forced_down")
 
 
 @doing(_SERVICE)
 def delete(nova: Nova, args: argparse.Namespace) -> None:
-    """Delete a service (administrators); stop its process first, as a running one comes back."""
+    """Delete a service (administrators). Stop its process first: a running process registers again."""
     nova.delete(f"/os-services/{find.service(nova, args.service)['id']}")
 
 
 # --- hypervisors -------------------------------------------------------------------------------------
-@listing(arg("--matching", metavar="HOST", help="whose host names contain this"),
-         arg("--marker", metavar="ID", since=33, help="the last one of the page before"),
-         arg("--limit", metavar="N", type=int, since=33, help="so many at most"))
+@listing(arg("--matching", metavar="HOST", help="list hypervisors whose host names contain this text"),
+         arg("--marker", metavar="ID", since=33, help="last hypervisor of the previous page"),
+         arg("--limit", metavar="N", type=int, since=33, help="maximum number of hypervisors"))
 def list_hypervisors(nova: Nova, args: argparse.Namespace) -> Any:
     """List hypervisors (administrators)."""
     if args.matching and nova.version < _UUIDS:
-        found = nova.get(f"/os-hypervisors/{find.quoted(args.matching)}/search")["hypervisors"]
+        hypervisors = nova.get(f"/os-hypervisors/{find.quoted(args.matching)}/search")["hypervisors"]
     else:
-        found = nova.pages("/os-hypervisors", "hypervisors", limit=args.limit, marker=args.marker,
+        hypervisors = nova.pages("/os-hypervisors", "hypervisors", limit=args.limit, marker=args.marker,
                            hypervisor_hostname_pattern=args.matching)
-    rows = [(one["id"], one["hypervisor_hostname"], one["state"], one["status"]) for one in found]
+    rows = [(hypervisor["id"], hypervisor["hypervisor_hostname"], hypervisor["state"], hypervisor["status"])
+            for hypervisor in hypervisors]
     return ("ID", "Hypervisor hostname", "State", "Status"), sorted(rows, key=lambda row: str(row[1]))
 
 
 @showing(_HYPERVISOR)
 def show_hypervisor(nova: Nova, args: argparse.Namespace) -> Any:
     """Show a hypervisor (administrators)."""
-    found = nova.get(f"/os-hypervisors/{find.hypervisor(nova, args.hypervisor)['id']}")["hypervisor"]
-    return dict(sorted(_flat(found)))
+    hypervisor = nova.get(f"/os-hypervisors/{find.hypervisor(nova, args.hypervisor)['id']}")["hypervisor"]
+    return dict(sorted(_flat(hypervisor)))
 
 
-def _flat(document: Mapping[str, Any], before: str = "") -> Any:
-    """(name, value) of all, those of nested documents under name_name."""
+def _flat(document: Mapping[str, Any], prefix: str = "") -> Any:
+    """Yield (name, value) of all entries; those of nested documents as outer_inner."""
     for name, value in document.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{before}{name}_")
+            yield from _flat(value, f"{prefix}{name}_")
         else:
-            yield f"{before}{name}", value
+            yield f"{prefix}{name}", value
 
 
 @showing(_HYPERVISOR)
 def uptime(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show how long the host of a hypervisor has been up (administrators)."""
+    """Show the uptime of the host of a hypervisor (administrators)."""
     hypervisor_id = find.hypervisor(nova, args.hypervisor)["id"]
-    if nova.version >= 88:  # it is told with the rest
-        found = nova.get(f"/os-hypervisors/{hypervisor_id}")["hypervisor"]
+    if nova.version >= 88:  # part of the hypervisor document since 2.88
+        hypervisor = nova.get(f"/os-hypervisors/{hypervisor_id}")["hypervisor"]
     else:
-        found = nova.get(f"/os-hypervisors/{hypervisor_id}/uptime")["hypervisor"]
-    return {name: found.get(name) for name in ("hypervisor_hostname", "id", "state", "status", "uptime")}
+        hypervisor = nova.get(f"/os-hypervisors/{hypervisor_id}/uptime")["hypervisor"]
+    return {name: hypervisor.get(name) for name in ("hypervisor_hostname", "id", "state", "status", "uptime")}
 
 
-@listing(arg("hostname", metavar="HOST", help="a part of host names"))
+@listing(arg("hostname", metavar="HOST", help="part of the host names"))
 def hypervisor_servers(nova: Nova, args: argparse.Namespace) -> Any:
     """List the servers on hypervisors (administrators)."""
     if nova.version < _UUIDS:
-        found = nova.get(f"/os-hypervisors/{find.quoted(args.hostname)}/servers")["hypervisors"]
+        hypervisors = nova.get(f"/os-hypervisors/{find.quoted(args.hostname)}/servers")["hypervisors"]
     else:
-        found = nova.get("/os-hypervisors", hypervisor_hostname_pattern=args.hostname,
+        hypervisors = nova.get("/os-hypervisors", hypervisor_hostname_pattern=args.hostname,
                          with_servers="true")["hypervisors"]
-    if not found:
-        raise NotFound(f"No hypervisor's host name contains {args.hostname}; nova hypervisor-list shows what there is.")
+    if not hypervisors:
+        raise NotFound(f"No hypervisor's host name contains {args.hostname}; nova hypervisor-list lists them.")
     return ("ID", "Name", "Hypervisor ID", "Hypervisor Hostname"), [
-        (server["uuid"], server["name"], one["id"], one["hypervisor_hostname"])
-        for one in found for server in one.get("servers") or ()]
+        (server["uuid"], server["name"], hypervisor["id"], hypervisor["hypervisor_hostname"])
+        for hypervisor in hypervisors for server in hypervisor.get("servers") or ()]
 
 
 @showing()
 def stats(nova: Nova, _args: argparse.Namespace) -> Any:
-    """Show the sums of all hypervisors (administrators; before 2.88 of the API)."""
-    found = nova.call("GET", "/os-hypervisors/statistics", version=min(nova.version, 87))
-    return dict(sorted(found["hypervisor_statistics"].items()))
+    """Show the totals of all hypervisors (administrators; up to version 2.87 of the API)."""
+    answer = nova.call("GET", "/os-hypervisors/statistics", version=min(nova.version, 87))
+    return dict(sorted(answer["hypervisor_statistics"].items()))
 
 
 # --- zones -------------------------------------------------------------------------------------------
 @listing()
 def zones(nova: Nova, _args: argparse.Namespace) -> Any:
-    """List availability zones; administrators see their hosts and services."""
+    """List availability zones; administrators also see their hosts and services."""
     try:
-        found = nova.get("/os-availability-zone/detail")["availabilityZoneInfo"]
+        zone_infos = nova.get("/os-availability-zone/detail")["availabilityZoneInfo"]
     except Refused as error:
         if error.status != 403:
             raise
-        found = nova.get("/os-availability-zone")["availabilityZoneInfo"]
+        zone_infos = nova.get("/os-availability-zone")["availabilityZoneInfo"]
     rows: list[tuple[str, str]] = []
-    for zone in sorted(found, key=lambda one: str(one["zoneName"])):
+    for zone in sorted(zone_infos, key=lambda info: str(info["zoneName"])):
         rows.append((zone["zoneName"], "available" if zone["zoneState"]["available"] else "not available"))
         for host, binaries in sorted((zone["hosts"] or {}).items()):
             rows.append((f"|- {host}", ""))

@@ -1,4 +1,4 @@
-"""Shares of servers."""
+"""Commands for shares of servers."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def _path(nova: Nova, name: str) -> str:
 @listing(SERVER, since=97)
 def list_shares(nova: Nova, args: argparse.Namespace) -> Any:
     """List the shares of a server."""
-    found = nova.get(_path(nova, args.server))["shares"]
-    return ("SHARE ID", "STATUS", "TAG"), [(one["share_id"], one["status"], one["tag"]) for one in found]
+    shares = nova.get(_path(nova, args.server))["shares"]
+    return ("SHARE ID", "STATUS", "TAG"), [(share["share_id"], share["status"], share["tag"]) for share in shares]
 
 
 @showing(SERVER, _SHARE, since=97)
 def show_share(nova: Nova, args: argparse.Namespace) -> Any:
-    """Show how a server has a share."""
+    """Show the attachment of a share to a server."""
     return dict(sorted(nova.get(f"{_path(nova, args.server)}/{args.share}")["share"].items()))
 
 
-@showing(SERVER, _SHARE, arg("--tag", metavar="TAG", help="by which the guest mounts it (default: its id)"), since=97)
+@showing(SERVER, _SHARE, arg("--tag", metavar="TAG", help="mount tag in the guest (default: the share id)"), since=97)
 def attach(nova: Nova, args: argparse.Namespace) -> Any:
-    """Give a stopped server a share; its guest mounts it by its tag from the next start on."""
+    """Attach a share to a stopped server; the guest can mount it by its tag after the next start."""
     wanted = {"share_id": args.share} | ({"tag": args.tag} if args.tag else {})
     return dict(sorted(nova.post(_path(nova, args.server), {"share": wanted})["share"].items()))
 
 
 @doing(SERVER, _SHARE, since=97)
 def detach(nova: Nova, args: argparse.Namespace) -> None:
-    """Take a share away from a stopped server."""
+    """Detach a share from a stopped server."""
     nova.delete(f"{_path(nova, args.server)}/{args.share}")

@@ -53,11 +53,12 @@ def _lines(overview: Document, rows: int) -> Iterator[str]:
     yield f"Nova at {_time(overview['at']):%H:%M:%S}   {overview['servers']} servers   {overview['node_count']} nodes"
     yield "   ".join(f"{label} {_amount(overview['capacity'].get(name), unit)}"
                      for name, (label, unit) in _UNITS.items() if name in overview["capacity"])
-    yield "   ".join(f"{service['binary']} {service['up']} up" + (f", {service['down']} DOWN" if service["down"] else "")
-                     for service in overview["services"])
+    yield "   ".join(f"{service['binary']} {service['up']} up"
+                     + (f", {service['down']} DOWN" if service["down"] else "") for service in overview["services"])
     at = _time(overview["at"])
     yield from _table(f"Under way: {overview['unfinished']}", ("SINCE", "SERVER", "OPERATION", "STEP", "WAITS FOR"), [
-        (_ago(operation["since"], at), _server(operation), operation["operation"], operation.get("step") or "", _waits(operation))
+        (_ago(operation["since"], at), _server(operation), operation["operation"], operation.get("step") or "",
+         _waits(operation))
         for operation in overview["operations"][:rows]])
     yield from _table("Failed lately", ("AGO", "SERVER", "OPERATION", "WHY"), [
         (_ago(failure.get("at"), at), _server(failure), failure["operation"], failure.get("message") or "")

@@ -1,4 +1,4 @@
-"""Volumes of servers."""
+"""Commands for the volumes of servers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def _path(nova: Nova, name: str) -> str:
 
 @listing(SERVER)
 def attachments(nova: Nova, args: argparse.Namespace) -> Any:
-    """List the volumes of a server."""
+    """List the volumes attached to a server."""
     columns = _columns(nova)
-    found = nova.get(_path(nova, args.server))["volumeAttachments"]
-    return tuple(columns), [tuple(one.get(name) for name in columns.values()) for one in found]
+    entries = nova.get(_path(nova, args.server))["volumeAttachments"]
+    return tuple(columns), [tuple(entry.get(name) for name in columns.values()) for entry in entries]
 
 
 def _columns(nova: Nova) -> dict[str, str]:
@@ -39,7 +39,7 @@ def _columns(nova: Nova) -> dict[str, str]:
 
 @showing(SERVER, _VOLUME, arg("device", metavar="DEVICE", nargs="?", help="such as /dev/vdb; auto: the next one"),
          arg("--tag", metavar="TAG", since=49),
-         flag("--delete-on-termination", since=79, help="delete it with the server"))
+         flag("--delete-on-termination", since=79, help="delete the volume with the server"))
 def attach(nova: Nova, args: argparse.Namespace) -> Any:
     """Attach a volume to a server."""
     values = {"volumeId": find.volume(nova, args.volume)["id"], "tag": args.tag,
@@ -47,7 +47,7 @@ def attach(nova: Nova, args: argparse.Namespace) -> Any:
               "delete_on_termination": args.delete_on_termination or None}
     wanted = {name: value for name, value in values.items() if value is not None}
     answer: Mapping[str, Any] | None = nova.post(_path(nova, args.server), {"volumeAttachment": wanted})
-    # since 2.101 the answer is but that it was accepted
+    # since 2.101 the response has no body
     return dict(sorted((answer["volumeAttachment"] if answer else wanted).items()))
 
 
@@ -57,14 +57,14 @@ def detach(nova: Nova, args: argparse.Namespace) -> None:
     nova.delete(f"{_path(nova, args.server)}/{find.volume(nova, args.volume)['id']}")
 
 
-@doing(SERVER, arg("src_volume", metavar="VOLUME", help="the volume that it has, by name or id"),
-       arg("dest_volume", metavar="NEW", help="the volume that takes its place; the same one: change what follows"),
+@doing(SERVER, arg("src_volume", metavar="VOLUME", help="name or id of the attached volume"),
+       arg("dest_volume", metavar="NEW", help="name or id of the replacement; the same volume: only apply the option"),
        either(arg("--delete-on-termination", dest="delete", action="store_true", default=None, since=85,
-                  help="delete it with the server"),
+                  help="delete the volume with the server"),
               arg("--no-delete-on-termination", dest="delete", action="store_false", since=85,
-                  help="keep it when the server is deleted")))
+                  help="keep the volume when the server is deleted")))
 def update(nova: Nova, args: argparse.Namespace) -> None:
-    """Swap the volume of a server for another one, or change how it is attached."""
+    """Replace an attached volume with another volume, or update the attachment."""
     source, target = find.volume(nova, args.src_volume)["id"], find.volume(nova, args.dest_volume)["id"]
     wanted = {"volumeId": target} | ({} if args.delete is None else {"delete_on_termination": args.delete})
     nova.put(f"{_path(nova, args.server)}/{source}", {"volumeAttachment": wanted})

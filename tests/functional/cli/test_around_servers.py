@@ -314,7 +314,7 @@ def test_why_no_host_was_found_is_explained(nova, project, image_id):
     explained = nova("explain", "web", code=1)
     assert "No valid host was found" in explained.out
     assert "RAM" in explained.out or "MEMORY_MB" in explained.out, explained.out
-    assert "What to do: ask for less" in explained.out
+    assert "What to do: request a smaller flavor" in explained.out
     assert "The server is ERROR.\n" in nova("watch", "web", code=1).out
 
 
