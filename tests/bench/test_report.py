@@ -67,8 +67,8 @@ def test_what_was_not_measured_is_neither_met_nor_missed():
 
 
 def test_a_busy_machine_is_mentioned():
-    assert "Not a quiet machine" in report.table({**GOOD, "foreign_cores": 0.5})
-    assert "Not a quiet machine" not in report.table({**GOOD, "foreign_cores": 0.01})
+    assert "The machine was not idle" in report.table({**GOOD, "foreign_cores": 0.5})
+    assert "The machine was not idle" not in report.table({**GOOD, "foreign_cores": 0.01})
 
 
 def test_a_comparison_shows_ratios_of_what_both_have():

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 PARTS = ("starts", "boots", "counts", "cycles", "overload", "reads", "memory", "growth", "resizes", "fairness",
          "selects", "prices", "novad")
-# Takes most of an hour, and is measured only when it is asked for.
-_ASKED_FOR = ("million",)
-# What needs a suite of its own: with two hosts, to move between them, and thrown away with all that waits in it; and
-# what needs none.
-_TWO_HOSTS, _NONE = ("resizes", "fairness"), ("selects", "prices", "novad", *_ASKED_FOR)
+# Parts that take most of an hour and run only if requested with --only.
+_ON_REQUEST = ("million",)
+# Parts that need a separate suite (two hosts for moves; discarded with its pending operations), and parts without
+# a suite.
+_TWO_HOSTS, _NONE = ("resizes", "fairness"), ("selects", "prices", "novad", *_ON_REQUEST)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -55,23 +55,23 @@ def _plot(points: list[dict[str, Any]], path: str) -> None:
         from tools.bench import plot
         plot.save(points, path)
     except ImportError as error:
-        print(f"\nNo picture of growth: {error}. It needs the extra 'bench'.")
+        print(f"\nNo plot of growth: {error}. The plot needs the extra 'bench'.")
     else:
-        print(f"\nHow costs grow: {path}")
+        print(f"\nPlot of the growth of costs: {path}")
 
 
 def _prepare() -> None:
-    """What must be so before anything of Nova is imported or started."""
-    # An installed Nova is compiled: starts must not compile it every time.
+    """Prepare the process before any module of Nova is imported or any service is started."""
+    # Keep compiled modules, as in an installed Nova: otherwise every start compiles them again.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    # Whoever ends the benchmark ends the servers that it started.
+    # On SIGTERM, unwind the context managers that stop the started servers.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Chooses the threading back end of oslo's libraries: before anything else of them.
+    # Selects the threading back end of the oslo libraries; must precede their other imports.
     import nova.bus  # noqa: F401
 
 
 def _measure_safely(options: argparse.Namespace, amounts: Amounts, results: dict[str, Any]) -> str:
-    """Run; returns why it ended early. What was measured until then is in ``results``."""
+    """Run the benchmarks; return the reason of an early end or "". ``results`` has the measurements until then."""
     import pytest
 
     from tools.bench.load import Unexpected
@@ -83,8 +83,8 @@ def _measure_safely(options: argparse.Namespace, amounts: Amounts, results: dict
 
 
 def measure(options: argparse.Namespace, amounts: Amounts, results: dict[str, Any]) -> None:
-    """Run the parts that were asked for; everything goes into ``results`` under the names of the JSON."""
-    from tools.bench.cpu import Yardstick
+    """Run the selected parts; store the measurements in ``results`` under the names of the JSON file."""
+    from tools.bench.cpu import Calibration
 
     began = time.monotonic()
 
@@ -93,7 +93,7 @@ def measure(options: argparse.Namespace, amounts: Amounts, results: dict[str, An
             print(f"{name} ({time.monotonic() - began:.0f} s)", flush=True)
         return name in options.only
 
-    with Yardstick() as machine:
+    with Calibration() as machine:
         _measure_parts(options, amounts, results, part)
     results["yardstick_ms"] = round(machine.ms, 4)
     results["seconds"] = round(time.monotonic() - began, 1)
@@ -107,7 +107,7 @@ def _measure_parts(options: argparse.Namespace, amounts: Amounts, results: dict[
         with world.start(_setup(options)) as running:
             results["environment"] = running.environment()
             _measure_running(running, amounts, results, part)
-            # What was written by hand and what was booted: the books must balance.
+            # Audit the records of copied and booted servers.
             running.nova.audit()
     if set(options.only) & set(_TWO_HOSTS):
         with world.start(dataclasses.replace(_setup(options), computes=2)) as running:
@@ -164,22 +164,22 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tools.bench", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--database", choices=["sqlite", "postgresql", "mariadb"], default="postgresql")
-    parser.add_argument("--quick", action="store_true", help="fewer of everything; ends within five minutes")
+    parser.add_argument("--quick", action="store_true", help="smaller amounts; completes within five minutes")
     parser.add_argument("--only", metavar="PART,...", default=",".join(PARTS),
-                        help=f"of {', '.join((*PARTS, *_ASKED_FOR))}")
+                        help=f"parts to run: {', '.join((*PARTS, *_ON_REQUEST))}")
     parser.add_argument("--api-workers", type=int, default=2, metavar="N")
     parser.add_argument("--conductor-workers", type=int, default=2, metavar="N")
     parser.add_argument("--scheduler-workers", type=int, default=1, metavar="N")
-    parser.add_argument("--nodes", type=int, default=100, metavar="N", help="virtual hosts of the one nova-compute")
-    parser.add_argument("--networks", choices=["none", "auto"], default="none", help="of the servers")
-    parser.add_argument("--no-fsync", action="store_true", help="the database does not wait for its disk")
-    parser.add_argument("--json", metavar="FILE", help="write all numbers there")
+    parser.add_argument("--nodes", type=int, default=100, metavar="N", help="virtual hosts of the nova-compute")
+    parser.add_argument("--networks", choices=["none", "auto"], default="none", help="networks of the servers")
+    parser.add_argument("--no-fsync", action="store_true", help="disable fsync of the database")
+    parser.add_argument("--json", metavar="FILE", help="file for all results")
     parser.add_argument("--plot", metavar="FILE", default="bench-growth.png",
-                        help="where to write a picture (PNG) of how costs grow; default: %(default)s; '': nowhere")
+                        help="file for a plot (PNG) of the growth of costs; default: %(default)s; '': no plot")
     parser.add_argument("--compare", metavar="OLD.json", type=_earlier, help="print the ratios to an earlier --json")
     options = parser.parse_args(argv)
     options.only = options.only.split(",")
-    unknown = set(options.only) - {*PARTS, *_ASKED_FOR}
+    unknown = set(options.only) - {*PARTS, *_ON_REQUEST}
     if unknown:
         parser.error(f"--only: no such part: {', '.join(sorted(unknown))}")
     return options

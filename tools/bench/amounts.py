@@ -1,4 +1,4 @@
-"""How much of everything a run does."""
+"""Amounts of work of a benchmark run."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import dataclasses
 class Amounts:
     """``boots``: servers by number of clients; ``idle`` and ``read``: seconds; ``growth``: servers at each point.
 
-    ``crowd``: servers that one project asks for, ``fair``: seconds that another one's servers are measured beside
-    them; ``overload``: seconds of each load; ``prices``: rounds of each; ``suite``: whether Nova's own suite is
-    deployed, which takes the ports that its users know; ``million``: live and deleted servers whose lists are measured
-    on each of the ``databases``; ``cycles``: boots and deletes over which the growth of memory is measured.
+    ``background_servers``: servers that one project creates, ``fair``: seconds during which the servers of another
+    project are measured meanwhile; ``overload``: seconds of each load; ``prices``: rounds of each; ``suite``: deploy
+    the suite of Nova, which occupies its well-known ports; ``million``: live and deleted servers whose lists are
+    measured on each of the ``databases``; ``cycles``: boots and deletes for the measurement of memory growth.
     """
 
     boots: dict[int, int]
@@ -25,7 +25,7 @@ class Amounts:
     growth_boots: int
     growth_rounds: int
     resizes: int
-    crowd: int
+    background_servers: int
     fair: float
     overload: float
     sizes: tuple[int, ...] = (10, 1000, 10_000)
@@ -39,11 +39,11 @@ class Amounts:
 
 FULL = Amounts(boots={1: 60, 10: 300, 20: 800}, counted=100, idle=60.0, starts=5, listed=1000, read=5.0,
                growth=(1000, 5000, 10_000, 20_000), growth_boots=300, growth_rounds=3, resizes=300,
-               crowd=10_000, fair=60.0, overload=20.0, selects=9, prices=9)
+               background_servers=10_000, fair=60.0, overload=20.0, selects=9, prices=9)
 QUICK = Amounts(boots={1: 20, 10: 100, 20: 240}, counted=30, idle=20.0, starts=3, listed=1000, read=1.2,
-                growth=(1000, 20_000), growth_boots=100, growth_rounds=5, resizes=100, crowd=1500, fair=20.0,
-                overload=6.0, million=(10_000, 90_000), cycles=1000)
-# Everything once, for the test of all this.
+                growth=(1000, 20_000), growth_boots=100, growth_rounds=5, resizes=100, background_servers=1500,
+                fair=20.0, overload=6.0, million=(10_000, 90_000), cycles=1000)
+# Minimal amounts, for the test of the benchmarks.
 TINY = Amounts(boots={1: 2, 10: 5, 20: 5}, counted=10, idle=10.0, starts=1, listed=30, read=0.2, growth=(30, 60),
-               growth_boots=5, growth_rounds=1, resizes=5, crowd=20, fair=2.0, overload=1.0, selects=1, prices=1,
-               suite=False, million=(200, 800), databases=("sqlite",), cycles=10)
+               growth_boots=5, growth_rounds=1, resizes=5, background_servers=20, fair=2.0, overload=1.0, selects=1,
+               prices=1, suite=False, million=(200, 800), databases=("sqlite",), cycles=10)

@@ -63,7 +63,7 @@ def boot(world: World, clients: int, count: int) -> tuple[dict[str, Any], list[s
         "boots": count, "boots_per_s": round(count / used.seconds, 2),
         **{f"post_{name}": value for name, value in milliseconds(posts).items()},
         **{f"active_{name}": value for name, value in milliseconds(actives).items()},
-        "cpu_ms_per_boot": round(used.ms_per(count), 2), "cpu_ms_per_boot_by_process": used.ms_each(count),
+        "cpu_ms_per_boot": round(used.ms_per(count), 2), "cpu_ms_per_boot_by_process": used.ms_by_process(count),
         "client_cpu_ms_per_boot": round(1000 * used.by_process["client"] / count, 2),
         "watcher_polls": watcher.polls, "boot_disturbance": used.disturbance(),
     }, [server_id for server_id, _posted, _active in answers]
@@ -89,7 +89,7 @@ def delete(world: World, clients: int, ids: list[str]) -> dict[str, Any]:
         "deletes_per_s": round(count / used.seconds, 2),
         **{f"delete_{name}": value for name, value in milliseconds([posted for posted, _gone in answers]).items()},
         **{f"gone_{name}": value for name, value in milliseconds([gone for _posted, gone in answers]).items()},
-        "cpu_ms_per_delete": round(used.ms_per(count), 2), "cpu_ms_per_delete_by_process": used.ms_each(count),
+        "cpu_ms_per_delete": round(used.ms_per(count), 2), "cpu_ms_per_delete_by_process": used.ms_by_process(count),
         "delete_disturbance": used.disturbance(),
     }
 

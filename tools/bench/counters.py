@@ -1,4 +1,4 @@
-"""What the broker and the database count themselves."""
+"""Counters of messages and statements, read from the broker and the database."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _TRANSACTION = re.compile(r"\s*(begin|start transaction|commit|rollback|savepoin
 
 
 class Broker:
-    """Messages through RabbitMQ, by its Prometheus plugin (always-on counters of the node)."""
+    """Message counters of RabbitMQ, read from its Prometheus plugin (always-on counters of the node)."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def published(self) -> int:
-        """Messages that clients have published so far: one for a request, its answer, a cast or a fanout each."""
+        """Return the number of messages published so far: one per request, reply, cast or fanout."""
         return self._sum("rabbitmq_global_messages_received_total")
 
     def delivered(self) -> int:
-        """Messages that consumers have got so far: a fanout counts once for each of them."""
+        """Return the number of messages delivered to consumers so far: a fanout counts once per consumer."""
         return self._sum("rabbitmq_global_messages_delivered_consume_auto_ack_total",
                          "rabbitmq_global_messages_delivered_consume_manual_ack_total")
 
@@ -38,7 +38,7 @@ class Broker:
 
 @dataclasses.dataclass
 class Statements:
-    """Data statements, transactions (COMMIT and ROLLBACK commands), and the former by text where known."""
+    """Counts of data statements, transactions (COMMIT and ROLLBACK) and, if available, data statements by text."""
 
     data: int = 0
     transactions: int = 0
@@ -49,35 +49,35 @@ class Statements:
 
 
 class Database:
-    """Statements that a server has executed for one database. SQLite counts none: :meth:`statements` is None."""
+    """Statement counters of a database server. SQLite has none: :meth:`statements` returns None."""
 
     def __init__(self, kind: str, admin_url: str | None, name: str) -> None:
         self._kind, self._name = kind, name
-        # One connection for good: a pool would send statements of its own.
+        # A permanent connection: a pool would send additional statements.
         self._connection = sa.create_engine(admin_url, isolation_level="AUTOCOMMIT").connect() if admin_url else None
         if kind == "postgresql":
             self._all("CREATE EXTENSION IF NOT EXISTS pg_stat_statements")
 
     def statements(self) -> Statements | None:
-        """BEGIN, COMMIT and the like are not data statements; a transaction counts by its end.
+        """Return the counts so far: data statements exclude BEGIN, COMMIT and similar; transactions count at their end.
 
-        MariaDB's clients also send a ROLLBACK when a connection goes back to their pool, and it counts.
+        With MariaDB, the ROLLBACK that clients send when a connection returns to their pool counts as well.
         """
         if self._kind == "postgresql":
             return self._postgresql()
         return self._mariadb() if self._kind == "mariadb" else None
 
     def _postgresql(self) -> Statements:
-        found = Statements()
+        counts = Statements()
         for query, calls in self._all(
                 "SELECT s.query, s.calls FROM pg_stat_statements s JOIN pg_database d ON d.oid = s.dbid "
                 "WHERE d.datname = :name", name=self._name):
             if _TRANSACTION.match(query):
-                found.transactions += calls if re.match(r"\s*(commit|rollback\s*$)", query, re.IGNORECASE) else 0
+                counts.transactions += calls if re.match(r"\s*(commit|rollback\s*$)", query, re.IGNORECASE) else 0
             else:
-                found.data += calls
-                found.texts[" ".join(query.split())[:160]] += calls
-        return found
+                counts.data += calls
+                counts.texts[" ".join(query.split())[:160]] += calls
+        return counts
 
     def _mariadb(self) -> Statements:
         counts = {name[4:].lower(): int(value) for name, value in self._all("SHOW GLOBAL STATUS LIKE 'Com\\_%'")}
@@ -106,7 +106,7 @@ class Database:
 
 @dataclasses.dataclass
 class Counted:
-    """What happened within ``seconds``."""
+    """Counts of a period of ``seconds``."""
 
     seconds: float
     published: float
@@ -115,7 +115,7 @@ class Counted:
 
 
 class Counters:
-    """Both, read together."""
+    """The counters of broker and database, read together."""
 
     def __init__(self, broker: Broker, database: Database) -> None:
         self._broker, self._database = broker, database

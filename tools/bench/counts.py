@@ -1,8 +1,7 @@
-"""Messages on the bus and SQL statements of a boot, a stop and a delete, by the counters of broker and database.
+"""Bus messages and SQL statements per boot, stop and delete, from the counters of broker and database.
 
-One client acts, one server after the other, so nothing is gathered that comes separately elsewhere. What the services
-say whether anything happens or not (heartbeats, looks for expired leases) is measured on the idle suite and
-subtracted; so is what asking whether the servers are done costs.
+A single client processes one server after another, so that no requests are batched. Periodic work (heartbeats, checks
+for expired leases) is measured on the idle suite and subtracted, and so is the cost of polling the servers.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from tools.bench.counters import Counted
 from tools.bench.load import Connection, Unexpected
 from tools.bench.world import World
 
-# Seconds after which nothing of an operation is still on its way.
+# Seconds after which all messages of an operation have arrived.
 _SETTLE = 2.0
 _POLL = 0.25
 _PATIENCE = 60.0
-_ASKED = 25
+_POLLS = 25
 
 
 def measure(world: World, amounts: Amounts) -> dict[str, Any]:
-    """Per boot, stop and delete; statements are null where the database does not count (SQLite)."""
+    """Return the counts per boot, stop and delete; statements are None if the database does not count (SQLite)."""
     counts, many = Counts(world, amounts.idle), amounts.counted
     with world.connect() as connection:
         ids: list[str] = []
@@ -43,7 +42,7 @@ def measure(world: World, amounts: Amounts) -> dict[str, Any]:
             for server_id in ids:
                 connection.expect(204, "DELETE", f"/servers/{server_id}")
 
-        boot()  # rows that a project gets once
+        boot()  # warm-up: creates the rows that a project needs once
         counts.wait(connection, "status=BUILD")
         delete()
         counts.wait(connection, "task_state=deleting")
@@ -56,64 +55,64 @@ def measure(world: World, amounts: Amounts) -> dict[str, Any]:
 
 
 class Counts:
-    """Counts what is done, less what happens anyway."""
+    """Counts per operation, corrected for periodic work and polling."""
 
     def __init__(self, world: World, idle: float) -> None:
         self._counters = world.counters()
-        self._asked = 0
+        self._polls = 0
         time.sleep(_SETTLE)
         self._idle = self._during(lambda: time.sleep(idle))
         with world.connect() as connection:
-            self._ask(connection, "status=BUILD")
-            self._asking = self._during(lambda: [self._ask(connection, "status=BUILD") for _ in range(_ASKED)])
+            self._poll(connection, "status=BUILD")
+            self._polling = self._during(lambda: [self._poll(connection, "status=BUILD") for _ in range(_POLLS)])
 
     def background(self) -> dict[str, Any]:
-        """What the idle suite does in a second."""
+        """Return the messages and statements per second of the idle suite."""
         idle, statements = self._idle, self._idle.statements
         return {"idle_messages_per_s": round(idle.published / idle.seconds, 2),
                 "idle_statements_per_s": round(statements.data / idle.seconds, 2) if statements else None}
 
     def count(self, name: str, many: int, act: Callable[[], None], wait: Callable[[], None]) -> dict[str, Any]:
-        """What one of the ``many`` that ``act`` does costs."""
-        self._asked = 0
+        """Return the counts per operation for ``act``, which runs ``many`` operations."""
+        self._polls = 0
 
-        def all_of_it() -> None:
+        def run() -> None:
             act()
             wait()
             time.sleep(_SETTLE)
 
-        found = self._during(all_of_it)
-        asked = self._asked
+        total = self._during(run)
+        polls = self._polls
 
-        def each(pick: Callable[[Counted], float]) -> float:
+        def per_operation(pick: Callable[[Counted], float]) -> float:
             idle = pick(self._idle) / self._idle.seconds
-            asking = (pick(self._asking) - idle * self._asking.seconds) / _ASKED
-            return round((pick(found) - idle * found.seconds - asking * asked) / many, 2)
+            polling = (pick(self._polling) - idle * self._polling.seconds) / _POLLS
+            return round((pick(total) - idle * total.seconds - polling * polls) / many, 2)
 
         results: dict[str, Any] = {
-            f"messages_per_{name}": each(lambda counted: counted.published),
-            f"deliveries_per_{name}": each(lambda counted: counted.delivered),
+            f"messages_per_{name}": per_operation(lambda counted: counted.published),
+            f"deliveries_per_{name}": per_operation(lambda counted: counted.delivered),
             f"statements_per_{name}": None, f"transactions_per_{name}": None}
-        if found.statements is not None:
+        if total.statements is not None:
             results |= {
-                f"statements_per_{name}": each(lambda counted: _of(counted, "data")),
-                f"transactions_per_{name}": each(lambda counted: _of(counted, "transactions")),
+                f"statements_per_{name}": per_operation(lambda counted: _of(counted, "data")),
+                f"transactions_per_{name}": per_operation(lambda counted: _of(counted, "transactions")),
                 f"texts_per_{name}": {text: round(calls / many, 2) for text, calls
-                                      in found.statements.texts.most_common() if calls * 2 >= many}}
+                                      in total.statements.texts.most_common() if calls * 2 >= many}}
         print(f"  {name:7} {results[f'messages_per_{name}']} messages, {results[f'statements_per_{name}']} statements, "
               f"{results[f'transactions_per_{name}']} transactions", flush=True)
         return results
 
     def wait(self, connection: Connection, busy: str) -> None:
-        """Until no server is in this state any more."""
+        """Wait until no server is in this state. Raises Unexpected after a minute."""
         end = time.monotonic() + _PATIENCE
-        while self._ask(connection, busy):
+        while self._poll(connection, busy):
             if time.monotonic() > end:
                 raise Unexpected(f"Servers are still busy: {busy}")
             time.sleep(_POLL)
 
-    def _ask(self, connection: Connection, busy: str) -> bool:
-        self._asked += 1
+    def _poll(self, connection: Connection, busy: str) -> bool:
+        self._polls += 1
         return bool(connection.get(f"/servers?limit=1&{busy}")["servers"])
 
     def _during(self, act: Callable[[], Any]) -> Counted:

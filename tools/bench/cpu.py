@@ -1,4 +1,4 @@
-"""What processes use, as the kernel counts it: CPU seconds and memory."""
+"""CPU seconds and memory of processes, read from /proc."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIB = 1024.0
 
 @dataclasses.dataclass(frozen=True)
 class Proc:
-    """A line of the process table; ``cpu`` in seconds, with that of the children that ended."""
+    """An entry of the process table; ``cpu`` in seconds, including exited children."""
 
     pid: int
     parent: int
@@ -27,20 +27,20 @@ class Proc:
 
 
 def table() -> dict[int, Proc]:
-    """All processes, by pid."""
-    found = {}
+    """Return all processes by pid."""
+    processes = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError, ValueError):
-                # The name, in brackets, may contain anything.
+                # The process name, in parentheses, may contain any character.
                 fields = pathlib.Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
                 ticks = sum(int(field) for field in fields[11:15])
-                found[int(entry)] = Proc(int(entry), int(fields[1]), int(fields[3]), ticks / _TICKS)
-    return found
+                processes[int(entry)] = Proc(int(entry), int(fields[1]), int(fields[3]), ticks / _TICKS)
+    return processes
 
 
 def family(root: int, processes: Mapping[int, Proc]) -> list[Proc]:
-    """``root``, its session and all their descendants."""
+    """Return ``root``, the processes of its session, and all descendants."""
     members = {pid for pid, process in processes.items() if pid == root or process.session == root}
     grown = True
     while grown:
@@ -51,7 +51,7 @@ def family(root: int, processes: Mapping[int, Proc]) -> list[Proc]:
 
 
 def used(roots: Mapping[str, Iterable[int]]) -> dict[str, float]:
-    """CPU seconds that each group of process families has used so far, and ``client``: this process."""
+    """Return the CPU seconds used so far by each group of process families; ``client``: this process."""
     processes = table()
     seconds = {name: sum(process.cpu for root in pids for process in family(root, processes))
                for name, pids in roots.items()}
@@ -60,16 +60,16 @@ def used(roots: Mapping[str, Iterable[int]]) -> dict[str, float]:
 
 
 def machine() -> tuple[float, float]:
-    """(busy, stolen) seconds of all CPUs since boot."""
+    """Return (busy, stolen) seconds of all CPUs since boot."""
     fields = [int(field) / _TICKS for field in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     user, nice, system, _idle, _wait, irq, softirq, steal = fields
     return user + nice + system + irq + softirq, steal
 
 
-def yardstick() -> float:
-    """CPU milliseconds that a fixed piece of work takes at present: what the machine is worth.
+def calibration_loop() -> float:
+    """Run a fixed amount of work and return its CPU milliseconds: a measure of the current speed of the machine.
 
-    A virtual machine may be half as fast at one moment as at another; numbers of the two cannot be compared.
+    The speed of a virtual machine may vary by a factor of two; results at different speeds are not comparable.
     """
     began = time.thread_time()
     for _ in range(4):
@@ -78,28 +78,28 @@ def yardstick() -> float:
     return 1000 * (time.thread_time() - began)
 
 
-class Yardstick:
-    """Applied ten times a second while the block runs; ``ms`` is the mean afterwards."""
+class Calibration:
+    """A context manager that runs the calibration loop ten times a second; ``ms`` is the mean afterwards."""
 
-    def __enter__(self) -> Yardstick:
-        self._found = [yardstick()]
+    def __enter__(self) -> Calibration:
+        self._times = [calibration_loop()]
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="yardstick", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="calibration", daemon=True)
         self._thread.start()
         return self
 
     def _run(self) -> None:
         while not self._stop.wait(0.1):
-            self._found.append(yardstick())
+            self._times.append(calibration_loop())
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        self.ms = sum(self._found) / len(self._found)
+        self.ms = sum(self._times) / len(self._times)
 
 
 class Meter:
-    """CPU seconds between :meth:`start` and :meth:`stop`."""
+    """A meter of the CPU seconds between :meth:`start` and :meth:`stop`."""
 
     def __init__(self, roots: Mapping[str, Iterable[int]]) -> None:
         self._roots = roots
@@ -117,24 +117,24 @@ class Meter:
 
 @dataclasses.dataclass(frozen=True)
 class Used:
-    """CPU seconds by process within ``seconds``; ``others`` is what does not belong to the benchmark at all."""
+    """CPU seconds by process within ``seconds``; ``others``: of processes that do not belong to the benchmark."""
 
     seconds: float
     by_process: dict[str, float]
     others: float
     stolen: float
 
-    def ms_each(self, count: int) -> dict[str, float]:
-        """CPU milliseconds per one of ``count``, by process, without the client."""
+    def ms_by_process(self, count: int) -> dict[str, float]:
+        """Return the CPU milliseconds per operation by process, without the client."""
         return {name: round(1000 * seconds / max(count, 1), 2) for name, seconds in self.by_process.items()
                 if name != "client"}
 
     def ms_per(self, count: int) -> float:
-        """CPU milliseconds of all but the client per one of ``count``."""
-        return sum(self.ms_each(count).values())
+        """Return the CPU milliseconds per operation of all processes except the client."""
+        return sum(self.ms_by_process(count).values())
 
     def disturbance(self) -> dict[str, float]:
-        """Cores that the client and strangers kept busy: how far to trust the other numbers."""
+        """Return the cores used by the client and by foreign processes, which limit the accuracy of the results."""
         return {"client_cores": round(self.by_process["client"] / self.seconds, 3),
                 "foreign_cores": round(self.others / self.seconds, 3),
                 "stolen_cores": round(self.stolen / self.seconds, 3)}
@@ -142,7 +142,7 @@ class Used:
 
 # --- memory ----------------------------------------------------------------------------------------------
 def memory(root: int) -> dict[str, float]:
-    """Of a service, in MiB: its largest worker (rss, pss), its main process, and all of it (shared pages once)."""
+    """Return the memory of a service in MiB: largest worker (rss, pss), main process, and total (shared pages once)."""
     processes = family(root, table())
     sizes = {process.pid: _size(process.pid) for process in processes}
     workers = [sizes[process.pid] for process in processes if process.pid != root] or [sizes[root]]

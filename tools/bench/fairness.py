@@ -1,6 +1,6 @@
-"""Fairness: one project asks for thousands of servers; how long does the one server of another project take?
+"""Fairness: the latency of operations of one project while another project creates thousands of servers.
 
-In a suite of its own, which is thrown away with whatever still waits in it.
+Runs in a separate suite, which is discarded with its pending operations.
 """
 
 from __future__ import annotations
@@ -16,36 +16,37 @@ from tools.bench.amounts import Amounts
 from tools.bench.load import Connection, Unexpected, percentile
 from tools.bench.world import World
 
-# The project that asks for one server at a time.
+# The measured project, which creates one server at a time.
 _OTHER = "c" * 32
-# Servers of one request of the crowd, and how many such requests at a time.
+# Servers per request of the background load, and the number of concurrent requests.
 _TOGETHER, _CLIENTS = 250, 2
 _POLL = 0.02
 _PATIENCE = 120.0
-# Seconds between the rounds of the other project: it shall see how things are, not add to them.
+# Seconds between the rounds of the measured project, so that it adds little load.
 _PAUSE = 0.2
 _ALONE = 5
 
 
 def measure(world: World, amounts: Amounts) -> dict[str, Any]:
-    """``fair_*_s``: the worst of a boot, a stop and a delete while the crowd is built; ``_alone_s`` before."""
+    """Return ``fair_*_s``: the worst boot, stop and delete during the background load; ``_alone_s``: before it."""
     with world.connect(_OTHER) as connection:
         _round(world, connection)  # rows that a project gets once
         alone = [_round(world, connection) for _ in range(_ALONE)]
-        crowd = _Crowd(world, amounts.crowd)
+        load = _BackgroundLoad(world, amounts.background_servers)
         beside: list[dict[str, float]] = []
-        with crowd:
+        with load:
             began = time.monotonic()
-            while crowd.goes_on(time.monotonic() - began < amounts.fair):
+            while load.is_active(time.monotonic() - began < amounts.fair):
                 beside.append(_round(world, connection))
                 time.sleep(_PAUSE)
-            left = crowd.left()
-    results: dict[str, Any] = {"crowd": amounts.crowd, "crowd_left": left, "fair_rounds": len(beside)}
+            left = load.remaining()
+    results: dict[str, Any] = {"crowd": amounts.background_servers, "crowd_left": left, "fair_rounds": len(beside)}
     for name in ("boot", "stop", "delete"):
-        results[f"fair_{name}_s"] = round(max(found[name] for found in beside), 3)
-        results[f"fair_{name}_p50_s"] = round(percentile([found[name] for found in beside], 0.5), 3)
-        results[f"fair_{name}_alone_s"] = round(percentile([found[name] for found in alone], 0.5), 3)
-    print(f"  {len(beside)} rounds beside {amounts.crowd} servers of another project ({left} still waited): "
+        results[f"fair_{name}_s"] = round(max(seconds[name] for seconds in beside), 3)
+        results[f"fair_{name}_p50_s"] = round(percentile([seconds[name] for seconds in beside], 0.5), 3)
+        results[f"fair_{name}_alone_s"] = round(percentile([seconds[name] for seconds in alone], 0.5), 3)
+    print(f"  {len(beside)} rounds beside {amounts.background_servers} servers of another project "
+          f"({left} still pending): "
           + ", ".join(f"{name} {results[f'fair_{name}_p50_s']:.2f} s, at worst {results[f'fair_{name}_s']:.2f} s "
                       f"(alone {results[f'fair_{name}_alone_s']:.2f} s)" for name in ("boot", "stop", "delete")),
           flush=True)
@@ -53,56 +54,56 @@ def measure(world: World, amounts: Amounts) -> dict[str, Any]:
 
 
 def _round(world: World, connection: Connection) -> dict[str, float]:
-    """Seconds of a boot, a stop and a delete, each from its request until it is done."""
+    """Return the seconds of a boot, a stop and a delete, each from the request to its completion."""
     began = time.monotonic()
     answer = connection.expect(202, "POST", "/servers", world.server_body("one"))
     path = f"/servers/{json.loads(answer)['server']['id']}"
-    found = {"boot": _until(connection, path, "ACTIVE", began)}
+    seconds = {"boot": _until(connection, path, "ACTIVE", began)}
     began = time.monotonic()
     connection.expect(202, "POST", f"{path}/action", b'{"os-stop": null}')
-    found["stop"] = _until(connection, path, "SHUTOFF", began)
+    seconds["stop"] = _until(connection, path, "SHUTOFF", began)
     began = time.monotonic()
     connection.expect(204, "DELETE", path)
-    found["delete"] = _until(connection, path, "", began)
-    return found
+    seconds["delete"] = _until(connection, path, "", began)
+    return seconds
 
 
 def _until(connection: Connection, path: str, status: str, began: float) -> float:
-    """Seconds from ``began`` until the server has ``status`` ("": is gone)."""
+    """Wait until the server has ``status`` ("": deleted); return the seconds since ``began``. Raises Unexpected."""
     while True:
         code, content = connection.request("GET", path)
-        found = json.loads(content)["server"]["status"] if code == 200 else ""
-        if found == status:
+        current = json.loads(content)["server"]["status"] if code == 200 else ""
+        if current == status:
             return time.monotonic() - began
-        if found == "ERROR" or code not in (200, 404) or time.monotonic() - began > _PATIENCE:
-            raise Unexpected(f"{path}: {code} {found}, expected {status or 404}")
+        if current == "ERROR" or code not in (200, 404) or time.monotonic() - began > _PATIENCE:
+            raise Unexpected(f"{path}: {code} {current}, expected {status or 404}")
         time.sleep(_POLL)
 
 
-class _Crowd:
-    """Another project asks for ``count`` servers in the block."""
+class _BackgroundLoad:
+    """A context manager in which another project creates ``count`` servers."""
 
     def __init__(self, world: World, count: int) -> None:
         self._world = world
-        self._shares = [min(_TOGETHER, count - start) for start in range(0, count, _TOGETHER)]
+        self._batches = [min(_TOGETHER, count - start) for start in range(0, count, _TOGETHER)]
         self._pool = concurrent.futures.ThreadPoolExecutor(_CLIENTS)
         self._ended = threading.Event()
-        self._asking: list[concurrent.futures.Future[None]] = []
+        self._requests: list[concurrent.futures.Future[None]] = []
 
-    def __enter__(self) -> _Crowd:
-        self._asking = [self._pool.submit(self._ask, share) for share in self._shares]
+    def __enter__(self) -> _BackgroundLoad:
+        self._requests = [self._pool.submit(self._create, batch) for batch in self._batches]
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._pool.shutdown(cancel_futures=True)
         with contextlib.suppress(concurrent.futures.CancelledError):
-            for future in self._asking:
+            for future in self._requests:
                 future.result()
 
-    def _ask(self, share: int) -> None:
+    def _create(self, batch: int) -> None:
         body = json.loads(self._world.server_body("crowd"))
-        body["server"] |= {"min_count": share, "max_count": share}
+        body["server"] |= {"min_count": batch, "max_count": batch}
         with self._world.connect() as connection:
             while not self._ended.is_set():
                 status, content = connection.request("POST", "/servers", json.dumps(body).encode())
@@ -112,11 +113,11 @@ class _Crowd:
                     raise Unexpected(f"POST /servers: {status} {content[:500].decode(errors='replace')}")
                 time.sleep(1)
 
-    def goes_on(self, time_left: bool) -> bool:
-        """Whether it asks still, or what it asked for is being built and there is time left."""
-        return not all(future.done() for future in self._asking) or (time_left and self.left(1) > 0)
+    def is_active(self, time_left: bool) -> bool:
+        """Return True if requests are pending, or if servers are being built and time is left."""
+        return not all(future.done() for future in self._requests) or (time_left and self.remaining(1) > 0)
 
-    def left(self, most: int = 1000) -> int:
-        """How many of its servers are being built; ``most``: are counted."""
+    def remaining(self, limit: int = 1000) -> int:
+        """Return the number of servers being built, counted up to ``limit``."""
         with self._world.connect() as connection:
-            return len(connection.get(f"/servers?status=BUILD&limit={most}")["servers"])
+            return len(connection.get(f"/servers?status=BUILD&limit={limit}")["servers"])

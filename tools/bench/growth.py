@@ -1,4 +1,4 @@
-"""How costs grow with the number of servers that exist already."""
+"""Growth of costs with the number of existing servers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from tools.bench import boots, reads, starts
 from tools.bench.amounts import Amounts
-from tools.bench.cpu import Yardstick
+from tools.bench.cpu import Calibration
 from tools.bench.fill import fill
 from tools.bench.world import World
 
@@ -14,9 +14,9 @@ _CLIENTS = 20
 
 
 def measure(world: World, amounts: Amounts) -> dict[str, Any]:
-    """``growth``: a list of points; ``*_growth``: the last (20,000 servers) over the first (1,000).
+    """Return ``growth``: a list of points; ``*_growth``: ratios of the last point (20,000 servers) to the first.
 
-    ``boot_cost_growth`` is that of CPU per boot, by the yardstick: between the points lie minutes.
+    ``boot_cost_growth``: CPU per boot in units of the calibration loop, since the machine speed varies between points.
     """
     points = []
     for servers in amounts.growth:
@@ -31,24 +31,24 @@ def measure(world: World, amounts: Amounts) -> dict[str, Any]:
 
 
 def _round(world: World, amounts: Amounts) -> dict[str, Any]:
-    with Yardstick() as machine:
-        found = boots.boot_and_delete(world, _CLIENTS, amounts.growth_boots)
-    found["cpu_yardsticks_per_boot"] = round(found["cpu_ms_per_boot"] / machine.ms, 4)
-    found["yardstick_ms"] = round(machine.ms, 4)
-    return found
+    with Calibration() as machine:
+        result = boots.boot_and_delete(world, _CLIENTS, amounts.growth_boots)
+    result["cpu_yardsticks_per_boot"] = round(result["cpu_ms_per_boot"] / machine.ms, 4)
+    result["yardstick_ms"] = round(machine.ms, 4)
+    return result
 
 
 def _point(world: World, servers: int, amounts: Amounts) -> dict[str, Any]:
-    boots.boot_and_delete(world, 4, amounts.growth_boots // 4)  # the services have just been started
+    boots.boot_and_delete(world, 4, amounts.growth_boots // 4)  # warm-up: the services were just started
     point: dict[str, Any] = {"servers": servers}
     rounds = [_round(world, amounts) for _ in range(amounts.growth_rounds)]
-    # The best round: what disturbs only ever adds.
+    # The best round counts, since disturbances only add time.
     for name in ("boots_per_s", "deletes_per_s"):
-        point[name] = max(found[name] for found in rounds)
+        point[name] = max(result[name] for result in rounds)
     for name in ("post_p50_ms", "active_p50_ms", "cpu_ms_per_boot", "cpu_yardsticks_per_boot", "cpu_ms_per_delete"):
-        point[name] = min(found[name] for found in rounds)
-    point["yardstick_ms"] = min(found["yardstick_ms"] for found in rounds)
-    point["foreign_cores"] = max(found["boot_disturbance"]["foreign_cores"] for found in rounds)
+        point[name] = min(result[name] for result in rounds)
+    point["yardstick_ms"] = min(result["yardstick_ms"] for result in rounds)
+    point["foreign_cores"] = max(result["boot_disturbance"]["foreign_cores"] for result in rounds)
     with world.connect() as connection:
         middle = connection.get("/servers?limit=1000")["servers"][-1]["id"]
     point |= reads.read(world, "get_server", f"/servers/{middle}", amounts.read)

@@ -1,4 +1,4 @@
-"""Clients: persistent connections, little CPU of their own, many at a time."""
+"""HTTP clients with persistent connections, low CPU usage and concurrency by threads."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _TIMEOUT = 120.0
 
 
 class Unexpected(Exception):
-    """An answer that no benchmark can go on from."""
+    """A response that makes the benchmark impossible."""
 
 
 class Connection:
-    """One HTTP/1.1 connection, kept open. Answers must have a Content-Length (the API's have)."""
+    """A persistent HTTP/1.1 connection. Responses must have a Content-Length, as those of the API do."""
 
     def __init__(self, host: str, port: int, headers: Mapping[str, str]) -> None:
         self._address = (host, port)
@@ -30,7 +30,7 @@ class Connection:
         self._socket: socket.socket | None = None
 
     def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """(status, body) of the answer."""
+        """Send a request and return (status, body) of the response."""
         head = f"{method} /v2.1{path} HTTP/1.1\r\n{self._headers}Content-Length: {len(body)}\r\n\r\n"
         if self._socket is None:
             self._socket = socket.create_connection(self._address, timeout=_TIMEOUT)
@@ -43,10 +43,10 @@ class Connection:
             raise
 
     def expect(self, status: int, method: str, path: str, body: bytes = b"") -> bytes:
-        """The body of an answer that must have this status; else Unexpected."""
-        found, content = self.request(method, path, body)
-        if found != status:
-            raise Unexpected(f"{method} {path}: {found} {content[:500].decode(errors='replace')}")
+        """Send a request and return the body of the response. Raises Unexpected for another status."""
+        actual, content = self.request(method, path, body)
+        if actual != status:
+            raise Unexpected(f"{method} {path}: {actual} {content[:500].decode(errors='replace')}")
         return content
 
     def get(self, path: str) -> Any:
@@ -74,7 +74,7 @@ class Connection:
         status = int(head[9:12])
         at = head.find(b"\r\ncontent-length:")
         if at < 0 and status != 204:
-            raise Unexpected(f"An answer without Content-Length: {head!r}")
+            raise Unexpected(f"Response without Content-Length: {head!r}")
         length = int(head[at + 17:].partition(b"\r\n")[0]) if at >= 0 else 0
         body = bytearray(data[end + 4:])
         while len(body) < length:
@@ -87,16 +87,16 @@ class Connection:
     def _receive(source: socket.socket) -> bytes:
         data = source.recv(1 << 18)
         if not data:
-            raise Unexpected("The API closed the connection in the middle.")
+            raise Unexpected("The API closed the connection before the end of the response.")
         return data
 
 
 class Watcher:
-    """One client that asks which servers are busy, for all the others.
+    """A client that polls the list of busy servers on behalf of all other clients.
 
-    ``path`` lists them (in one small page); :meth:`wait` returns after the first list that was asked for later and
-    has not got the server in it, a random part of the interval later: clients that asked for themselves would not
-    all hear at the same moment, and not all send their next request together. ``polls`` counts the lists.
+    ``path`` lists the busy servers (in one small page). :meth:`wait` returns after the first list that was requested
+    later and lacks the server, plus a random part of the interval: independent clients would not notice the change
+    at the same moment, and would not send their next requests together. ``polls`` counts the lists.
     """
 
     def __init__(self, connection: Connection, path: str, interval: float) -> None:
@@ -120,10 +120,10 @@ class Watcher:
         self._connection.close()
 
     def wait(self, server_id: str) -> None:
-        """Until the server is not busy any more. Raises Unexpected after two minutes."""
+        """Wait until the server is no longer busy. Raises Unexpected after two minutes."""
         event = threading.Event()
         with self._lock:
-            # The list that is being asked for right now may be older than the server.
+            # A list that is already requested may predate the server.
             self._waiting[server_id] = (self.polls, event)
             self._wanted.set()
         if not event.wait(_TIMEOUT):
@@ -143,23 +143,23 @@ class Watcher:
                 if not self._waiting:
                     self._wanted.clear()
             if self._wanted.is_set() and not self._ended:
-                self._look()
+                self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         try:
             busy = {server["id"] for server in self._connection.get(self._path)["servers"]}
         except Exception as error:
             self.error, busy = error, set()
         with self._lock:
-            done = [server_id for server_id, (asked, _event) in self._waiting.items()
-                    if self.error is not None or (asked < self.polls and server_id not in busy)]
+            done = [server_id for server_id, (polls, _event) in self._waiting.items()
+                    if self.error is not None or (polls < self.polls and server_id not in busy)]
             for server_id in done:
                 self._waiting.pop(server_id)[1].set()
 
 
 def in_parallel(clients: int, tasks: Sequence[Any], connect: Callable[[], Connection],
                 act: Callable[[Connection, Any], Any]) -> list[Any]:
-    """``act`` on every task, by ``clients`` threads that each have a connection; answers in the order of tasks."""
+    """Call ``act`` for every task, in ``clients`` threads with a connection each; return results in task order."""
     numbers = itertools.count()
     answers: list[Any] = [None] * len(tasks)
 
@@ -176,7 +176,7 @@ def in_parallel(clients: int, tasks: Sequence[Any], connect: Callable[[], Connec
 
 def for_seconds(clients: int, seconds: float, connect: Callable[[], Connection],
                 act: Callable[[Connection], Any]) -> list[float]:
-    """Seconds that each ``act`` took, while ``clients`` threads do nothing else for that long."""
+    """Call ``act`` repeatedly in ``clients`` threads for ``seconds``; return the duration of each call in seconds."""
     end = time.monotonic() + seconds
 
     def client(_: int) -> list[float]:
@@ -188,15 +188,15 @@ def for_seconds(clients: int, seconds: float, connect: Callable[[], Connection],
         return times
 
     with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-        return [one for times in pool.map(client, range(clients)) for one in times]
+        return [duration for times in pool.map(client, range(clients)) for duration in times]
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that ``share`` of them do not exceed."""
+    """Return the percentile of ``values``; ``share`` between 0 and 1."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def milliseconds(values: Sequence[float]) -> dict[str, float]:
-    """p50 and p99 in milliseconds."""
+    """Return p50 and p99 in milliseconds."""
     return {f"p{round(share * 100)}_ms": round(1000 * percentile(values, share), 2) for share in (0.5, 0.99)}

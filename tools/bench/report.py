@@ -1,4 +1,4 @@
-"""The table of targets, the JSON file, and the comparison of two of them."""
+"""Reports: the table of targets, the JSON file, and the comparison of two JSON files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-# Left out of a comparison: what other numbers contain, and what says how the measuring went.
+# Results omitted from comparisons: parts of other results, and circumstances of the measurement.
 _DETAILS = re.compile(r"memory_mb|pss_mb|_mb\.|disturbance|_bytes$|\.boots$|servers$|watcher|listed|^seconds$"
                       r"|boots\.(1|10)\..*by_process|overload_answers|crowd|fair_rounds|^resizes$|^growth.*_p99")
-# Cores that others may keep busy before times are called doubtful.
+# Cores used by foreign processes above which times are reported as unreliable.
 _QUIET = 0.1
 
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A row: what should be at most (or, ``at_least``, no less than) ``limit``; ``upstream`` was measured elsewhere.
+    """A row of the table: a result with its limit (a maximum, or a minimum if ``at_least``).
 
-    Without a limit it is shown, and neither met nor missed.
+    ``upstream``: the value of upstream Nova, measured elsewhere. A target without a limit is only shown.
     """
 
     what: str
@@ -36,7 +36,7 @@ class Target:
 
     @property
     def wanted(self) -> str:
-        """The limit, for people."""
+        """Return the limit as text."""
         return "" if self.limit is None else f"{'>=' if self.at_least else '<='} {self.limit:g} {self.unit}".rstrip()
 
 
@@ -84,7 +84,7 @@ TARGETS = (
 
 
 def table(results: dict[str, Any]) -> str:
-    """Every target: what was measured, and whether it is met. What was not measured is left out of the count."""
+    """Return the table of targets with measured values and verdicts. The count omits targets without a value."""
     lines = [f"{'what':42} {'target':>10} {'measured':>10}  {'':8} {'upstream':>9}"]
     met = measured = 0
     for target in TARGETS:
@@ -99,16 +99,16 @@ def table(results: dict[str, Any]) -> str:
                      f"{verdict:8} {target.upstream:>9}")
     lines.append(f"{met} of {measured} measured targets are met.")
     if "yardstick_ms" in results:
-        lines.append(f"The machine's yardstick was {results['yardstick_ms']:.2f} ms; times grow with it "
+        lines.append(f"The calibration loop took {results['yardstick_ms']:.2f} ms; times are proportional to it "
                      "(doc/performance.md).")
     foreign = results.get("foreign_cores", 0.0)
     if foreign > _QUIET:
-        lines.append(f"Not a quiet machine: others kept {foreign:.1f} cores busy during the boots. Counts hold; rates, "
-                     "latencies and, less so, CPU are worse than they are.")
+        lines.append(f"The machine was not idle: foreign processes used {foreign:.1f} cores during the boots. "
+                     "Counts are valid; rates, latencies and, to a lesser degree, CPU times are too pessimistic.")
     return "\n".join(lines)
 
 
-# (heading, key) of the columns of what has no target; times in ms.
+# (heading, key) of the columns of results without targets; times in ms.
 _Columns = Sequence[tuple[str, str]]
 _BY_CLIENTS: _Columns = (
     ("boots/s", "boots_per_s"), ("deletes/s", "deletes_per_s"), ("CPU/boot", "cpu_ms_per_boot"),
@@ -128,7 +128,7 @@ _BY_HOSTS: _Columns = (("select 1", "select_1_of_{}_ms"), ("select 1000", "selec
 
 
 def details(results: dict[str, Any]) -> str:
-    """What the table of targets leaves out: by clients, by operation, by read, by hosts, by servers."""
+    """Return tables of the results without targets: by clients, operation, read, hosts, price, fairness and servers."""
     blocks = [
         _block("clients", _BY_CLIENTS, results.get("boots", {})),
         _block("one", _BY_OPERATION, dict.fromkeys(("boot", "stop", "delete"), results)),
@@ -142,12 +142,12 @@ def details(results: dict[str, Any]) -> str:
 
 
 def _block(title: str, columns: _Columns, rows: Mapping[Any, dict[str, Any]]) -> str:
-    """A line for each row of which anything was measured; "" if that is none."""
+    """Return a table with the rows that have a value, or "" if none has."""
     lines = []
     for name, values in rows.items():
         row = [values.get(key.format(name)) for _heading, key in columns]
         if any(value is not None for value in row):
-            lines.append(f"{name!s:18}" + "".join(f"{'-' if one is None else f'{one:.4g}':>14}" for one in row))
+            lines.append(f"{name!s:18}" + "".join(f"{'-' if value is None else f'{value:.4g}':>14}" for value in row))
     return "\n".join([f"{title:18}" + "".join(f"{heading:>14}" for heading, _key in columns), *lines]) if lines else ""
 
 
@@ -161,12 +161,12 @@ def load(path: str) -> dict[str, Any]:
     with open(path) as file:
         loaded = json.load(file)
     if not isinstance(loaded, dict):
-        raise ValueError("it was not written by --json")
+        raise ValueError("not a file written by --json")
     return loaded
 
 
 def compare(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """The numbers that both have, but for details: before, now, and the ratio now / before."""
+    """Return a table of the numbers in both results, without details: before, now, and the ratio now / before."""
     before = dict(numbers(old))
     now = {name: value for name, value in numbers(new) if name.startswith("rss_mb.") or not _DETAILS.search(name)}
     width = max((len(name) for name in now if name in before), default=10)
@@ -179,7 +179,7 @@ def compare(old: dict[str, Any], new: dict[str, Any]) -> str:
 
 
 def numbers(results: Any, prefix: str = "") -> Iterator[tuple[str, float]]:
-    """(dotted name, number) of everything measured; points of growth go by their servers."""
+    """Yield (dotted name, number) of all results; points of growth are named by their number of servers."""
     for name, value in results.items():
         if isinstance(value, dict) and name != "environment" and not name.startswith("texts_"):
             yield from numbers(value, f"{prefix}{name}.")

@@ -116,7 +116,7 @@ class Steps:
                 "boots_per_s": round(created / seconds, 1),
                 "batch_boots_per_s": round(in_batches / (time.monotonic() - batches_began), 1) if in_batches else None,
                 "post_batch_s": round(statistics.median(posts), 2) if posts else None,
-                "cpu_ms_per_boot": _rounded(used.ms_each(created)),
+                "cpu_ms_per_boot": _rounded(used.ms_by_process(created)),
                 "cpu_ms_per_boot_all": round(used.ms_per(created), 1),
                 "messages_per_boot": round(counted.published / created, 2),
                 "statements_per_boot": round(counted.statements.data / created, 2) if counted.statements else None})
@@ -273,7 +273,8 @@ class Steps:
             used, counted = meter.stop(), counters.stop()
             rows.append({
                 "deleted": done, "deletes_per_s": round(done / seconds, 1),
-                "cpu_ms_per_delete": _rounded(used.ms_each(done)), "cpu_ms_per_delete_all": round(used.ms_per(done), 1),
+                "cpu_ms_per_delete": _rounded(used.ms_by_process(done)),
+                "cpu_ms_per_delete_all": round(used.ms_per(done), 1),
                 "messages_per_delete": round(counted.published / max(done, 1), 2),
                 "statements_per_delete": round(counted.statements.data / max(done, 1), 2)
                 if counted.statements else None, "database_mb": self.world.database_mb()})
