@@ -166,7 +166,7 @@ def test_the_version_is_the_newest_that_both_know_unless_another_is_wanted(nova,
 @pytest.mark.parametrize(("version", "code", "said"), [
     ("3.0", 2, "3.0 is not a version of the API: 2.1 to 2.104"),
     ("2.01", 2, "is not a version"),
-    ("2.999", 1, "Choose a version that the server knows"),
+    ("2.999", 1, "Choose a version that the server supports"),
 ])
 def test_a_version_that_is_none_is_told_with_those_there_are(nova, version, code, said):
     assert said in nova("--os-compute-api-version", version, "list", code=code).err
