@@ -1,6 +1,6 @@
-"""Makes nova/novad/api/novad_pb2*.py of novad.proto: ``python -m tools.novad_api`` (needs grpcio-tools).
+"""Generate nova/novad/api/novad_pb2*.py from novad.proto: ``python -m tools.novad_api`` (needs grpcio-tools).
 
-With --check it writes nothing, and fails when what is there was made of another file.
+With --check nothing is written; the exit code is 1 if the files are not up to date.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ MADE = ("novad_pb2.py", "novad_pb2.pyi", "novad_pb2_grpc.py")
 
 
 def make(target: pathlib.Path) -> None:
-    """Below ``target``, at the same path as here."""
+    """Generate the files below ``target``, at the same path as in the repository."""
     from grpc_tools import protoc
 
     arguments = ["protoc", f"-I{ROOT}", f"--python_out={target}", f"--pyi_out={target}", f"--grpc_python_out={target}",
@@ -25,7 +25,7 @@ def make(target: pathlib.Path) -> None:
 
 
 def different() -> list[str]:
-    """Those files that are not what would be made now."""
+    """Return the names of the files that are missing or not up to date."""
     with tempfile.TemporaryDirectory() as directory:
         make(pathlib.Path(directory))
         place = pathlib.PurePath(PROTO).parent

@@ -1,8 +1,8 @@
 """Add a release of novad to a directory for update_url: ``python -m tools.novad_release DIRECTORY --key FILE WHEEL…``.
 
-The first wheel is Nova's own and has the version; others are what it needs beyond what is installed. The list of
+The first wheel is that of Nova and determines the version; the others are its additional dependencies. The list of
 releases is signed with the key (a private key of Ed25519, PEM: ``openssl genpkey -algorithm ed25519``), and expires
-after --days. Without wheels the list that is there is signed again, with a new expiry.
+after --days. Without wheels the existing list is signed again, with a new expiry.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ DAYS = 90
 
 
 def add(directory: pathlib.Path, wheels: Sequence[pathlib.Path], key: pathlib.Path, days: float = DAYS) -> None:
-    """Write and sign the list of releases. Raises ValueError: the first wheel has no version of a release."""
+    """Write and sign the list of releases. Raises ValueError if the version of the first wheel is no release."""
     directory.mkdir(parents=True, exist_ok=True)
     index = directory / "releases.json"
-    known = json.loads(index.read_text())["releases"] if index.exists() else []
+    releases = json.loads(index.read_text())["releases"] if index.exists() else []
     if wheels:
-        known = _with(known, directory, wheels)
+        releases = _with(releases, directory, wheels)
     expires = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
-    index.write_text(json.dumps({"expires": f"{expires:%Y-%m-%dT%H:%M:%SZ}", "releases": known}, indent=1))
+    index.write_text(json.dumps({"expires": f"{expires:%Y-%m-%dT%H:%M:%SZ}", "releases": releases}, indent=1))
     sign(index, key)
 
 
-def _with(known: list[Any], directory: pathlib.Path, wheels: Sequence[pathlib.Path]) -> list[Any]:
-    """Copy the wheels to the directory, and return the releases with theirs."""
+def _with(releases: list[Any], directory: pathlib.Path, wheels: Sequence[pathlib.Path]) -> list[Any]:
+    """Copy the wheels to the directory, and return the releases including the new one."""
     version = wheels[0].name.split("-")[1]
     number(version)
     entries = []
@@ -44,7 +44,8 @@ def _with(known: list[Any], directory: pathlib.Path, wheels: Sequence[pathlib.Pa
             shutil.copy(wheel, directory / wheel.name)
         content = wheel.read_bytes()
         entries.append({"file": wheel.name, "sha256": hashlib.sha256(content).hexdigest(), "size": len(content)})
-    return [one for one in known if one["version"] != version] + [{"version": version, "wheels": entries}]
+    return [*(release for release in releases if release["version"] != version),
+            {"version": version, "wheels": entries}]
 
 
 def sign(index: pathlib.Path, key: pathlib.Path) -> None:
@@ -53,7 +54,7 @@ def sign(index: pathlib.Path, key: pathlib.Path) -> None:
 
     private = load_pem_private_key(key.read_bytes(), None)
     if not isinstance(private, Ed25519PrivateKey):
-        raise SystemExit(f"{key} is no key of Ed25519")
+        raise SystemExit(f"{key} is not an Ed25519 key")
     index.with_name(f"{index.name}.sig").write_bytes(base64.b64encode(private.sign(index.read_bytes())))
 
 
@@ -62,6 +63,6 @@ if __name__ == "__main__":
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("wheels", type=pathlib.Path, nargs="*")
     parser.add_argument("--key", type=pathlib.Path, required=True)
-    parser.add_argument("--days", type=float, default=DAYS, help=f"until the list expires (default: {DAYS})")
+    parser.add_argument("--days", type=float, default=DAYS, help=f"validity of the list in days (default: {DAYS})")
     given = parser.parse_args()
     add(given.directory, given.wheels, given.key, given.days)

@@ -1,4 +1,4 @@
-"""Boots and deletes by 1, 10 and 20 clients, each waiting for its server before it asks for the next."""
+"""Boots and deletes by 1, 10 and 20 clients, each of which waits for its server before the next request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tools.bench.cpu import Meter
 from tools.bench.load import Connection, Unexpected, Watcher, in_parallel, milliseconds
 from tools.bench.world import World
 
-# Seconds between two looks of the watcher: one client must not wait for it, many must not pay for it.
+# Seconds between two polls of the watcher: short for a single client, longer to limit the cost for many.
 _INTERVAL_ALONE, INTERVAL = 0.02, 0.1
 
 
 def measure(world: World, amounts: Amounts) -> dict[str, Any]:
-    """All phases; the totals are named as in the JSON."""
+    """Run all phases; return the results under the names of the JSON file."""
     boot_and_delete(world, 4, max(4, amounts.boots[20] // 10))  # warms up: connections, caches
     poll = _cost_of_a_poll(world)
     phases: dict[str, dict[str, Any]] = {}
@@ -37,13 +37,13 @@ def measure(world: World, amounts: Amounts) -> dict[str, Any]:
 
 
 def boot_and_delete(world: World, clients: int, count: int) -> dict[str, Any]:
-    """``count`` servers are made, then deleted."""
+    """Create ``count`` servers, then delete them."""
     booted, ids = boot(world, clients, count)
     return booted | delete(world, clients, ids)
 
 
 def boot(world: World, clients: int, count: int) -> tuple[dict[str, Any], list[str]]:
-    """Make servers; returns the numbers and their ids. Raises Unexpected when one did not become ACTIVE."""
+    """Create servers; return the results and the server ids. Raises Unexpected if a server is not ACTIVE."""
     since = now()
     meter = Meter(world.roots())
     with Watcher(world.connect(), f"/servers?status=BUILD&changes-since={since}", _interval(clients)) as watcher:
@@ -70,7 +70,7 @@ def boot(world: World, clients: int, count: int) -> tuple[dict[str, Any], list[s
 
 
 def delete(world: World, clients: int, ids: list[str]) -> dict[str, Any]:
-    """Delete servers until they are gone."""
+    """Delete servers and wait until they are deleted."""
     meter = Meter(world.roots())
     path = f"/servers?task_state=deleting&deleted=false&changes-since={now()}"
     with Watcher(world.connect(), path, _interval(clients)) as watcher:
@@ -83,12 +83,12 @@ def delete(world: World, clients: int, ids: list[str]) -> dict[str, Any]:
 
         answers = in_parallel(clients, ids, world.connect, act)
         used = meter.stop()
-    _gone(world, ids)
+    _verify_deleted(world, ids)
     count = len(ids)
     return {
         "deletes_per_s": round(count / used.seconds, 2),
-        **{f"delete_{name}": value for name, value in milliseconds([posted for posted, _gone in answers]).items()},
-        **{f"gone_{name}": value for name, value in milliseconds([gone for _posted, gone in answers]).items()},
+        **{f"delete_{name}": value for name, value in milliseconds([posted for posted, _deleted in answers]).items()},
+        **{f"gone_{name}": value for name, value in milliseconds([deleted for _posted, deleted in answers]).items()},
         "cpu_ms_per_delete": round(used.ms_per(count), 2), "cpu_ms_per_delete_by_process": used.ms_by_process(count),
         "delete_disturbance": used.disturbance(),
     }
@@ -99,7 +99,7 @@ def _interval(clients: int) -> float:
 
 
 def _cost_of_a_poll(world: World, count: int = 50) -> float:
-    """CPU milliseconds of one look of the watcher."""
+    """Return the CPU milliseconds of a poll of the watcher."""
     with world.connect() as connection:
         path = f"/servers?status=BUILD&changes-since={now()}"
         connection.get(path)
@@ -110,7 +110,7 @@ def _cost_of_a_poll(world: World, count: int = 50) -> float:
 
 
 def now() -> str:
-    """A little earlier than now: the filter counts whole seconds."""
+    """Return a time two seconds ago for changes-since, which has a resolution of a second."""
     return (datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
@@ -121,7 +121,7 @@ def _no_errors(world: World, since: str) -> None:
         raise Unexpected(f"{len(failed)} boots failed, e.g.: {failed[0].get('fault')}")
 
 
-def _gone(world: World, ids: list[str]) -> None:
+def _verify_deleted(world: World, ids: list[str]) -> None:
     with world.connect() as connection:
         for server_id in ids[:: max(1, len(ids) // 10)]:
             connection.expect(404, "GET", f"/servers/{server_id}")

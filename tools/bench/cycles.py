@@ -38,7 +38,7 @@ def measure(world: World, amounts: Amounts) -> dict[str, Any]:
 
 
 def growth(before: Memory, after: Memory) -> dict[str, float]:
-    """The growth of the worker of each service that grew most. One that was replaced counts with all it has."""
+    """Return the largest growth of a worker per service. A replaced worker counts with its whole memory."""
     return {service: round(max((size - before[service].get(pid, 0.0) for pid, size in sizes.items()), default=0.0), 1)
             for service, sizes in after.items()}
 
@@ -50,7 +50,7 @@ def _run(world: World, count: int) -> None:
 
 def _memory(world: World) -> Memory:
     time.sleep(_REST)
-    found = {service: workers(world.process(service).pid) for service in SERVICES}
-    shown = {service: max(sizes.values(), default=0.0) for service, sizes in found.items()}
+    sizes_by_service = {service: workers(world.process(service).pid) for service in SERVICES}
+    shown = {service: max(sizes.values(), default=0.0) for service, sizes in sizes_by_service.items()}
     print(f"  memory: {shown} MB", flush=True)
-    return found
+    return sizes_by_service

@@ -3,7 +3,7 @@
 Twenty thousand boots would take most of an hour. So one server is booted through the API, and its rows (instance,
 action, claim, memberships) are copied, each with its own ids and on the nodes in turn; what is counted elsewhere (use
 of the inventories, servers of a node, quota) is raised to match, and the fake driver's guests are written as if they
-had survived a restart. The services are stopped meanwhile. ``nova-manage audit`` has nothing to say about the result.
+had survived a restart. The services are stopped meanwhile. ``nova-manage audit`` reports no findings afterwards.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def _count(engine: sa.Engine) -> int:
 
 
 def _template(world: World) -> str:
-    """A server without addresses, which would have to be somebody's alone."""
+    """Boot a template server without addresses, which could not be copied."""
     with world.connect() as connection:
         answer = connection.expect(202, "POST", "/servers", world.server_body("template", "none"))
         server_id = str(json.loads(answer)["server"]["id"])
@@ -105,7 +105,7 @@ def _without_id(row: dict[str, Any]) -> dict[str, Any]:
 
 def _account(connection: sa.Connection, instance: dict[str, Any], resources: dict[str, int], nodes: Any,
              count: int) -> None:
-    """What the claims and the quota sum up to."""
+    """Update the usage counters to match the copied claims and the quota."""
     for position, node in enumerate(nodes):
         copies = len(range(position, count, len(nodes)))
         table = models.compute_nodes
@@ -124,7 +124,7 @@ def _account(connection: sa.Connection, instance: dict[str, Any], resources: dic
 
 
 def _guests(world: World, template: str, copies: list[str]) -> None:
-    """The fake driver finds them when it starts."""
+    """Add the guests to the file that the fake driver reads at start."""
     files = [file for file in (world.nova.directory / "guests").glob("*.guests") if template in file.read_text()]
     if len(files) != 1:
         raise Unexpected(f"The fake driver's file with the guest {template} was not found")
@@ -135,7 +135,7 @@ def _guests(world: World, template: str, copies: list[str]) -> None:
 
 
 def _analyze(engine: sa.Engine, kind: str) -> None:
-    """What the database does by itself after a while."""
+    """Update the statistics of the database, as it does by itself after some time."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         for table in models.metadata.sorted_tables:
             connection.execute(sa.text(f"ANALYZE TABLE {table.name}" if kind == "mariadb" else f"ANALYZE {table.name}"))

@@ -30,12 +30,12 @@ def lists(live: int, deleted: int) -> dict[str, str]:
                "host=host-0000007", f"image={million_rows.uuid_of(7)}", "locked=true", "ip=10.0.1.7", "ip6=fd00",
                "name=server-00", "name=server-0.*77$", "name=(nothing|nobody)", "reservation_id=r-77"]
     filters += [f"sort_key={key}" for key in servers_list._SORT_KEYS]
-    paths = {"plain": _ALL, **{each: f"{_ALL}&{each}" for each in filters},
-             **{f"deleted=1&{each}": f"{_ALL}&deleted=1&{each}" for each in filters}}
+    paths = {"plain": _ALL, **{query: f"{_ALL}&{query}" for query in filters},
+             **{f"deleted=1&{query}": f"{_ALL}&deleted=1&{query}" for query in filters}}
     paths["changes-since"] = f"{_ALL}&changes-since={day:%Y-%m-%dT%H:%M:%SZ}"
-    for each in ("", "status=error", "user_id=user-0000007", "migration_type=live-migration", "host=host-0000005",
+    for query in ("", "status=error", "user_id=user-0000007", "migration_type=live-migration", "host=host-0000005",
                  f"changes-since={day:%Y-%m-%dT%H:%M:%SZ}"):
-        paths[f"migrations {each}"] = f"/os-migrations?limit={_LIMIT}&{each}"
+        paths[f"migrations {query}"] = f"/os-migrations?limit={_LIMIT}&{query}"
     paths["usage of an old day"] = (f"/os-simple-tenant-usage?start={day:%Y-%m-%dT%H:%M:%S}"
                                     f"&end={after:%Y-%m-%dT%H:%M:%S}&limit={_LIMIT}")
     paths["actions"] = f"/servers/{million_rows.uuid_of(live + deleted - 1)}/os-instance-actions"
@@ -45,7 +45,7 @@ def lists(live: int, deleted: int) -> dict[str, str]:
 def measure(setup: Setup, amounts: Amounts) -> dict[str, Any]:
     """Return ``million``: list -> database -> milliseconds (the median), and ``million_worst_ms``."""
     live, deleted = amounts.million
-    found: dict[str, dict[str, float]] = {}
+    times_by_list: dict[str, dict[str, float]] = {}
     for database in amounts.databases:
         with world.start(dataclasses.replace(setup, database=database)) as running:
             running.stop_all()
@@ -58,10 +58,10 @@ def measure(setup: Setup, amounts: Amounts) -> dict[str, Any]:
             running.start_all()
             with running.connect() as connection:
                 for name, path in lists(live, deleted).items():
-                    found.setdefault(name, {})[database] = _milliseconds(connection, path)
-    for name, times in sorted(found.items(), key=lambda each: -max(each[1].values())):
+                    times_by_list.setdefault(name, {})[database] = _milliseconds(connection, path)
+    for name, times in sorted(times_by_list.items(), key=lambda item: -max(item[1].values())):
         print(f"  {name:60}" + "".join(f"{database} {ms:8.1f} ms  " for database, ms in times.items()), flush=True)
-    return {"million": found, "million_worst_ms": max(max(times.values()) for times in found.values())}
+    return {"million": times_by_list, "million_worst_ms": max(max(times.values()) for times in times_by_list.values())}
 
 
 def _milliseconds(connection: Connection, path: str) -> float:

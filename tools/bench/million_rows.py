@@ -22,7 +22,7 @@ from nova.objects.network import VIF, FixedIp
 # Projects, users of each, hosts.
 PROJECTS, USERS, HOSTS = 1000, 5, 1000
 _TEMPLATE = "ffffffff-0000-4000-8000-000000000000"
-# What the numbers are made of: 0 to _SIDE^2 - 1, written in parts of _PART.
+# Numbers 0 to _SIDE^2 - 1 come from a cross join of two tables, and are inserted in parts of _PART.
 _SIDE, _PART = 1100, 100_000
 # Seconds between two servers: a million of them are two years.
 _APART = 62
@@ -47,7 +47,7 @@ def fill(engine: sa.Engine, live: int, deleted: int) -> None:
 
 
 def analyze(engine: sa.Engine) -> None:
-    """Do what the database does by itself after a while."""
+    """Update the statistics of the database, as it does by itself after some time."""
     kind = engine.dialect.name
     verb = {"sqlite": "ANALYZE", "postgresql": "VACUUM (ANALYZE)"}.get(kind, "ANALYZE TABLE")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -56,12 +56,12 @@ def analyze(engine: sa.Engine) -> None:
 
 
 def uuid_of(number: int) -> str:
-    """The id of the server with this number."""
+    """Return the id of the server with this number."""
     return f"{number * 48271 % 99999989:08d}-0000-4000-8000-{number:012d}"
 
 
 def created_at(total: int, number: int) -> datetime.datetime:
-    """When the server with this number was made, as the rows have it if they were written today."""
+    """Return the creation time of the server with this number, if the rows were written today."""
     return _newest() - datetime.timedelta(seconds=_APART * (total - number))
 
 
@@ -110,18 +110,18 @@ def _copy(connection: sa.Connection, numbers: sa.Table, begin: int, end: int, de
 
 
 def _server_values(connection: sa.Connection, k: sa.ColumnElement[Any], deleted: int) -> dict[str, Any]:
-    gone, moment = k < deleted, _moment(connection, k)
+    is_deleted, moment = k < deleted, _moment(connection, k)
     name, host = _named("server", k), _named("host", k % HOSTS)
     digits = [sa.cast(digit, sa.String(3)) for digit in (k // 65536 % 256, k // 256 % 256, k % 256)]
     address = sa.literal(",10.") + digits[0] + "." + digits[1] + "." + digits[2] + ","
-    ended = sa.case((gone, moment), else_=sa.null())
+    ended = sa.case((is_deleted, moment), else_=sa.null())
     return {
         "uuid": _uuid(k), "project_id": _named("project", k % PROJECTS),
         "user_id": _named("user", k % (PROJECTS * USERS)), "display_name": name, "hostname": name,
         "display_description": name, "host": host, "node": host, "created_at": moment, "updated_at": moment,
-        "launched_at": moment, "terminated_at": ended, "deleted": gone,
-        "vm_state": sa.case((gone, "deleted"), (k % 1000 == 0, "error"), else_="active"),
-        "task_state": sa.case((gone, sa.null()), (k % 5000 == 0, "rebooting"), else_=sa.null()),
+        "launched_at": moment, "terminated_at": ended, "deleted": is_deleted,
+        "vm_state": sa.case((is_deleted, "deleted"), (k % 1000 == 0, "error"), else_="active"),
+        "task_state": sa.case((is_deleted, sa.null()), (k % 5000 == 0, "rebooting"), else_=sa.null()),
         "addresses": address, "reservation_id": "r-" + sa.cast(k, sa.String(12)),
         "flavorid": sa.cast(k % 20, sa.String(12)), "image_ref": _uuid(k % 50), "key_name": _named("key", k % 5000),
         "access_ip_v4": sa.case((k % 100 == 0, "192.0.2." + digits[2]), else_=sa.null()),
@@ -161,7 +161,7 @@ def _named(what: str, k: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
 
 
 def _moment(connection: sa.Connection, k: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """A minute after that of the server before."""
+    """Return an SQL expression for the creation time of server ``k``."""
     first = _newest() - datetime.timedelta(seconds=_APART * _SIDE * 930)
     begin = first.strftime("%Y-%m-%d %H:%M:%S")
     return sa.literal_column({

@@ -1,4 +1,4 @@
-"""What reading costs: one request at a time, and eight clients that do nothing else."""
+"""Cost of reads: one request at a time, and eight concurrent clients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CLIENTS = 8
 
 
 def measure(world: World, amounts: Amounts) -> dict[str, Any]:
-    """Needs 1,000 servers (see :mod:`tools.bench.fill`)."""
+    """Measure reads; needs 1,000 servers (see :mod:`tools.bench.fill`)."""
     with world.connect() as connection:
         page = connection.get("/servers?limit=1000")["servers"]
     results: dict[str, Any] = {"listed": len(page)}

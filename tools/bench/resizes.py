@@ -1,4 +1,4 @@
-"""Resizes: each server gets another flavor on another host, then the user confirms it."""
+"""Resizes: each server is resized to another host, then confirmed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FLAVOR = "resized"
 
 
 def measure(world: World, amounts: Amounts) -> dict[str, Any]:
-    """``resizes_per_s``: resized and confirmed, by 20 clients that each wait for one before the next."""
+    """Return ``resizes_per_s``: resizes and confirmations by 20 clients, each waiting for its server."""
     world.nova.flavor(_FLAVOR, ram=128, disk=1)
     _booted, ids = boots.boot(world, _CLIENTS, amounts.resizes)
     body = json.dumps({"resize": {"flavorRef": _FLAVOR}}).encode()
@@ -38,7 +38,10 @@ def measure(world: World, amounts: Amounts) -> dict[str, Any]:
 
 
 def _all(world: World, ids: list[str], body: bytes, busy: str, after: str) -> tuple[list[float], Used]:
-    """This action on every server, until none is ``busy``; the seconds that each took. All must be ``after``."""
+    """Send an action to every server and wait until none is ``busy``; return the seconds of each.
+
+    Raises Unexpected if a server does not end in status ``after``.
+    """
     since = boots.now()
     meter = Meter(world.roots())
     with Watcher(world.connect(), f"/servers?status={busy}&changes-since={since}", boots.INTERVAL) as watcher:
@@ -51,8 +54,8 @@ def _all(world: World, ids: list[str], body: bytes, busy: str, after: str) -> tu
         seconds = in_parallel(_CLIENTS, ids, world.connect, act)
         used = meter.stop()
     with world.connect() as connection:
-        found = [server["status"] for server in connection.get(f"/servers/detail?changes-since={since}")["servers"]
+        statuses = [server["status"] for server in connection.get(f"/servers/detail?changes-since={since}")["servers"]
                  if server["id"] in set(ids)]
-    if found != [after] * len(ids[:1000]):
-        raise Unexpected(f"{len(ids)} servers should be {after}, these are: {collections.Counter(found)}")
+    if statuses != [after] * len(ids[:1000]):
+        raise Unexpected(f"{len(ids)} servers should be {after}, these are: {collections.Counter(statuses)}")
     return seconds, used

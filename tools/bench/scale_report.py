@@ -1,4 +1,4 @@
-"""What the scale benchmark found: a JSON file that is renewed with every number, and the same as tables."""
+"""Results of the scale benchmark: a JSON file, rewritten after each result, and the same data as tables."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Report:
         return "\n".join(parts)
 
     def _facts(self) -> list[tuple[str, Any]]:
-        """Single values; nested ones by dotted names."""
+        """Return single values; nested ones with dotted names."""
         left_out = {"about", "scenario", "tenths", "deletes", "ended"}
         return [(name, value) for top in self.values if top not in left_out
                 for name, value in _flat(top, self.values[top])]
@@ -64,11 +64,11 @@ def _select(row: dict[str, Any]) -> str:
 
 def _flat(name: str, value: Any) -> Iterable[tuple[str, Any]]:
     if isinstance(value, dict):
-        if all(not isinstance(each, dict) for each in value.values()):
-            yield name, ", ".join(f"{key} {each}" for key, each in value.items() if each != "")
+        if all(not isinstance(item, dict) for item in value.values()):
+            yield name, ", ".join(f"{key} {item}" for key, item in value.items() if item != "")
             return
-        for key, each in value.items():
-            yield from _flat(f"{name}.{key}", each)
+        for key, item in value.items():
+            yield from _flat(f"{name}.{key}", item)
     else:
         yield name, value
 

@@ -26,7 +26,7 @@ _AUDIT = 900.0
 
 
 class Steps:
-    """All steps of one run. ``deadline`` (of the monotonic clock): no more is begun after it."""
+    """The steps of a run. ``deadline`` (monotonic clock): no step begins after it."""
 
     def __init__(self, world: World, report: Report, args: argparse.Namespace, deadline: float) -> None:
         self.world, self.report, self.args, self.deadline = world, report, args, deadline
@@ -35,7 +35,7 @@ class Steps:
 
     # --- the fleet ---------------------------------------------------------------------------------
     def register(self, fleet: dict[str, Any]) -> None:
-        """From the start of nova-compute to a scheduler that knows every node."""
+        """Start nova-compute and the scheduler; measure until the scheduler has read every node."""
         world, expected = self.world, sum(group["hosts"] * group["nodes"] for group in fleet["groups"])
         roots = world.roots()
         world.process("compute-1").start()
@@ -56,7 +56,7 @@ class Steps:
         self.report.note("database_mb_empty", world.database_mb())
 
     def _scheduler(self, name: str) -> None:
-        """Start the scheduler, until it knows the fleet."""
+        """Start the scheduler and measure until it has read the fleet."""
         world, process = self.world, self.world.process("scheduler-1")
         offset, roots = log_size(process), world.roots()
         began = time.monotonic()
@@ -65,13 +65,13 @@ class Steps:
         pattern = re.compile(r"Read (\d+) compute nodes in ([\d.]+) s")
         world.until("the scheduler knows the fleet", lambda: pattern.search(log_after(process, offset)),
                     self.deadline, 0.05)
-        found = pattern.search(log_after(process, offset))
-        assert found is not None
-        self.report.note(name, {"ready_s": round(time.monotonic() - began, 2), "fleet_read_s": float(found[2]),
-                                "nodes": int(found[1]), "cpu_s": _rounded(meter.stop().by_process)})
+        match = pattern.search(log_after(process, offset))
+        assert match is not None
+        self.report.note(name, {"ready_s": round(time.monotonic() - began, 2), "fleet_read_s": float(match[2]),
+                                "nodes": int(match[1]), "cpu_s": _rounded(meter.stop().by_process)})
 
     def idle(self, name: str, seconds: float) -> None:
-        """What everything costs while nobody asks for anything."""
+        """Measure the cost of the idle suite."""
         if self._late():
             return
         _say(f"idle for {seconds:g} s")
@@ -79,8 +79,8 @@ class Steps:
         time.sleep(seconds)
         used, counted = meter.stop(), counters.stop()
         self.report.note(name, {
-            "cpu_percent": {each: round(100 * spent / used.seconds, 1) for each, spent in used.by_process.items()
-                            if each != "client"},
+            "cpu_percent": {process: round(100 * spent / used.seconds, 1) for process, spent in used.by_process.items()
+                            if process != "client"},
             "messages_per_s": round(counted.published / counted.seconds, 1),
             "statements_per_s": round(counted.statements.data / counted.seconds, 1) if counted.statements else None})
 
@@ -120,13 +120,13 @@ class Steps:
                 "cpu_ms_per_boot_all": round(used.ms_per(created), 1),
                 "messages_per_boot": round(counted.published / created, 2),
                 "statements_per_boot": round(counted.statements.data / created, 2) if counted.statements else None})
-        row.update(self._look(scheduler, offset))
+        row.update(self._measure_state(scheduler, offset))
         self._samples.append(row)
         self.report.note("tenths", self._samples)
         _say(f"{self.created} servers: {row}")
 
-    def _look(self, scheduler: Any, offset: int) -> dict[str, Any]:
-        """How things are with that many servers."""
+    def _measure_state(self, scheduler: Any, offset: int) -> dict[str, Any]:
+        """Return measurements with the current number of servers."""
         world, row = self.world, {}
         probes = self._probe()
         chosen = selects(log_after(scheduler, offset))
@@ -220,7 +220,7 @@ class Steps:
                     self.report.note(name, _timed(connection, path))
 
     def restarts(self) -> None:
-        """The scheduler and nova-compute start again, with everything there."""
+        """Restart the scheduler and nova-compute with all servers present."""
         if self._late():
             return
         world = self.world
@@ -242,7 +242,7 @@ class Steps:
         self.report.note("tables_mb_full", world.tables_mb())
 
     def audit(self) -> None:
-        """The books must balance."""
+        """Run the consistency audit."""
         if self._late():
             return
         _say("audit")
@@ -291,7 +291,7 @@ class Steps:
 
     @contextlib.contextmanager
     def _watched(self, what: str) -> Iterator[None]:
-        """Say every few seconds that something goes on."""
+        """Print the progress every 15 seconds."""
         ended, before, began = threading.Event(), self.world.count("instances WHERE deleted"), time.monotonic()
 
         def watch() -> None:
@@ -312,7 +312,7 @@ class Steps:
 
 
 def _timed(connection: Connection, path: str) -> float:
-    """Milliseconds of a GET: the median of five."""
+    """Return the milliseconds of a GET: the median of five."""
     times = []
     for _ in range(5):
         began = time.monotonic()

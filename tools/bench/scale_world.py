@@ -1,4 +1,4 @@
-"""A suite whose one nova-compute plays a whole fleet: how it is described, started and looked at."""
+"""A suite whose single nova-compute simulates a fleet: scenario, start and inspection."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tools.bench.world import broker_settings, intervals, memory_gb
 
 CONDUCTORS = 2
 _HEADERS = {"X-Auth-Token": f"scale:{'5' * 32}", "X-Roles": "admin", "OpenStack-API-Version": "compute 2.104"}
-_SELECTED = re.compile(r"(\d+) x \S+ goes to .*\((\d+) nodes, ([\d.]+) ms\)")
+_SELECTED = re.compile(r"Selected hosts for (\d+) x \S+: .*\((\d+) nodes, ([\d.]+) ms\)")
 
 
 def scenario(nodes: int, hosts: int) -> dict[str, Any]:
     """A cloud of ``nodes`` nodes on ``hosts`` service hosts: four kinds of hardware in two zones.
 
-    A tenth of the hosts fails now and then; the builds go on elsewhere.
+    A tenth of the hosts fails occasionally; builds are retried on other hosts.
     """
     hosts = min(hosts, nodes)
     kinds: list[tuple[str, float, dict[str, Any]]] = [
@@ -45,10 +45,10 @@ def scenario(nodes: int, hosts: int) -> dict[str, Any]:
     groups, left, nodes_left = [], hosts, nodes
     for name, share, more in kinds:
         count = left if name == "old" else min(left, max(1, round(hosts * share)))
-        each = max(1, round(nodes_left / left)) if left else 0
+        nodes_per_host = max(1, round(nodes_left / left)) if left else 0
         if count:
-            groups.append({"name": name, "hosts": count, "nodes": each, **more})
-        left, nodes_left = left - count, nodes_left - count * each
+            groups.append({"name": name, "hosts": count, "nodes": nodes_per_host, **more})
+        left, nodes_left = left - count, nodes_left - count * nodes_per_host
     aggregates = {"zone-1": {"availability_zone": "zone-1"}, "zone-2": {"availability_zone": "zone-2"},
                   "large": {"metadata": {"memory": "large"}}}
     used = {name for group in groups for name in group["aggregates"]}
@@ -70,15 +70,15 @@ class World:
         return self.cluster.processes[name]
 
     def roots(self) -> dict[str, list[int]]:
-        """The first process of everything, by name; conductors count together."""
-        found: dict[str, list[int]] = {}
+        """Return the main processes by name; conductors are grouped."""
+        pids_by_name: dict[str, list[int]] = {}
         for name, process in self.cluster.processes.items():
             if process.running():
-                found.setdefault(name.partition("-")[0], []).append(process.pid)
-        return {**found, "rabbitmq": [self.rabbit.pid], "database": [self.server.process.pid]}
+                pids_by_name.setdefault(name.partition("-")[0], []).append(process.pid)
+        return {**pids_by_name, "rabbitmq": [self.rabbit.pid], "database": [self.server.process.pid]}
 
     def rss(self) -> dict[str, float]:
-        """MiB that each process has resident (of conductors, the largest)."""
+        """Return the resident memory of each process in MiB (conductors: the largest)."""
         return {name: max(cpu.memory(pid)["worker_rss"] for pid in pids)
                 for name, pids in self.roots().items() if name not in ("database", "rabbitmq")}
 
@@ -120,7 +120,7 @@ class World:
             "'public'::regnamespace ORDER BY 2 DESC LIMIT 6")}
 
     def until(self, what: str, done: Any, deadline: float, pause: float = 0.2) -> float:
-        """Seconds until ``done()`` is true. Raises Unexpected at the deadline, or when a process has ended."""
+        """Wait until ``done()`` is true; return the seconds. Raises Unexpected at the deadline."""
         began = time.monotonic()
         while not done():
             for name, process in self.cluster.processes.items():
@@ -140,7 +140,7 @@ def log_size(process: Process) -> int:
 
 
 def log_after(process: Process, since: int) -> str:
-    """What a process has said after the first ``since`` bytes of its log."""
+    """Return the log of a process after the first ``since`` bytes."""
     if not process.log.exists():
         return ""
     with process.log.open("rb") as file:
@@ -149,16 +149,16 @@ def log_after(process: Process, since: int) -> str:
 
 
 def selects(text: str) -> dict[int, list[float]]:
-    """Servers of a request -> milliseconds that choosing their hosts took, from the scheduler's log."""
-    found: dict[int, list[float]] = {}
+    """Return scheduling times in ms by number of servers of the request, from the log of the scheduler."""
+    times: dict[int, list[float]] = {}
     for count, _nodes, took in _SELECTED.findall(text):
-        found.setdefault(int(count), []).append(float(took))
-    return found
+        times.setdefault(int(count), []).append(float(took))
+    return times
 
 
 @contextlib.contextmanager
 def start(fleet: dict[str, Any], network: str | None) -> Iterator[World]:
-    """Broker, database, conductors and API; scheduler and compute are there to be started. Gone at the end."""
+    """Start broker, database, conductors and API; scheduler and compute are started later. Removed at the end."""
     port = free_port()
     options = intervals()
     options["conductor"]["workers"] = 1
@@ -190,7 +190,7 @@ def start(fleet: dict[str, Any], network: str | None) -> Iterator[World]:
 
 
 def _furnish(world: World, network: str | None) -> None:
-    """What is needed to boot: an image, a flavor, perhaps a network."""
+    """Create the resources for boots: an image, a flavor, optionally a network."""
     cluster = world.cluster
     if network:
         cluster.manage("network", "create", "--name", "net", "--cidr", network)

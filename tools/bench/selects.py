@@ -1,7 +1,7 @@
-"""How long the scheduler takes to choose: in this process, without a bus or a database.
+"""Duration of scheduling decisions in this process, without a bus or a database.
 
-A choice of one host is followed by the next on a fleet that knows of it, as in the service; the hosts have several
-sizes, are partly used and lie in three zones.
+Each decision updates the fleet for the next one, as in the service. The hosts have several sizes, are partly used and
+are in three zones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nova.scheduler.request import Request
 from nova.scheduler.select import Planner
 from tools.bench.amounts import Amounts
 
-# A fleet that a thousand servers fit on.
+# Minimum size of a fleet with capacity for a thousand servers.
 _LARGE = 1000
 
 FLAVOR = Flavor(flavorid="1", name="m1.small", memory_mb=2048, vcpus=1, root_gb=20)
@@ -80,8 +80,8 @@ def _fleet(hosts: int, planner: Planner, settings: SchedulerOptions, repeat: int
 
     def select(count: int) -> None:
         with fleet.view() as view:
-            asked = Request(request(count), settings)
-            choices = planner.plan(view, asked)
+            wanted = Request(request(count), settings)
+            choices = planner.plan(view, wanted)
             fleet.commit(view.planned, sorted({choice.row for choice in choices}))
 
     def explain() -> None:

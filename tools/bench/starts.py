@@ -17,7 +17,7 @@ _POLL = 0.005
 
 
 def measure(world: World, amounts: Amounts) -> dict[str, Any]:
-    """``start_s``: from the start of the process until all its workers can answer; the median of several."""
+    """Return ``start_s``: the median time from the start of the process until all its workers are ready."""
     results: dict[str, Any] = {"start_s": {}, "start_cpu_s": {}}
     for service in SERVICES:
         starts = [_start(world, service) for _ in range(amounts.starts)]
@@ -30,11 +30,11 @@ def measure(world: World, amounts: Amounts) -> dict[str, Any]:
 
 
 def _start(world: World, service: str) -> tuple[float, float]:
-    """(seconds until ready, CPU seconds until then) of one start while the other services run."""
+    """Restart a service while the others run; return (seconds, CPU seconds) until it is ready."""
     process = world.process(service)
     world.nova.stop(process.name)
     began = time.monotonic()
-    ready = world.start_one(service)
+    ready = world.start_service(service)
     ready = _answers(world) if service == "api" else ready
     while not ready():
         if time.monotonic() > began + _PATIENCE:
@@ -45,7 +45,7 @@ def _start(world: World, service: str) -> tuple[float, float]:
 
 
 def _answers(world: World) -> Callable[[], bool]:
-    """The API is ready when it answers a question that the conductor is needed for."""
+    """Return a function that returns True once the API answers a request that needs the conductor."""
     def ask() -> bool:
         try:
             with world.connect() as connection:
@@ -57,9 +57,9 @@ def _answers(world: World) -> Callable[[], bool]:
 
 
 def memories(world: World, when: str) -> dict[str, Any]:
-    """``rss_mb``: of the largest worker of each service; ``memory_mb``: the details. ``when`` is for the reader."""
+    """Return ``rss_mb`` (largest worker of each service) and ``memory_mb`` (details). ``when``: text for the output."""
     details = {service: memory(world.process(service).pid) for service in SERVICES}
-    rss = {service: found["worker_rss"] for service, found in details.items()}
+    rss = {service: sizes["worker_rss"] for service, sizes in details.items()}
     print(f"  memory {when}: {rss} MB", flush=True)
-    return {"rss_mb": rss, "pss_mb": {service: found["worker_pss"] for service, found in details.items()},
+    return {"rss_mb": rss, "pss_mb": {service: sizes["worker_pss"] for service, sizes in details.items()},
             "memory_mb": details}

@@ -1,4 +1,4 @@
-"""The suite under test: separate processes on a private RabbitMQ and a private database, production's intervals."""
+"""The suite under test: separate processes, a private RabbitMQ and database, and the intervals of production."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tools.bench.load import Connection
 NODES = 100
 FLAVORS = 5
 SERVICES = ("api", "conductor", "scheduler", "compute")
-# Seconds that a service may take to start on a machine that has other things to do.
+# Seconds within which a service must start, even on a busy machine.
 _PATIENCE = 180.0
 _PROJECT = "b" * 32
 _HEADERS = {"X-Roles": "admin", "OpenStack-API-Version": "compute 2.104"}
@@ -32,8 +32,8 @@ _HEADERS = {"X-Roles": "admin", "OpenStack-API-Version": "compute 2.104"}
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """What is started. ``nodes``: of each of the ``computes``. ``durable``: the database waits for its disk at every
-    commit, as in production.
+    """The configuration of the suite. ``nodes``: nodes of each of the ``computes``. ``durable``: the database syncs
+    every commit to disk, as in production.
     """
 
     database: str = "postgresql"
@@ -61,13 +61,13 @@ class World:
         self.image_id = nova_cluster.api.image_id
 
     def roots(self) -> dict[str, list[int]]:
-        """The first process of everything that works for Nova, by name."""
-        found = {name: [process.pid for each, process in self.nova.processes.items() if each.startswith(name)]
+        """Return the main processes of the services, the broker and the database, by name."""
+        pids = {name: [process.pid for key, process in self.nova.processes.items() if key.startswith(name)]
                  for name in SERVICES}
-        found["rabbitmq"] = [self._rabbit.pid]
+        pids["rabbitmq"] = [self._rabbit.pid]
         if self._server is not None:
-            found["database"] = [self._server.process.pid]
-        return found
+            pids["database"] = [self._server.process.pid]
+        return pids
 
     def process(self, service: str) -> Any:
         """The (first) process of a service, with its workers."""
@@ -83,16 +83,16 @@ class World:
 
     @staticmethod
     def headers(project: str = _PROJECT) -> dict[str, str]:
-        """What a request says of who asks."""
+        """Return the request headers with the credentials of a project."""
         return {"X-Auth-Token": f"bench:{project}", **_HEADERS}
 
     def server_body(self, name: str, networks: str | None = None) -> bytes:
-        """The body of POST /servers; ``networks``: not those of the setup."""
+        """Return the body of POST /servers; ``networks``: instead of those of the setup."""
         return json.dumps({"server": {"name": name, "flavorRef": "tiny", "imageRef": self.image_id,
                                       "networks": networks or self.setup.networks}}).encode()
 
     def furnish(self) -> None:
-        """The flavors that a cloud has at least."""
+        """Create the flavors of a typical cloud."""
         for number in range(FLAVORS - 1):
             self.nova.flavor(f"m1.{number}", ram=512 << number, disk=1 + number)
 
@@ -101,18 +101,18 @@ class World:
         self.nova.stop(*self.nova.processes)
 
     def start_all(self) -> None:
-        """Start all services and wait until they work."""
-        conductor = self.start_one("conductor")
-        # One that ended by itself is found by wait_ready.
+        """Start all services and wait until they are ready."""
+        conductor = self.start_service("conductor")
+        # wait_ready detects a process that has ended.
         eventually(lambda: conductor() or not self.process("conductor").running(), _PATIENCE,
                    "the conductors are ready", interval=0.02)
         for name in SERVICES:
             if name != "conductor":
-                self.start_one(name)
+                self.start_service(name)
         self.nova.wait_ready(_PATIENCE)
 
-    def start_one(self, service: str) -> Callable[[], bool]:
-        """Start a service; returns what tells whether all of its workers have said that they are ready."""
+    def start_service(self, service: str) -> Callable[[], bool]:
+        """Start a service; return a function that returns True once all its workers have logged that they are ready."""
         process = self.process(service)
         offset = process.log.stat().st_size if process.log.exists() else 0
         workers = {"api": self.setup.api_workers, "conductor": self.setup.conductor_workers,
@@ -127,34 +127,34 @@ class World:
         return ready
 
     def environment(self) -> dict[str, Any]:
-        """Where and on what it ran."""
-        one, five, _fifteen = os.getloadavg()
+        """Return a description of the machine and the software."""
+        last_minute, last_five, _fifteen = os.getloadavg()
         return {
             "cores": os.cpu_count(), "cpu": _cpu_model(), "memory_gb": round(memory_gb(), 1),
-            "load_average_at_start": [round(one, 2), round(five, 2)], "system": platform.platform(),
+            "load_average_at_start": [round(last_minute, 2), round(last_five, 2)], "system": platform.platform(),
             "python": platform.python_version(), "nova": nova.__version__, "database": self.setup.database,
             "database_version": self.database.version(), "setup": dataclasses.asdict(self.setup),
             "host": socket.gethostname()}
 
 
 def intervals() -> dict[str, dict[str, Any]]:
-    """Production's: what idling costs is measured, too."""
+    """Return the intervals of production, since the cost of idling is measured as well."""
     return {"DEFAULT": {"report_interval": 10, "service_down_time": 60, "rpc_response_timeout": 60},
             "conductor": {"lease": 30, "recovery_interval": 5}, "scheduler": {"refresh_interval": 60}}
 
 
 def broker_settings(port: int) -> str:
-    """RabbitMQ answers at this port what it counts anyway, and collects nothing more for that."""
+    """Return settings of RabbitMQ that serve its existing counters at this port without further collection."""
     return (f"prometheus.tcp.ip = 127.0.0.1\nprometheus.tcp.port = {port}\n"
             "management_agent.disable_metrics_collector = true\ncollect_statistics_interval = 60000\n")
 
 
 @contextlib.contextmanager
 def start(setup: Setup) -> Iterator[World]:
-    """The suite, ready; all of it is gone at the end."""
+    """Start the suite and yield it when ready; remove it at the end."""
     port = free_port()
     options = intervals()
-    # All clients have one address here.
+    # All clients have the same address.
     options["api"] = {"workers": setup.api_workers, "connections_per_client": 5000, "max_connections": 5000}
     options["conductor"]["workers"] = setup.conductor_workers
     options["scheduler"]["workers"] = setup.scheduler_workers

@@ -1,8 +1,8 @@
-"""Real compute hosts on one machine: each a set of namespaces with a libvirtd and a disk of its own.
+"""Simulated compute hosts on one machine: sets of namespaces, each with its own libvirtd and disk.
 
-A :class:`Site` is a directory with hosts and the switch that joins them; a :class:`Host` is switched on, cut off,
-frozen and loses power like a machine of its own. devstack/stack.sh (``NOVA_HOSTS=2``, by ``python -m tools.hosts``)
-and tests/integration/two_hosts.py use it. Needs root and nothing but the standard library.
+A :class:`Site` is a directory with hosts and their switch; a :class:`Host` can be switched on, disconnected, frozen and
+powered off like a separate machine. devstack/stack.sh (``NOVA_HOSTS=2``, by ``python -m tools.hosts``)
+and tests/integration/two_hosts.py use it. Needs root and only the standard library.
 """
 
 from tools.hosts.host import Host

@@ -1,4 +1,4 @@
-"""The command line of hosts that others (devstack/stack.sh) start and watch; the machine itself is the first host."""
+"""The command line for hosts that a supervisor (devstack/stack.sh) runs; the machine itself is the first host."""
 
 from __future__ import annotations
 
@@ -49,30 +49,30 @@ def remove(options: argparse.Namespace) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="tools.hosts", description=__doc__)
-    parser.add_argument("directory", type=pathlib.Path, help="the site: everything about its hosts is in there")
+    parser.add_argument("directory", type=pathlib.Path, help="directory of the site, with all files of its hosts")
     verbs = parser.add_subparsers(required=True)
 
-    verb = verbs.add_parser("create", help="the bridges that join the hosts with this machine; repeats do nothing")
-    verb.add_argument("network", help="the first three bytes of the hosts' addresses; this machine is .1")
-    verb.add_argument("outside", help="those of the addresses by which hosts reach the outside")
+    verb = verbs.add_parser("create", help="create the bridges between the hosts and this machine; idempotent")
+    verb.add_argument("network", help="first three bytes of the addresses of the hosts; this machine is .1")
+    verb.add_argument("outside", help="first three bytes of the addresses for external connections")
     verb.set_defaults(function=create)
 
-    verb = verbs.add_parser("add", help="a host, off; what is on its disk stays")
+    verb = verbs.add_parser("add", help="add a host, switched off; an existing disk is kept")
     verb.add_argument("number", type=int)
     verb.add_argument("name")
-    verb.add_argument("--state", type=pathlib.Path, required=True, help="where it sees a directory of its own")
-    verb.add_argument("--kvm", action="store_true", help="its guests may use /dev/kvm")
+    verb.add_argument("--state", type=pathlib.Path, required=True, help="path of the host's own directory")
+    verb.add_argument("--kvm", action="store_true", help="allow its guests to use /dev/kvm")
     verb.set_defaults(function=add)
 
-    for name, function, about in (("commands", commands, "what a supervisor runs for a host: name, command line"),
+    for name, function, about in (("commands", commands, "list the commands for the supervisor of a host"),
                                   ("run", run, "run a command on a host")):
         verb = verbs.add_parser(name, help=about)
         verb.add_argument("number", type=int)
         verb.set_defaults(function=function)
     verb.add_argument("command", nargs=argparse.REMAINDER)
 
-    verbs.add_parser("list", help="number, name, address, on or off").set_defaults(function=show)
-    verb = verbs.add_parser("remove", help="a host with all that is on its disk; without a number: the whole site")
+    verbs.add_parser("list", help="list number, name, address and power state of hosts").set_defaults(function=show)
+    verb = verbs.add_parser("remove", help="remove a host with its disk; without a number: the whole site")
     verb.add_argument("number", type=int, nargs="?")
     verb.set_defaults(function=remove)
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""A host's own part of every cgroup hierarchy.
+"""The subtree of a host in every cgroup hierarchy.
 
-Two libvirtds name their guests' groups alike, so neither may see the other's. All processes of a host are in the leaf
-``system`` of its part: groups of the second version with controllers for their children hold no processes themselves.
+Two libvirtds use the same names for groups of guests, so each needs its own subtree. All processes of a host are in the
+leaf ``system`` of its subtree: cgroup v2 groups that delegate controllers to children cannot contain processes.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ LEAF = "system"
 
 
 def hierarchies() -> list[pathlib.Path]:
-    """Where the machine's cgroup hierarchies are mounted."""
-    found = []
+    """Return the mount points of the cgroup hierarchies of the machine."""
+    mounted = []
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
         for line in mounts:
             _device, place, kind, *_rest = line.split()
             if kind in ("cgroup", "cgroup2") and os.access(place, os.W_OK):
-                found.append(pathlib.Path(place))
-    return found
+                mounted.append(pathlib.Path(place))
+    return mounted
 
 
 def make(name: str) -> None:
-    """The groups of a host; those that are there stay."""
+    """Create the groups of a host; existing groups are kept."""
     for hierarchy in hierarchies():
         group = hierarchy / name
         for path in (group, group / LEAF):
             path.mkdir(exist_ok=True)
-            for setting in ("cpuset.cpus", "cpuset.mems"):  # a new group of the first version has none and takes nobody
+            for setting in ("cpuset.cpus", "cpuset.mems"):  # empty in a new cgroup v1 group
                 with contextlib.suppress(OSError):
                     (path / setting).write_text((hierarchy / setting).read_text())
 
@@ -43,7 +43,7 @@ def join(name: str) -> None:
 
 
 def remove(name: str, seconds: float = 10.0) -> None:
-    """Remove a host's groups with all that libvirt made in them; processes that still end are waited for."""
+    """Remove the groups of a host with all groups of libvirt; wait up to ``seconds`` for exiting processes."""
     deadline = time.monotonic() + seconds
     for hierarchy in hierarchies():
         for path, _folders, _files in os.walk(hierarchy / name, topdown=False):

@@ -1,7 +1,7 @@
-"""Runs a command on a host that is on: enter.py DIRECTORY COMMAND [ARGUMENT...]
+"""Run a command on a running host: enter.py DIRECTORY COMMAND [ARGUMENT...]
 
-Waits a while for a host that boots. Signals are handed on, and it ends as the command ends; when it is killed, so is
-the command.
+Waits up to 20 s for a booting host. Signals are forwarded, the exit status is that of the command, and the command is
+killed with this program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One host: its settings and disk, its processes, its power and its cable."""
+"""A simulated host: settings, disk, processes, power and network cable."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _QEMU = 'migration_host = "{address}"\nmigration_address = "{address}"\n'
 
 @dataclasses.dataclass
 class Host(Running):
-    """``binds`` are directories that it sees elsewhere: (source, target). ``kvm``: its guests may use /dev/kvm."""
+    """A host. ``binds``: bind mounts (source, target). ``kvm``: guests may use /dev/kvm."""
 
     directory: pathlib.Path
     number: int
@@ -51,7 +51,7 @@ class Host(Running):
         return cls(directory=directory, **{**values, "binds": [tuple(pair) for pair in values["binds"]]})
 
     def prepare(self) -> None:
-        """Make its disk; one that is there keeps what it has."""
+        """Create the disk of the host; an existing disk is kept."""
         for name in (*_ETC, "etc"):
             (self.directory / "disk" / name).mkdir(parents=True, exist_ok=True)
         for source, target in self.binds:
@@ -68,13 +68,13 @@ class Host(Running):
         (self.directory / "host.json").write_text(json.dumps(values))
 
     def write_hosts_file(self, names: Mapping[str, str]) -> None:
-        """``names``: who is where."""
+        """Write /etc/hosts of the host; ``names``: host name by address."""
         lines = ["127.0.0.1 localhost", *(f"{address} {name}" for address, name in names.items())]
         (self.directory / "disk/etc/hosts").write_text("\n".join(lines) + "\n")
 
     @property
     def group(self) -> str:
-        """The name of its cgroups: its own, though sites are called alike (those of devstack are "hosts")."""
+        """Return the name of the cgroups, unique even if sites have the same name (in devstack: "hosts")."""
         site = self.directory.parent
         return f"{site.name}-{hashlib.sha256(str(site).encode()).hexdigest()[:6]}.{self.directory.name}"
 
@@ -82,21 +82,21 @@ class Host(Running):
         return {"HOST": str(self.directory), "HOST_NAME": self.name, "HOST_KVM": "yes" if self.kvm else "no",
                 "HOST_BINDS": "\n".join(f"{source} {target}" for source, target in self.binds)}
 
-    # --- commands: what somebody starts and watches -------------------------------------------------
+    # --- commands for a supervisor -----------------------------------------------------------------
     def power_command(self) -> list[str]:
-        """The host is on while this runs, and usable once :attr:`pid` is known."""
+        """Return the command that keeps the host on while it runs; the host is usable once :attr:`pid` is set."""
         return [sys.executable, str(_HERE / "power.py"), "host", str(self.directory)]
 
     def command(self, *argv: str) -> list[str]:
-        """Runs ``argv`` on the host."""
+        """Return the command line that runs ``argv`` on the host."""
         return [sys.executable, str(_HERE / "enter.py"), str(self.directory), *argv]
 
     def libvirt_commands(self) -> dict[str, list[str]]:
-        """The daemons, in the order in which they start."""
+        """Return the command lines of the libvirt daemons, in start order."""
         return {"virtlogd": self.command("virtlogd"), "libvirtd": self.command("libvirtd", "--listen")}
 
     def run(self, argv: Sequence[str], *, timeout: float = 60.0, check: bool = True, text: str | None = None) -> str:
-        """Run a command on the host and answer what it printed. Raises HostError when it fails or takes too long."""
+        """Run a command on the host and return its output. Raises HostError if it fails or exceeds the timeout."""
         try:
             done = subprocess.run(self.command(*argv), input=text, capture_output=True, text=True, timeout=timeout,
                                   check=False, cwd="/")
@@ -108,33 +108,33 @@ class Host(Running):
 
     # --- its processes --------------------------------------------------------------------------------
     def processes(self) -> dict[int, str]:
-        """What runs on it: names by number as seen from outside."""
+        """Return the processes of the host: names by pid of the outer namespace."""
         pid = self.pid
-        found: dict[int, str] = {}
+        names: dict[int, str] = {}
         if pid is None:
-            return found
+            return names
         here = os.readlink(f"/proc/{pid}/ns/pid")
         for process in pathlib.Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 if os.readlink(process / "ns" / "pid") == here:
-                    found[int(process.name)] = (process / "comm").read_text().strip()
-        return found
+                    names[int(process.name)] = (process / "comm").read_text().strip()
+        return names
 
     def power_off(self) -> None:
-        """As when somebody pulls the plug: nothing of it runs any more, and nothing it did last gets out."""
+        """Simulate a power loss: all processes end at once, and their last packets are not sent."""
         if self.pid is not None:
             self._switch().unplug(self.number)
-        self.kill()  # the first of a pid namespace takes all others along
+        self.kill()  # the kernel ends the pid namespace with its first process
 
     def freeze(self) -> None:
-        """Every process of it stands still; its kernel, and so its network, answers on."""
+        """Stop all processes of the host; its kernel, and so its network, still responds."""
         eventually(lambda: self._signal(signal.SIGSTOP), f"{self.name} does not freeze")
 
     def thaw(self) -> None:
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> bool:
-        """Signal all processes but the first; whether none of them was in need of it."""
+        """Signal all processes except the first; return True if no process needed the signal."""
         done = True
         for process in self.processes().keys() - {self.pid}:
             with contextlib.suppress(OSError, IndexError):
@@ -146,7 +146,7 @@ class Host(Running):
 
     # --- its cable -------------------------------------------------------------------------------------
     def cut(self) -> None:
-        """Pull its cable: what it sends and what is sent to it is lost without a word."""
+        """Disconnect the network cable: packets in both directions are lost silently."""
         self._switch().set_link(self.number, "down")
 
     def mend(self) -> None:
@@ -156,7 +156,7 @@ class Host(Running):
         return Switch.load(self.directory.parent / "switch")
 
     def remove(self) -> None:
-        """Nothing of it is left, its disk included."""
+        """Remove the host with its disk."""
         self.power_off()
         cgroups.remove(self.group)
         shutil.rmtree(self.directory)

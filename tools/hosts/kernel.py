@@ -1,4 +1,4 @@
-"""System calls that Python 3.11 lacks, and processes that live and die with others."""
+"""System calls that Python 3.11 lacks, and child processes tied to their parent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare(*kinds: str) -> None:
-    """New namespaces of these kinds for this process (for its children: pid). Raises OSError."""
+    """Move this process (for pid: its children) to new namespaces of these kinds. Raises OSError."""
     flags = 0
     for kind in kinds:
         flags |= NAMESPACES[kind]
@@ -36,7 +36,7 @@ def enter(pid: int, *kinds: str) -> None:
 
 
 def spawn(body: Callable[[], NoReturn]) -> int:
-    """A child that runs ``body`` and is killed when this process ends. Signals wait until :func:`attend`."""
+    """Fork a child that runs ``body`` and is killed when this process ends. Blocks signals until :func:`attend`."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
     parent = os.getpid()
     sys.stdout.flush()
@@ -45,7 +45,7 @@ def spawn(body: Callable[[], NoReturn]) -> int:
         return child
     try:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() not in (parent, 0):  # died meanwhile (0: the child is the first of a pid namespace)
+        if os.getppid() not in (parent, 0):  # the parent died (0: the child is first in a pid namespace)
             os._exit(1)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         body()
@@ -55,7 +55,7 @@ def spawn(body: Callable[[], NoReturn]) -> int:
 
 
 def attend(child: int, *, kill: bool = False) -> NoReturn:
-    """Hand signals on to the child (``kill``: as SIGKILL) and end as it ends."""
+    """Forward signals to the child (``kill``: as SIGKILL), and exit with its exit status."""
     def forward(number: int, _frame: object) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, signal.SIGKILL if kill else number)
@@ -73,7 +73,7 @@ def attend(child: int, *, kill: bool = False) -> NoReturn:
 
 
 def started(pid: int) -> str:
-    """When a process started, which tells it from a later one with its number; "" if it does not live."""
+    """Return the start time of a process, which distinguishes reused pids; "" if the process does not exist."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()

@@ -1,9 +1,9 @@
-"""The power supply of a host, or of a site's switch: it is on as long as this program runs.
+"""The power supply of a host, or of the switch of a site, which is on while this program runs.
 
     power.py host DIRECTORY      power.py switch DIRECTORY
 
-Boots it in namespaces of its own, plugs in its cable and waits. The end of this program, by any signal, is a loss of
-power. ``DIRECTORY/running`` names the first process while it is usable.
+Boots the host in its own namespaces, connects its cables and waits. The end of this program, by any signal, is a power
+loss. ``DIRECTORY/running`` has the id of the first process while the host or switch is usable.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ def power_host(directory: pathlib.Path) -> NoReturn:
     host = Host.load(directory)
     host.forget()
     cgroups.make(host.group)
-    ready, told = os.pipe()
+    reader, writer = os.pipe()
     kernel.unshare("pid")
 
     def boot() -> NoReturn:
-        os.dup2(told, 1)
+        os.dup2(writer, 1)
         cgroups.join(host.group)
         kernel.unshare("cgroup", "ipc", "uts", "net", "mnt")
         cgroups.join(f"{host.group}/{cgroups.LEAF}")
@@ -39,9 +39,9 @@ def power_host(directory: pathlib.Path) -> NoReturn:
         os.execve("/bin/sh", ["sh", _BOOT, str(directory)], {**os.environ, **host.boot_environment()})  # noqa: S606
 
     child = kernel.spawn(boot)
-    kernel.enter(os.getpid(), "pid")  # further children are not the host's
-    os.close(told)
-    with os.fdopen(ready) as pipe:
+    kernel.enter(os.getpid(), "pid")  # further children are outside of the host
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
         booted = pipe.readline() == "booted\n"
     if booted:
         switch = Switch.load(directory.parent / "switch")
@@ -54,24 +54,24 @@ def power_host(directory: pathlib.Path) -> NoReturn:
 def power_switch(directory: pathlib.Path) -> NoReturn:
     switch = Switch.load(directory)
     switch.forget()
-    told, go_on = os.pipe()
+    reader, writer = os.pipe()
 
     def run() -> NoReturn:
         kernel.unshare("net")
-        os.write(go_on, b".")
+        os.write(writer, b".")
         while True:
             time.sleep(1e6)
 
     child = kernel.spawn(run)
-    os.close(go_on)
-    if os.read(told, 1):
+    os.close(writer)
+    if os.read(reader, 1):
         switch.set_up(child)
         switch.remember(child)
     kernel.attend(child, kill=True)
 
 
 def wait_for_switch(switch: Switch) -> None:
-    """A supervisor may start both at the same time."""
+    """Wait up to 20 s for the switch, since a supervisor may start it at the same time."""
     deadline = time.monotonic() + 20
     while not switch.usable() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""What is on as long as its first process lives."""
+"""Base of hosts and switches, which are on while their first process lives."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Callable
 
 from tools.hosts import kernel
 
-# Seconds until what was killed, stopped or unplugged must be so.
+# Seconds within which a kill, stop or unplug must take effect.
 _LIMIT = 20.0
 
 
 class HostError(Exception):
-    """A host or its switch is not as it should be; the message says which and why."""
+    """An unexpected state of a host or switch; the message names the host and the reason."""
 
 
 class Running:
-    """``directory/running`` names the first process while it is usable."""
+    """A host or switch; ``directory/running`` has the id of the first process while it is usable."""
 
     directory: pathlib.Path
 
     @property
     def pid(self) -> int | None:
-        """The first process as seen from outside; None: it is off, or not usable yet."""
+        """Return the id of the first process in the outer pid namespace, or None if off or not yet usable."""
         try:
             number, start = (self.directory / "running").read_text().split()
         except (OSError, ValueError):
@@ -34,7 +34,7 @@ class Running:
 
     @property
     def netns(self) -> str:
-        """Its network namespace. Raises HostError when it is off."""
+        """Return the path of the network namespace. Raises HostError if off."""
         pid = self.pid
         if pid is None:
             raise HostError(f"{self.directory} is off")
@@ -49,18 +49,18 @@ class Running:
         (self.directory / "running").unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """SIGKILL the first process, and wait until all is over."""
+        """Kill the first process (SIGKILL), and wait for its end."""
         pid = self.pid
         if pid is not None:
             os.kill(pid, signal.SIGKILL)
-            eventually(lambda: not kernel.started(pid), f"{self.directory} does not go off")
+            eventually(lambda: not kernel.started(pid), f"{self.directory} does not switch off")
         self.forget()
 
 
-def eventually(check: Callable[[], bool], trouble: str) -> None:
-    """Raises HostError with ``trouble`` when ``check`` is never true."""
+def eventually(check: Callable[[], bool], error: str) -> None:
+    """Wait until ``check`` returns True. Raises HostError with ``error`` after _LIMIT seconds."""
     deadline = time.monotonic() + _LIMIT
     while not check():
         if time.monotonic() > deadline:
-            raise HostError(trouble)
+            raise HostError(error)
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""A directory with hosts, their switch, and a place that they share."""
+"""Sites: directories with hosts, their switch, and shared storage."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tools.hosts.host import Host
 from tools.hosts.running import HostError
 from tools.hosts.switch import Switch
 
-# Sites of tests are below this directory, where the guests' user can reach them.
+# Parent directory of test sites; accessible to the user of the guests.
 PARENT = pathlib.Path("/var/tmp")  # noqa: S108
 _PREFIX = "nova-hosts."
 
 
 class Site:
-    """``directory`` is the site's own.
+    """A site with its hosts and files in ``directory``.
 
-    ``state`` is a path at which every host has a directory of its own, as on machines with equal configurations;
-    ``shared`` is one that all of them see.
+    ``state``: a path at which every host mounts its own directory, as on machines with equal configurations;
+    ``shared``: a path at which all hosts see the same directory.
     """
 
     def __init__(self, directory: pathlib.Path) -> None:
@@ -35,7 +35,7 @@ class Site:
 
     @classmethod
     def create(cls, directory: pathlib.Path, **switch: Any) -> Site:
-        """A site without hosts, or what is there already. ``switch``: settings of its :class:`Switch`."""
+        """Create a site without hosts, or keep an existing one. ``switch``: settings of its :class:`Switch`."""
         directory.mkdir(parents=True, exist_ok=True)
         directory.chmod(0o755)
         Switch(directory / "switch", **switch).save()
@@ -45,13 +45,13 @@ class Site:
 
     @classmethod
     def temporary(cls) -> Site:
-        """One that belongs to this process: :func:`sweep` removes it when the process is gone."""
+        """Create a site owned by this process: :func:`sweep` removes the site after the process ended."""
         directory = pathlib.Path(tempfile.mkdtemp(prefix=_PREFIX, dir=PARENT))
         (directory / "owner").write_text(f"{os.getpid()} {kernel.started(os.getpid())}")
         return cls.create(directory)
 
     def add(self, number: int, name: str, *, kvm: bool = False, binds: list[tuple[str, str]] | None = None) -> Host:
-        """A host, off; its disk stays if it has one."""
+        """Add a host, switched off; an existing disk is kept."""
         directory = self.directory / f"host-{number}"
         host = Host(directory, number, name, self.switch.address_of(number), kvm,
                     [(str(directory / "disk/state"), str(self.state))] if binds is None else binds)
@@ -69,7 +69,7 @@ class Site:
         return Host.load(self.directory / f"host-{number}")
 
     def remove(self) -> None:
-        """Everything of the site is gone: processes, devices, cgroups, files."""
+        """Remove the site: processes, devices, cgroups and files."""
         for host in self.hosts():
             host.remove()
         self.switch.take_down()
@@ -77,7 +77,7 @@ class Site:
 
 
 def abandoned(parent: pathlib.Path = PARENT) -> Iterator[Site]:
-    """Sites whose owner is gone."""
+    """Yield the sites whose owner process has ended."""
     for owner in parent.glob(f"{_PREFIX}*/owner"):
         number, start = owner.read_text().split()
         if kernel.started(int(number)) != start:
@@ -85,11 +85,11 @@ def abandoned(parent: pathlib.Path = PARENT) -> Iterator[Site]:
 
 
 def sweep(parent: pathlib.Path = PARENT) -> list[str]:
-    """Remove abandoned sites, and answer what could not be removed."""
-    troubles = []
+    """Remove abandoned sites; return an error message for each site that could not be removed."""
+    errors = []
     for site in abandoned(parent):
         try:
             site.remove()
         except (HostError, OSError) as error:
-            troubles.append(f"{site.directory}: {error}")
-    return troubles
+            errors.append(f"{site.directory}: {error}")
+    return errors

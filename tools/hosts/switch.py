@@ -1,9 +1,8 @@
 """The switch that joins the hosts of a site: a bridge with a cable (veth pair) to each host that is on.
 
-In a namespace of its own it meets nothing else of the machine, and sites beside one another may have the same
-addresses. In the machine's namespace (devstack) the machine itself is the first host, with an address on the bridge;
-and the others have a second cable, by which they and their guests reach what the machine reaches, but not the machine,
-nor what hosts say to one another.
+In its own namespace the switch is isolated from the machine, so that several sites may use the same addresses. In the
+machine's namespace (devstack) the machine itself is the first host, with an address on the bridge. The other hosts have
+a second cable for external connections of hosts and guests, which reaches neither the machine nor other hosts.
 """
 
 from __future__ import annotations
@@ -19,14 +18,17 @@ from collections.abc import Sequence
 
 from tools.hosts.running import HostError, Running
 
-# A host's ends of its cables: to the other hosts, and to the outside.
+# Names of the cables in a host: to the other hosts, and for external connections.
 CABLE, OUTSIDE = "mgmt0", "wan0"
 
 
 @dataclasses.dataclass
 class Switch(Running):
-    """``network``: the first three bytes of all addresses, ``outside`` those of the second cables. ``own``: it has a
-    namespace of its own, and there is no outside."""
+    """The switch of a site.
+
+    ``network``: the first three bytes of all addresses; ``outside``: those of the second cables. ``own``: the
+    switch has its own namespace and no external connections.
+    """
 
     directory: pathlib.Path
     network: str = "10.78.0"
@@ -45,30 +47,30 @@ class Switch(Running):
 
     @property
     def address(self) -> str:
-        """Of the bridge: where hosts find who is not a host (own), or the machine."""
+        """Return the address of the bridge, at which hosts reach processes outside of hosts (own) or the machine."""
         return f"{self.network}.{254 if self.own else 1}"
 
     @property
     def bridge(self) -> str:
-        """A name that no other site has; all devices and packet filters begin with it."""
+        """Return the name of the bridge, unique per site; the names of devices and packet filters begin with it."""
         return f"nvh{hashlib.sha256(str(self.directory).encode()).hexdigest()[:6]}"
 
     def address_of(self, number: int) -> str:
         return f"{self.network}.{number}"
 
     def power_command(self) -> list[str]:
-        """It is on while this runs (only one with a namespace of its own has to be switched on)."""
+        """Return the command that keeps the switch on while it runs (needed only with its own namespace)."""
         return [sys.executable, str(pathlib.Path(__file__).with_name("power.py")), "switch", str(self.directory)]
 
     def usable(self) -> bool:
         return self.pid is not None if self.own else os.path.exists(f"/sys/class/net/{self.bridge}")
 
     def set_up(self, pid: int | None = None) -> None:
-        """Make the bridge; ``pid`` is in the namespace of its own. Repeats do nothing."""
+        """Create the bridge; ``pid``: a process in the namespace of the switch. Idempotent."""
         if self.own:
             _ip(_inside(pid), ["link set dev lo up", *_bridge(self.bridge, self.address)])
         elif not self.usable():
-            self._lead_out()
+            self._set_up_outside()
             _ip([], _bridge(self.bridge, self.address))
 
     def take_down(self) -> None:
@@ -81,14 +83,14 @@ class Switch(Running):
         _run(["nft", "-f", "-"], f"add table ip {self.bridge}\ndelete table ip {self.bridge}\n")
 
     def plug(self, number: int, pid: int) -> None:
-        """Join host ``number``, whose first process is ``pid``, by new cables."""
+        """Connect host ``number``, whose first process is ``pid``, with new cables."""
         self.unplug(number)
         cables = [(self.bridge, CABLE, self.network, 0)]
         if not self.own:
             cables.append((f"{self.bridge}o", OUTSIDE, self.outside, 1))
         for bridge, end, network, kind in cables:
             port = f"{bridge}-{number}"
-            card = f"02:6e:6f:76:{kind:02x}:{number:02x}"  # the same when it returns: neighbours remember it
+            card = f"02:6e:6f:76:{kind:02x}:{number:02x}"  # constant across reboots, since neighbours cache it
             _ip(self._inside(), [f"link add name {port} type veth peer name {end} address {card} netns {pid}",
                                  f"link set dev {port} master {bridge} up"])
             _ip(_inside(pid), [f"link set dev {end} up", f"address add {network}.{number}/24 dev {end}"])
@@ -96,13 +98,13 @@ class Switch(Running):
             _ip(_inside(pid), [f"route add default via {self.outside}.1"])
 
     def unplug(self, number: int) -> None:
-        """Remove the cables; none is fine."""
+        """Remove the cables, if there are any."""
         if self.usable():
             for port in self._ports(number):
                 _run([*self._inside(), "ip", "link", "del", "dev", port], check=False)
 
     def set_link(self, number: int, state: str) -> None:
-        """``down``: whatever is sent through the cables is lost; ``up``: no more."""
+        """Set the cables ``down`` (packets are lost) or ``up``."""
         _ip(self._inside(), [f"link set dev {port} {state}" for port in self._ports(number)])
 
     def _inside(self) -> list[str]:
@@ -111,8 +113,8 @@ class Switch(Running):
     def _ports(self, number: int) -> list[str]:
         return [f"{self.bridge}-{number}"] + ([] if self.own else [f"{self.bridge}o-{number}"])
 
-    def _lead_out(self) -> None:
-        """The outside: whatever is behind the machine's default route, seen under the machine's address."""
+    def _set_up_outside(self) -> None:
+        """Create the bridge for external connections, masqueraded behind the default route of the machine."""
         bridge = f"{self.bridge}o"
         _run(["ip", "link", "del", "dev", bridge], check=False)
         _ip([], _bridge(bridge, f"{self.outside}.1"))
@@ -141,7 +143,7 @@ def _bridge(name: str, address: str) -> list[str]:
 
 
 def _uplink() -> list[str]:
-    """The interface of the default route, if there is one."""
+    """Return the interface of the default route in a list, empty without a default route."""
     with open("/proc/net/route", encoding="ascii") as table:
         routes = [line.split() for line in table.readlines()[1:]]
     return [route[0] for route in routes if route[1] == route[7] == "00000000"][:1]
