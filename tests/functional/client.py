@@ -1,4 +1,4 @@
-"""A small HTTP client for the tests: what a stock client sends, without its start-up time."""
+"""A small HTTP client for the tests: sends the requests of a stock client, without its start-up time."""
 
 import time
 import uuid
@@ -9,7 +9,7 @@ NO_IMAGE = None
 
 
 class Failed(Exception):
-    """An answer with an error status; ``code``, ``key`` and ``message`` are of its body."""
+    """A response with an error status; ``code``, ``key`` and ``message`` come from its body."""
 
     def __init__(self, response):
         self.code = response.status_code
@@ -23,17 +23,17 @@ class Failed(Exception):
         super().__init__(f"{response.request.method} {response.url}: {self.code} {self.message}")
 
 
-def wait_for(what, seconds=15, reason=""):
-    """What ``what`` returns, once that is true; fails after ``seconds``."""
+def wait_for(condition, seconds=15, reason=""):
+    """Poll ``condition`` until its result is true; return the result. Fails after ``seconds``."""
     end = time.monotonic() + seconds
-    while not (value := what()):
-        assert time.monotonic() < end, reason or what
+    while not (value := condition()):
+        assert time.monotonic() < end, reason or condition
         time.sleep(0.02)
     return value
 
 
 class Client:
-    """One user of one project; ``version`` is the microversion of all requests unless a call says otherwise."""
+    """A client for a user of a project; ``version``: the default microversion of requests."""
 
     def __init__(self, url, project="p", user="u", roles="admin", version="2.96"):
         self.url = url
@@ -74,7 +74,7 @@ class Client:
         return self.post("/flavors", {"flavor": flavor})["flavor"]["id"]
 
     def boot(self, flavor, image, name="server", networks="none", top=None, **values):
-        """The id of an accepted server (of the first one, when several were asked for)."""
+        """Request a server; return its id (of several servers: the id of the first)."""
         server = {"name": name, "flavorRef": flavor, "imageRef": image, "networks": networks, **values}
         return self.post("/servers", {"server": server, **(top or {})})["server"]["id"]
 
@@ -85,7 +85,7 @@ class Client:
         return self.post(f"/servers/{uuid}/action", {name: value}, **options)
 
     def wait(self, uuid, *statuses, seconds=20):
-        """The server once it has one of these statuses and no task; fails after ``seconds``."""
+        """Wait until the server has one of these statuses and no task; return the server. Fails after ``seconds``."""
         end = time.monotonic() + seconds
         while True:
             server = self.server(uuid)
@@ -96,7 +96,7 @@ class Client:
             time.sleep(0.02)
 
     def wait_idle(self, uuid, seconds=20):
-        """The server once nothing is done with it."""
+        """Wait until the server has no task; return the server."""
         return wait_for(lambda: (server := self.server(uuid))["OS-EXT-STS:task_state"] is None and server, seconds)
 
     def wait_gone(self, uuid, seconds=20):
@@ -105,4 +105,4 @@ class Client:
             if self.session.get(f"{self.url}/v2.1/servers/{uuid}", timeout=60).status_code == 404:
                 return
             time.sleep(0.02)
-        raise AssertionError(f"{uuid} is still there")
+        raise AssertionError(f"server {uuid} still exists")

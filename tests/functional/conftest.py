@@ -20,7 +20,7 @@ from nova.objects.base import new_uuid
 from nova.objects.image import Image
 from nova.rpcapi.networks import Networks
 from tests.functional.client import Client, Failed, wait_for
-from tests.functional.hosts import SECOND, Held, Pair, nothing_used, service_of, told_scheduler
+from tests.functional.hosts import SECOND, Held, Pair, nothing_used, service_of, wait_scheduler
 
 
 def make_master_key(directory):
@@ -133,7 +133,7 @@ def second(suite, admin, flavor, image_id):
     transport = bus.connect(CONF, SECOND)
     service = ComputeService(transport, host=SECOND)
     service.start()
-    told_scheduler(suite, SECOND, True)
+    wait_scheduler(suite, SECOND, True)
     wait_for(lambda: nothing_used(suite), reason="the scheduler knows that both hosts are empty")
     yield service
     service.machine.driver.behaviour.failure.clear()

@@ -1,4 +1,4 @@
-"""A browser as a console proxy sees it: WebSockets, and RFB over them."""
+"""Clients of console proxies: WebSockets, RFB and SPICE."""
 
 import contextlib
 import struct
@@ -11,20 +11,20 @@ RUNNING = struct.pack("!I", 0)
 
 
 def token_of(url):
-    """The token in the URL of a console, also inside the path that noVNC's page reads."""
+    """Return the token in the URL of a console, also if it is inside the path parameter of noVNC."""
     query = parse_qs(urlsplit(url).query)
-    found = query.get("token") or parse_qs(urlsplit(query["path"][0]).query)["token"]
-    return found[0]
+    tokens = query.get("token") or parse_qs(urlsplit(query["path"][0]).query)["token"]
+    return tokens[0]
 
 
 def opened(port, token, origin=None, headers=None, path="/", scheme="ws", **options):
-    """An open WebSocket. Raises InvalidStatus."""
+    """Open a WebSocket. Raises InvalidStatus."""
     return connect(f"{scheme}://127.0.0.1:{port}{path}?token={token}", origin=origin, additional_headers=headers,
                    compression=None, open_timeout=10, close_timeout=2, proxy=None, **options)
 
 
 def status_of(port, token, **options):
-    """The status of the answer: 101 for an open console."""
+    """Return the HTTP status of the handshake: 101 for an open console."""
     try:
         opened(port, token, **options).close()
     except InvalidStatus as error:
@@ -33,7 +33,7 @@ def status_of(port, token, **options):
 
 
 class Screen:
-    """A console by VNC, up to its first picture."""
+    """A VNC console after the RFB handshake."""
 
     def __init__(self, websocket):
         self.websocket = websocket
@@ -52,8 +52,8 @@ class Screen:
     def read(self, size):
         while len(self._left) < size:
             self._left += self.websocket.recv(timeout=10)
-        found, self._left = self._left[:size], self._left[size:]
-        return found
+        data, self._left = self._left[:size], self._left[size:]
+        return data
 
     def ask(self):
         self.websocket.send(struct.pack("!BBHHHH", 3, 0, 0, 0, self.width, self.height))
@@ -64,7 +64,7 @@ class Screen:
         return self.picture()
 
     def picture(self):
-        """The colour of a screen that has one colour."""
+        """Return the colour of a screen with a single colour."""
         kind, count, left, top, width, height, encoding = struct.unpack("!BxHHHHHi", self.read(16))
         assert (kind, count, left, top, width, height, encoding) == (0, 1, 0, 0, self.width, self.height, 0)
         [colour] = set(struct.unpack(f"<{width * height}I", self.read(4 * width * height)))
@@ -72,30 +72,30 @@ class Screen:
 
 
 def linked(websocket):
-    """Link the main channel of SPICE; returns the error that the guest's side answers (0: none)."""
+    """Link the main channel of SPICE; return the error code of the server (0: none)."""
     body = struct.pack("<IBBIII", 0, 1, 0, 0, 0, 18)
     websocket.send(struct.pack("<4sIII", b"REDQ", 2, 2, len(body)) + body)
-    heard = b""
-    while len(heard) < 20:
-        heard += websocket.recv(timeout=10)
-    magic, major, _minor, _size, error = struct.unpack("<4sIIII", heard[:20])
+    received = b""
+    while len(received) < 20:
+        received += websocket.recv(timeout=10)
+    magic, major, _minor, _size, error = struct.unpack("<4sIIII", received[:20])
     assert (magic, major) == (b"REDQ", 2)
     return error
 
 
 def ended(websocket, seconds=10):
-    """(code, reason) of a connection that the proxy closes."""
+    """Wait until the proxy closes the connection; return (code, reason)."""
     with contextlib.suppress(TimeoutError):
         while True:
             try:
                 websocket.recv(timeout=seconds)
             except ConnectionClosed as closed:
                 return (closed.rcvd.code, closed.rcvd.reason) if closed.rcvd else (None, "")
-    raise AssertionError("it is still open")
+    raise AssertionError("the connection is still open")
 
 
 def is_closed(connection):
-    """Whether the other side has ended it."""
+    """Return True if the peer has closed the connection."""
     connection.setblocking(False)
     try:
         return connection.recv(1) == b""

@@ -1,4 +1,4 @@
-"""Whether an answer is one of those that the OpenAPI document of its version names."""
+"""Validation of responses against the OpenAPI document of their microversion."""
 
 import functools
 
@@ -6,7 +6,7 @@ import jsonschema
 
 from nova.api import openapi, routes
 
-# What any request may be answered: who asks wrongly, too much, or while something is away.
+# Statuses of any request: wrong credentials or headers, limits exceeded, or a service unavailable.
 _ALWAYS = frozenset({401, 406, 413, 415, 429, 503})
 
 
@@ -17,20 +17,20 @@ def _document(version):
 
 @functools.cache
 def _validator(version, path, method, action, status):
-    """Of the answer's body; None: it has none."""
+    """Return the validator of the response body, or None if the response has no body."""
     document = _document(version)
     operation = document["paths"][path][method]
     content = operation["responses"][status].get("content", {}).get("application/json", {}).get("schema")
     if action is not None and status < "300":
         actions = operation["requestBody"]["content"]["application/json"]["schema"]["oneOf"]
-        content = next(one for one in actions if one["title"] == action).get("x-answer")
+        content = next(schema for schema in actions if schema["title"] == action).get("x-answer")
     if content is None:
         return None
     return jsonschema.Draft202012Validator({**content, "components": document["components"]})
 
 
 def undocumented(version, method, path, answer, action=None):
-    """What is wrong with an answer, or "". ``path`` is the route's."""
+    """Return how a response violates the document, or "". ``path``: the path of the route."""
     operation = _document(version)["paths"][path][method.lower()]
     status = str(answer.status_code)
     if status not in operation["responses"]:

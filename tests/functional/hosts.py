@@ -1,4 +1,4 @@
-"""What tests with several hosts ask of the suite."""
+"""Helpers of tests with several hosts."""
 
 import threading
 
@@ -10,9 +10,9 @@ SECOND = "second"
 
 
 def newest_action(admin, uuid, name, version="2.96"):
-    """The newest action of this name, with its events."""
-    found = admin.get(f"/servers/{uuid}/os-instance-actions", version=version)["instanceActions"]
-    newest = next(action for action in found if action["action"] == name)
+    """Return the newest action of this name, with its events."""
+    actions = admin.get(f"/servers/{uuid}/os-instance-actions", version=version)["instanceActions"]
+    newest = next(action for action in actions if action["action"] == name)
     return admin.get(f"/servers/{uuid}/os-instance-actions/{newest['request_id']}", version=version)["instanceAction"]
 
 
@@ -24,13 +24,13 @@ def set_service(admin, host, **changes):
     admin.put(f"/os-services/{service_of(admin, host)['id']}", changes)
 
 
-def told_scheduler(suite, host, usable):
-    """Wait until the scheduler knows whether it may use a host."""
-    def knows():
+def wait_scheduler(suite, host, usable):
+    """Wait until the scheduler considers the host usable, or (``usable`` False) unusable."""
+    def matches():
         with suite.scheduler.fleet.view() as view:
             return bool((view.on_hosts([host]) & view.alive & view.up & ~view.disabled).any()) == usable
 
-    wait_for(knows, reason=f"the scheduler knows whether {host} is usable")
+    wait_for(matches, reason=f"usability of {host} in the scheduler: {usable}")
 
 
 def nothing_used(suite):
@@ -39,40 +39,40 @@ def nothing_used(suite):
 
 
 def migration_of(admin, uuid):
-    """The newest migration of a server."""
+    """Return the newest migration of a server."""
     return admin.get("/os-migrations", instance_uuid=uuid)["migrations"][0]
 
 
 def events_of(admin, uuid, action):
-    """(event, result, host) of the newest action of this name, the first one first; the action ended without error."""
-    told = newest_action(admin, uuid, action)
-    assert told["message"] is None, told
-    return [(event["event"], event["result"], event["host"]) for event in reversed(told["events"])]
+    """Return (event, result, host) of the newest action of this name, oldest first; fails if the action failed."""
+    newest = newest_action(admin, uuid, action)
+    assert newest["message"] is None, newest
+    return [(event["event"], event["result"], event["host"]) for event in reversed(newest["events"])]
 
 
 def error_of(admin, uuid, action):
-    """Why the newest action of this name failed."""
-    told = newest_action(admin, uuid, action)
-    assert told["message"] == "Error"
-    return next(event["details"] for event in told["events"] if event["details"])
+    """Return the error of the newest action of this name."""
+    newest = newest_action(admin, uuid, action)
+    assert newest["message"] == "Error"
+    return next(event["details"] for event in newest["events"] if event["details"])
 
 
 def used(admin, host):
-    """(VCPUs, servers) that a host counts."""
+    """Return (VCPUs, servers) used on a host."""
     node = next(node for node in admin.get("/os-hypervisors/detail", version="2.87")["hypervisors"]
                 if node["service"]["host"] == host)
     return node["vcpus_used"], node["running_vms"]
 
 
 def refused(act):
-    """(code, message) of a request that is refused."""
+    """Return (code, message) of a request that fails."""
     with pytest.raises(Failed) as failed:
         act()
     return failed.value.code, failed.value.message
 
 
 class Held:
-    """A verb of a hypervisor that does what it does when it is let go; ``calls``: how often it was begun."""
+    """A driver method that blocks until :meth:`let_go`; ``calls``: number of calls."""
 
     def __init__(self, driver, verb, monkeypatch):
         self.calls = 0
@@ -93,7 +93,7 @@ class Held:
 
 
 class Turnstile:
-    """Stands where others wait for an event; they pass one by one, in the order in which they came."""
+    """A replacement of an event whose waiters pass one by one, in order of arrival."""
 
     def __init__(self):
         self._changed, self._came, self._passed = threading.Condition(), 0, 0
@@ -106,24 +106,24 @@ class Turnstile:
             return self._changed.wait_for(lambda: self._passed >= mine, 120)
 
     def set(self):
-        """Whoever sets the event that this stands for lets nobody pass."""
+        """Ignore the call: only let_one_pass() and open() release waiters."""
 
     def let_one_pass(self, waiting):
-        """The first one, once so many wait."""
+        """Release the first waiter, once ``waiting`` threads wait."""
         with self._changed:
             assert self._changed.wait_for(lambda: self._came - self._passed >= waiting, 60)
             self._passed += 1
             self._changed.notify_all()
 
     def open(self):
-        """For all, from now on."""
+        """Release all current and future waiters."""
         with self._changed:
             self._passed = float("inf")
             self._changed.notify_all()
 
 
 class Pair:
-    """Two hosts; servers begin on the first one."""
+    """Two hosts; servers boot on the first host."""
 
     def __init__(self, suite, admin, second, flavor, image_id):
         self.first, self.second, self.admin = suite.compute, second, admin
@@ -135,7 +135,7 @@ class Pair:
         return uuid
 
     def where(self, uuid):
-        """The hosts on which the guest is, and those that have disks of it (also such that were set aside)."""
+        """Return the hosts with the guest, and the hosts with disks of it (including disks set aside)."""
         guests, disks = [], []
         for service in (self.first, self.second):
             driver = service.machine.driver

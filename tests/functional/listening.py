@@ -1,4 +1,4 @@
-"""Listens to notifications, through oslo.messaging's test driver."""
+"""A listener for notifications, based on the test driver of oslo.messaging."""
 
 import contextlib
 
@@ -11,7 +11,7 @@ from tests.notifications import wrong
 
 
 class Listener:
-    """What was published since it was made, in order."""
+    """The notifications published since the creation of the listener, in order."""
 
     def __init__(self):
         _impl_test.reset()
@@ -29,28 +29,28 @@ class Listener:
         return [message for message in self.messages if "nova_object.data" not in message["payload"]]
 
     def of(self, uuid, updates=False):
-        """The versioned ones of a server; with ``updates`` also those that tell how it is, whatever is done."""
+        """Return the versioned notifications of a server; ``updates``: include instance.update and instance.exists."""
         return [message for message in self.versioned if message["payload"]["nova_object.data"].get("uuid") == uuid
                 and (updates or message["event_type"] not in ("instance.update", "instance.exists"))]
 
-    def types(self, uuid, **how):
-        return [message["event_type"].removeprefix("instance.") for message in self.of(uuid, **how)]
+    def types(self, uuid, **options):
+        return [message["event_type"].removeprefix("instance.") for message in self.of(uuid, **options)]
 
     def wait(self, uuid, event_type, **values):
-        """The payload's data of the first message of this type that has these values."""
-        def found():
+        """Wait for the first notification of this type with these values; return the data of its payload."""
+        def match():
             return next((data for message in self.of(uuid, updates=True)
                          if message["event_type"] == f"instance.{event_type}"
                          and (data := message["payload"]["nova_object.data"])
                          and all(data[name] == value for name, value in values.items())), None)
 
-        wait_for(found, 20, f"{event_type} is told")
-        return found()
+        wait_for(match, 20, f"notification {event_type}")
+        return match()
 
 
 @contextlib.contextmanager
 def listen(suite, **options):
-    """Have these [notifications] told; afterwards all of them were of the right shape."""
+    """Publish notifications with these [notifications] options; at the end, verify the schema of all of them."""
     core, group = suite.conductor.core, "oslo_messaging_notifications"
     with contextlib.ExitStack() as stack:
         CONF.set_override("driver", ["test"], group=group)
@@ -64,5 +64,5 @@ def listen(suite, **options):
         thread.start()
         stack.callback(thread.stop)
         yield listener
-    found = [found for message in listener.versioned if (found := wrong(message))]
-    assert found == [], found
+    errors = [error for message in listener.versioned if (error := wrong(message))]
+    assert errors == [], errors

@@ -1,4 +1,4 @@
-"""What tests of bad requests share: requests that fail, and a look at the rows before and after."""
+"""Helpers of tests of bad requests: failing requests, and comparison of row counts before and after."""
 
 import contextlib
 import functools
@@ -15,11 +15,11 @@ HUGE = "9" * 30
 FIELD = "Invalid input for field/attribute {}."
 UNEXPECTED = "Additional properties are not allowed ('{}' was unexpected)"
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGRtZGtzbGRrc2xka3NsZGtzbGRrc2xka3NsZGtzbGRr c"
-# Routes that change what is not one test's alone: hosts, and what all projects may have.
+# Routes that change state shared by all tests: hosts and default quotas.
 SHARED = frozenset({("DELETE", "/os-services/{id}"), ("PUT", "/os-services/{id}"),
                     ("PUT", "/os-quota-class-sets/{id}")})
 
-# What services write while a test runs has nothing to do with its requests.
+# Tables that services write independent of the requests of a test.
 _BACKGROUND = {"services", "compute_nodes", "inventories", "alembic_version"}
 
 
@@ -30,7 +30,7 @@ def _counts():
 
 
 def rows(suite):
-    """How many rows each table has."""
+    """Return the number of rows of each table."""
     return suite.conductor.core.db.read(lambda connection: connection.execute(_counts()).one()._asdict())
 
 
@@ -42,14 +42,14 @@ def no_rows(suite):
 
 
 def raw(client, method, path, data=None, version="2.96", prefix="/v2.1", **headers):
-    """The answer to a request that a decent client would not send."""
+    """Send a request that a well-behaved client would not send; return the response."""
     sent = {"OpenStack-API-Version": f"compute {version}", "Content-Type": "application/json",
             **{name.replace("_", "-"): value for name, value in headers.items()}}
     return client.session.request(method, f"{client.url}{prefix}{path}", data=data, headers=sent, timeout=60)
 
 
 def refused(client, method, path, code, text, body=None, **options):
-    """The request fails with this status and a message with this text."""
+    """Assert that the request fails with this status and a message that contains the text."""
     with pytest.raises(Failed) as failed:
         client.call(method, path, body, **options)
     assert (failed.value.code, text) == (code, text if text in (failed.value.message or "") else failed.value.message)
@@ -63,7 +63,7 @@ def nothing_left_fixture(suite):
 
 @pytest.fixture(name="shelf", scope="module")
 def shelf_fixture(suite, image_id, flavor):
-    """One of everything, of project p: what the requests of these tests are about."""
+    """Create one resource of each kind in project p, as targets of the requests."""
     admin = Client(suite.url)
     old = Client(suite.url, version="2.1")
     made = {

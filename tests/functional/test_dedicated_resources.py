@@ -6,7 +6,7 @@ from nova.compute.service import ComputeService
 from nova.conf import CONF
 from nova.db import dedicated_resources, servers
 from tests.functional.client import Client, wait_for
-from tests.functional.hosts import error_of, migration_of, refused, service_of, set_service, told_scheduler, used
+from tests.functional.hosts import error_of, migration_of, refused, service_of, set_service, used, wait_scheduler
 
 # Two cells of four CPUs each (two for single guests), with huge pages and a device; and two kinds of GPUs.
 _SCENARIO = """
@@ -37,7 +37,7 @@ def cells(suite, admin, image_id, tmp_path):
     CONF.clear_override("scenario", group="fake")
     for service in services:
         service.start()
-        told_scheduler(suite, service.host, True)
+        wait_scheduler(suite, service.host, True)
     yield {service.host: service.machine.driver for service in services}
     for shown in admin.get("/servers", all_tenants=1)["servers"]:
         admin.delete(f"/servers/{shown['id']}")
@@ -252,7 +252,7 @@ def test_an_evacuated_server_is_pinned_anew_or_keeps_what_it_had(suite, admin, c
     before = cells[_SECOND].guest(uuid).cpus
     cells[_FIRST].behaviour.failure["spawn"] = float(fails)
     set_service(admin, _SECOND, forced_down=True)
-    told_scheduler(suite, _SECOND, False)
+    wait_scheduler(suite, _SECOND, False)
     admin.action(uuid, "evacuate", {"host": _FIRST}, version="2.94")
     shown = admin.wait(uuid, "ERROR" if fails else "ACTIVE")
     assert shown["OS-EXT-SRV-ATTR:host"] == (_SECOND if fails else _FIRST)

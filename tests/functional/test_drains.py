@@ -13,7 +13,7 @@ from nova.db import drains
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.drain import Drain, DrainedServer
 from tests.functional.client import wait_for
-from tests.functional.hosts import SECOND, newest_action, refused, service_of, set_service, told_scheduler
+from tests.functional.hosts import SECOND, newest_action, refused, service_of, set_service, wait_scheduler
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def emptied(suite, pair, admin):
     db_.write(lambda connection: drains.forget_host(connection, host))
     set_service(admin, host, forced_down=False, status="enabled")
     wait_for(lambda: service_of(admin, host)["state"] == "up", reason="the host is up")
-    told_scheduler(suite, host, True)
+    wait_scheduler(suite, host, True)
 
 
 def report(run, *arguments):
@@ -184,7 +184,7 @@ def test_what_was_begun_by_a_conductor_that_died_is_taken_up(run, suite, pair, a
             for uuid in (asked, not_asked)])
 
     set_service(admin, emptied, status="disabled")
-    told_scheduler(suite, emptied, False)
+    wait_scheduler(suite, emptied, False)
     ctx = context.RequestContext(overwrite=False, is_admin=True, roles=["admin"], request_id=f"req-{asked}")
     start(engine, ctx, asked, "migrate", {})
     core.db.write(as_it_left_it)

@@ -5,7 +5,7 @@ import pytest
 
 from nova.objects import states
 from tests.functional.client import Client, Failed, wait_for
-from tests.functional.hosts import newest_action, told_scheduler
+from tests.functional.hosts import newest_action, wait_scheduler
 
 
 def test_a_host_that_fails_leaves_a_server_in_error_with_the_cause(admin, driver, flavor, image_id):
@@ -127,11 +127,11 @@ def test_a_disabled_host_takes_no_servers(admin, suite, flavor, image_id):
     service = admin.get("/os-services", binary="nova-compute")["services"][0]
     admin.put(f"/os-services/{service['id']}", {"status": "disabled", "disabled_reason": "repairs"})
     try:
-        told_scheduler(suite, suite.compute.host, False)
+        wait_scheduler(suite, suite.compute.host, False)
         uuid = admin.boot(flavor, image_id)
         admin.wait(uuid, "ERROR")
         admin.delete(f"/servers/{uuid}")
         admin.wait_gone(uuid)
     finally:
         admin.put(f"/os-services/{service['id']}", {"status": "enabled"})
-        told_scheduler(suite, suite.compute.host, True)
+        wait_scheduler(suite, suite.compute.host, True)

@@ -13,7 +13,7 @@ from nova.conf import CONF
 from nova.objects import states
 from nova.scheduler.service import SchedulerService
 from tests.functional.client import Client, Failed, wait_for
-from tests.functional.hosts import SECOND, Held, Turnstile, newest_action, set_service, told_scheduler
+from tests.functional.hosts import SECOND, Held, Turnstile, newest_action, set_service, wait_scheduler
 
 
 @pytest.fixture
@@ -410,19 +410,19 @@ def test_a_member_cannot_force_a_host(member, second, flavor, image_id):
 def test_hosts_that_may_not_be_used_are_left_out(suite, admin, second, flavor, image_id, change):
     back = {"status": "enabled"} if "status" in change else {"forced_down": False}
     set_service(admin, SECOND, **change)
-    told_scheduler(suite, SECOND, False)
+    wait_scheduler(suite, SECOND, False)
     for _ in range(3):
         uuid = admin.boot(flavor, image_id)
         assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == suite.compute.host
     set_service(admin, suite.compute.host, **change)
-    told_scheduler(suite, suite.compute.host, False)
+    wait_scheduler(suite, suite.compute.host, False)
     try:
         uuid = admin.boot(flavor, image_id)
         assert admin.wait(uuid, "ERROR")["fault"]["message"].startswith("No valid host was found. ")
     finally:
         set_service(admin, suite.compute.host, **back)
         set_service(admin, SECOND, **back)
-        told_scheduler(suite, suite.compute.host, True)
+        wait_scheduler(suite, suite.compute.host, True)
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
 
@@ -528,5 +528,5 @@ def test_a_service_that_is_deleted_while_it_runs_comes_back(suite, admin, flavor
     (back,) = found()
     assert (back["host"], back["state"]) == (deleted["host"], "up")
     assert back["id"] != deleted["id"]
-    told_scheduler(suite, suite.compute.host, True)
+    wait_scheduler(suite, suite.compute.host, True)
     admin.wait(admin.boot(flavor, image_id), "ACTIVE")

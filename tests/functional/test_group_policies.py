@@ -10,7 +10,7 @@ from nova import bus, exception
 from nova.compute.service import ComputeService
 from nova.conf import CONF
 from tests.functional.client import Client, wait_for
-from tests.functional.hosts import nothing_used, service_of, set_service, told_scheduler
+from tests.functional.hosts import nothing_used, service_of, set_service, wait_scheduler
 
 _OTHERS = ("host-b", "host-c", "host-d")
 
@@ -23,7 +23,7 @@ def hosts(suite, admin):
         service.start()
     try:
         for service in services:
-            told_scheduler(suite, service.host, True)
+            wait_scheduler(suite, service.host, True)
         suite.conductor.core.fleet.reload()  # a scheduler counts what it chose and was never claimed until then
         wait_for(lambda: nothing_used(suite), reason="the scheduler knows that all hosts are empty")
         yield [suite.compute.host, *_OTHERS]
@@ -164,7 +164,7 @@ def test_a_soft_policy_refuses_no_server(suite, admin, hosts, grouped, unaware, 
     hints = grouped("soft-anti-affinity")
     for host in hosts[1:]:
         set_service(admin, host, status="disabled")
-        told_scheduler(suite, host, False)
+        wait_scheduler(suite, host, False)
     schedulers = unaware(3, full=full)
     built = at_once(suite, 3, lambda client, _number: client.boot(flavor, image_id, top=hints))
     assert hosts_of(admin, built) == {hosts[0]: 3}

@@ -21,8 +21,8 @@ from tests.functional.hosts import (
     refused,
     service_of,
     set_service,
-    told_scheduler,
     used,
+    wait_scheduler,
 )
 
 _LIVE = {"host": None, "block_migration": "auto"}
@@ -214,7 +214,7 @@ def third(suite, admin):
     """One more compute host."""
     service = ComputeService(bus.connect(CONF, "third"), host="third")
     service.start()
-    told_scheduler(suite, "third", True)
+    wait_scheduler(suite, "third", True)
     yield service
     for shown in admin.get("/servers", all_tenants=1)["servers"]:
         admin.delete(f"/servers/{shown['id']}")

@@ -13,8 +13,8 @@ from tests.functional.hosts import (
     refused,
     service_of,
     set_service,
-    told_scheduler,
     used,
+    wait_scheduler,
 )
 
 _LIVE = {"host": None, "block_migration": "auto"}
@@ -315,7 +315,7 @@ def test_migrations_that_are_refused(pair, admin, member, server):
 
 def test_a_host_to_migrate_to_that_cannot_be_used_is_no_valid_host(suite, pair, admin, server):
     set_service(admin, SECOND, status="disabled")
-    told_scheduler(suite, SECOND, False)
+    wait_scheduler(suite, SECOND, False)
     admin.action(server, "migrate", {"host": SECOND})
     admin.wait(server, "ACTIVE")
     assert error_of(admin, server, "migrate").startswith("No valid host was found.")

@@ -12,7 +12,7 @@ from nova.network.neutron import NeutronAllocator
 from nova.objects import states
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers
-from tests.functional.hosts import migration_of, set_service, told_scheduler
+from tests.functional.hosts import migration_of, set_service, wait_scheduler
 from tests.functional.neutron_server import NeutronServer
 from tests.functional.test_interfaces import attach, attached, refused, wait_idle
 from tests.functional.test_plugging import tell
@@ -379,7 +379,7 @@ def test_an_evacuation_goes_on_without_a_port_that_is_gone(suite, admin, neutron
     admin.wait(server, "ACTIVE")
     left = without_its_first_port(neutron, server)
     set_service(admin, second.host, forced_down=True)
-    told_scheduler(suite, second.host, False)
+    wait_scheduler(suite, second.host, False)
     admin.action(server, "evacuate", {}, version="2.94")
     wait_for(lambda: neutron.ports()[0]["binding:host_id"] == suite.compute.host)
     plug(admin, neutron, server)

@@ -22,8 +22,8 @@ from tests.functional.hosts import (
     newest_action,
     refused,
     set_service,
-    told_scheduler,
     used,
+    wait_scheduler,
 )
 
 OLD = "2.35"
@@ -254,7 +254,7 @@ def test_no_host_for_a_shelved_server_is_no_fault_of_it(admin, server, suite):
     service = admin.get("/os-services", binary="nova-compute")["services"][0]
     admin.put(f"/os-services/{service['id']}", {"status": "disabled"})
     try:
-        told_scheduler(suite, suite.compute.host, False)
+        wait_scheduler(suite, suite.compute.host, False)
         admin.action(server, "unshelve")
         shown = admin.wait_idle(server)
         assert (shown["status"], "fault" in shown) == ("SHELVED_OFFLOADED", False)
@@ -262,7 +262,7 @@ def test_no_host_for_a_shelved_server_is_no_fault_of_it(admin, server, suite):
             ("schedule_instances", "Error"), ("get_image_info", "Success")]
     finally:
         admin.put(f"/os-services/{service['id']}", {"status": "enabled"})
-        told_scheduler(suite, suite.compute.host, True)
+        wait_scheduler(suite, suite.compute.host, True)
 
 
 def test_a_shelved_server_that_does_not_start_stays_on_the_shelf(suite, admin, server, driver):
@@ -423,7 +423,7 @@ def test_a_shelved_server_leaves_a_host_that_is_down(suite, admin, pair, kept):
     admin.action(uuid, "shelve")
     admin.wait(uuid, "SHELVED")
     set_service(admin, SECOND, forced_down=True)
-    told_scheduler(suite, SECOND, False)
+    wait_scheduler(suite, SECOND, False)
     admin.action(uuid, "shelveOffload")
     admin.wait(uuid, "SHELVED_OFFLOADED")
     admin.action(uuid, "unshelve")

@@ -11,7 +11,7 @@ from nova.image.directory import DirectoryStore
 from nova.objects.guest import password_items
 from nova.rpcapi.guests import Guests
 from tests.functional.client import wait_for
-from tests.functional.hosts import SECOND, events_of, refused, set_service, told_scheduler
+from tests.functional.hosts import SECOND, events_of, refused, set_service, wait_scheduler
 from tests.functional.test_shelve import (
     images,
     kept,  # noqa: F401 (fixture)
@@ -104,7 +104,7 @@ def test_a_shelved_server_stays_on_its_host_when_that_is_down(suite, admin, pair
     admin.action(uuid, "shelve")
     admin.wait(uuid, "SHELVED")
     set_service(admin, SECOND, forced_down=True)
-    told_scheduler(suite, SECOND, False)
+    wait_scheduler(suite, SECOND, False)
     admin.action(uuid, "unshelve")
     assert admin.wait_idle(uuid)["status"] == "SHELVED"
     assert evicted_from(suite, uuid) == []

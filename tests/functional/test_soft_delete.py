@@ -13,7 +13,7 @@ from nova.db.sql import clock
 from nova.objects import states
 from nova.objects.base import utcnow
 from tests.functional.client import Client, wait_for
-from tests.functional.hosts import error_of, events_of, newest_action, refused, set_service, told_scheduler, used
+from tests.functional.hosts import error_of, events_of, newest_action, refused, set_service, used, wait_scheduler
 from tests.functional.test_costs import measured
 
 _QUOTA = ("instances", "cores", "ram")
@@ -170,7 +170,7 @@ def test_a_delete_that_was_promised_is_not_given_up_for_an_evacuation(suite, adm
         admin.wait(server, "SOFT_DELETED")
     finally:
         set_service(admin, suite.compute.host, forced_down=False)
-        told_scheduler(suite, suite.compute.host, True)
+        wait_scheduler(suite, suite.compute.host, True)
 
 
 def test_only_what_is_soft_deleted_can_be_restored(admin, server):
@@ -344,11 +344,11 @@ def test_a_guest_that_runs_though_its_server_is_soft_deleted_is_powered_off(admi
 def test_a_host_that_was_down_powers_the_guest_off_when_it_is_back(suite, admin, driver, server):
     host = suite.compute.host
     set_service(admin, host, forced_down=True)
-    told_scheduler(suite, host, False)
+    wait_scheduler(suite, host, False)
     assert soft_deleted(admin, server)["OS-EXT-STS:power_state"] == states.NOSTATE
     assert driver.power_state(server) == states.RUNNING
     set_service(admin, host, forced_down=False)
-    told_scheduler(suite, host, True)
+    wait_scheduler(suite, host, True)
     suite.compute.reconciler.compare()
     wait_for(lambda: admin.wait(server, "SOFT_DELETED")["OS-EXT-STS:power_state"] == states.SHUTDOWN)
     assert driver.power_state(server) == states.SHUTDOWN
@@ -360,10 +360,10 @@ def test_a_rescued_server_is_restored_from_its_own_disks_though_its_host_never_h
     admin.action(server, "rescue")
     admin.wait(server, "RESCUE")
     set_service(admin, host, forced_down=True)
-    told_scheduler(suite, host, False)
+    wait_scheduler(suite, host, False)
     soft_deleted(admin, server)
     set_service(admin, host, forced_down=False)
-    told_scheduler(suite, host, True)
+    wait_scheduler(suite, host, True)
     admin.action(server, "restore")
     admin.wait(server, "ACTIVE")
     assert (driver.guest(server).rescued, driver.power_state(server)) == ("", states.RUNNING)
