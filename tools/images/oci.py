@@ -1,12 +1,12 @@
-"""Layers and images of the Open Container Initiative, byte for byte the same whenever they are made of the same.
+"""Reproducible layers and images of the Open Container Initiative (OCI).
 
-    oci.py pack ROOT PATH… --tar OUT        what is at these paths below ROOT, as a tar file
-    oci.py subtract BASE FULL --tar OUT     what FULL has, and BASE has not (tar files; BASE may be -)
-    oci.py compress TAR --layout DIRECTORY  the tar file as a layer of an OCI layout; its description is printed
-    oci.py image FILE --layout DIRECTORY    an image of layers (FILE: what it is, as JSON); its digest is printed
+    oci.py pack ROOT PATH… --tar OUT        these paths below ROOT as a tar file
+    oci.py subtract BASE FULL --tar OUT     files of FULL that BASE lacks (tar files; BASE may be -)
+    oci.py compress TAR --layout DIRECTORY  add the tar file as a layer; prints its descriptor
+    oci.py image FILE --layout DIRECTORY    add an image (FILE: its description in JSON); prints its digest
     oci.py push NAME:TAG --layout DIRECTORY --registry HOST:PORT [--tag TAG …]
 
-Times are those of SOURCE_DATE_EPOCH, owners are numbers, names are sorted. Nothing but Python's own library is needed.
+Times are SOURCE_DATE_EPOCH, owners are numeric, names are sorted. Needs only the standard library of Python.
 """
 
 from __future__ import annotations
@@ -39,39 +39,41 @@ Json = dict[str, Any]
 
 # --- tar files -------------------------------------------------------------------------------------
 def pack(root: pathlib.Path, paths: Iterable[str], out: pathlib.Path) -> None:
-    """With the directories above them."""
+    """Write the paths, with their parent directories, to a tar file."""
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as tar:
         for path in paths:
-            above = [root / each for each in _parents(path)]
-            for place in (*reversed(above), *_walk(root / path)):
+            above = [root / parent for parent in _parents(path)]
+            for place in (*reversed(above), *_tree(root / path)):
                 member = tar.gettarinfo(place, str(place.relative_to(root)))
-                if member.islnk():  # the first of its names may lie elsewhere
+                if member.islnk():  # the first link may be outside of the paths
                     member.type, member.linkname, member.size = tarfile.REGTYPE, "", place.stat().st_size
                 _put(tar, member, place.open("rb") if member.isreg() else None)
 
 
-def _walk(place: pathlib.Path) -> Iterator[pathlib.Path]:
+def _tree(place: pathlib.Path) -> Iterator[pathlib.Path]:
     yield place
     if place.is_dir() and not place.is_symlink():
         for child in sorted(place.iterdir()):
-            yield from _walk(child)
+            yield from _tree(child)
 
 
 def subtract(base: pathlib.Path | None, full: pathlib.Path, out: pathlib.Path) -> None:
-    """What is the same in both is left out; what ``full`` has no more is a whiteout. Directories above what is there
-    are there, too: otherwise the runtime makes them, with modes of its own."""
+    """Write the difference of two tar files: new and changed files, and whiteouts for files that ``full`` lacks.
+
+    Parent directories are included: otherwise the runtime creates them with default modes.
+    """
     with contextlib.ExitStack() as stack:
         former = stack.enter_context(tarfile.open(base)) if base else None
         latter = stack.enter_context(tarfile.open(full))
         tar = stack.enter_context(tarfile.open(out, "w", format=tarfile.PAX_FORMAT))
         old, new = _members(former) if former else {}, _members(latter)
-        gone = {name for name in old if name not in new and (_parent(name) in new or not _parent(name))}
+        removed = {name for name in old if name not in new and (_parent(name) in new or not _parent(name))}
         fresh = {name for name, member in new.items()
                  if former is None or name not in old or not _same(former, old[name], latter, member)}
-        above = {each for name in (*gone, *fresh) for each in _parents(name)}
+        above = {parent for name in (*removed, *fresh) for parent in _parents(name)}
         for name in sorted(fresh | above):
             _put_again(tar, latter, name, new, fresh)
-        for name in sorted(gone):
+        for name in sorted(removed):
             _put(tar, tarfile.TarInfo(f"{_parent(name)}/.wh.{name.rpartition('/')[2]}".lstrip("/")), io.BytesIO())
 
 
@@ -99,7 +101,7 @@ def _parents(name: str) -> Iterator[str]:
 
 
 def _members(tar: tarfile.TarFile) -> dict[str, tarfile.TarInfo]:
-    """By name; without devices, which the runtime makes."""
+    """Return the members by name, without devices, which the runtime creates."""
     return {name: member for member in tar.getmembers()
             if (name := _clean(member.name)) and not (name + "/").startswith("dev/")}
 
@@ -109,7 +111,7 @@ def _clean(name: str) -> str:
 
 
 def _same(former: tarfile.TarFile, old: tarfile.TarInfo, latter: tarfile.TarFile, new: tarfile.TarInfo) -> bool:
-    kind = [(tarfile.REGTYPE if one.islnk() else one.type) for one in (old, new)]
+    kind = [(tarfile.REGTYPE if member.islnk() else member.type) for member in (old, new)]
     if kind[0] != kind[1] or (old.mode, old.uid, old.gid) != (new.mode, new.uid, new.gid):
         return False
     if not (new.isreg() or new.islnk()):
@@ -131,7 +133,7 @@ def epoch() -> int:
 
 # --- a layout: blobs by their digest ---------------------------------------------------------------
 def compress(tar: pathlib.Path, layout: pathlib.Path) -> Json:
-    """The layer's descriptor, with the digest of what is in it."""
+    """Compress a tar file as a layer; return its descriptor, with the digest of the uncompressed data (diff_id)."""
     whole, packed = hashlib.sha256(), hashlib.sha256()
     blobs = layout / "blobs" / "sha256"
     blobs.mkdir(parents=True, exist_ok=True)
@@ -150,7 +152,10 @@ def compress(tar: pathlib.Path, layout: pathlib.Path) -> Json:
 
 
 def image(wanted: Json, layout: pathlib.Path) -> str:
-    """``wanted``: name, tag, layers (as :func:`compress` gave them), created, and config (Entrypoint, User …)."""
+    """Add an image to the layout; return its digest.
+
+    ``wanted``: name, tag, layers (from :func:`compress`), created, and config (Entrypoint, User …).
+    """
     layers = wanted["layers"]
     config = _blob(layout, CONFIG, {
         "created": wanted["created"], "architecture": wanted["architecture"], "os": "linux", "config": wanted["config"],
@@ -178,8 +183,8 @@ def _index(layout: pathlib.Path) -> list[Json]:
 
 def _update_index(layout: pathlib.Path, manifest: Json) -> None:
     reference = manifest["annotations"][_REFERENCE]
-    others = [one for one in _index(layout) if one["annotations"][_REFERENCE] != reference]
-    everything = sorted([*others, manifest], key=lambda one: one["annotations"][_REFERENCE])
+    others = [entry for entry in _index(layout) if entry["annotations"][_REFERENCE] != reference]
+    everything = sorted([*others, manifest], key=lambda entry: entry["annotations"][_REFERENCE])
     (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     (layout / "index.json").write_text(json.dumps(
         {"schemaVersion": 2, "mediaType": INDEX, "manifests": everything}, indent=1))
@@ -187,7 +192,7 @@ def _update_index(layout: pathlib.Path, manifest: Json) -> None:
 
 # --- a registry ------------------------------------------------------------------------------------
 class Registry:
-    """One on this machine, which speaks no TLS."""
+    """A client of a registry on this machine, without TLS."""
 
     def __init__(self, address: str) -> None:
         host, _colon, port = address.rpartition(":")
@@ -198,11 +203,11 @@ class Registry:
         answer = self._connection.getresponse()
         text = answer.read()
         if answer.status not in expected:
-            raise SystemExit(f"{method} {path}: the registry answers {answer.status}: {text.decode(errors='replace')}")
+            raise SystemExit(f"{method} {path}: the registry returned {answer.status}: {text.decode(errors='replace')}")
         return answer
 
     def upload(self, repository: str, digest: str, file: pathlib.Path, elsewhere: str) -> None:
-        """Unless it is there, or can be had of repository ``elsewhere``."""
+        """Upload a blob, unless it exists or can be mounted from repository ``elsewhere``."""
         if self._ask("HEAD", f"/v2/{repository}/blobs/{digest}", (200, 404)).status == 200:
             return
         query = f"?mount={digest}&from={elsewhere}" if elsewhere else ""
@@ -220,42 +225,42 @@ class Registry:
 
 
 def push(reference: str, layout: pathlib.Path, address: str, tags: Iterable[str]) -> None:
-    """The image under its own tag and others."""
+    """Push an image with its own tag and further ``tags``."""
     blobs = layout / "blobs" / "sha256"
-    found = next(one for one in _index(layout) if one["annotations"][_REFERENCE] == reference)
-    manifest = (blobs / found["digest"].removeprefix("sha256:")).read_bytes()
+    entry = next(entry for entry in _index(layout) if entry["annotations"][_REFERENCE] == reference)
+    manifest = (blobs / entry["digest"].removeprefix("sha256:")).read_bytes()
     content, registry = json.loads(manifest), Registry(address)
     repository, _colon, tag = reference.rpartition(":")
     shared = _shared(layout)
-    for one in (*content["layers"], content["config"]):
-        registry.upload(repository, one["digest"], blobs / one["digest"].removeprefix("sha256:"),
-                        shared.get(one["digest"], ""))
-    for each in (tag, *tags):
-        registry.name(repository, each, manifest)
+    for blob in (*content["layers"], content["config"]):
+        registry.upload(repository, blob["digest"], blobs / blob["digest"].removeprefix("sha256:"),
+                        shared.get(blob["digest"], ""))
+    for name in (tag, *tags):
+        registry.name(repository, name, manifest)
 
 
 def _shared(layout: pathlib.Path) -> dict[str, str]:
-    """The first repository of each layer, which is pushed before the others."""
-    found: dict[str, str] = {}
-    for one in _index(layout):
-        content = json.loads((layout / "blobs" / "sha256" / one["digest"].removeprefix("sha256:")).read_bytes())
+    """Return the repository of each layer that is pushed first."""
+    repositories: dict[str, str] = {}
+    for entry in _index(layout):
+        content = json.loads((layout / "blobs" / "sha256" / entry["digest"].removeprefix("sha256:")).read_bytes())
         for layer in content["layers"]:
-            found.setdefault(layer["digest"], one["annotations"][_REFERENCE].rpartition(":")[0])
-    return found
+            repositories.setdefault(layer["digest"], entry["annotations"][_REFERENCE].rpartition(":")[0])
+    return repositories
 
 
 def pin(files: Sequence[pathlib.Path], layout: pathlib.Path, version: str, target: pathlib.Path) -> None:
     """Copy platform files to ``target``, with the digest of each image that the layout has in this version."""
     index = json.loads((layout / "index.json").read_text())
-    digests = {one["annotations"][_REFERENCE]: one["digest"] for one in index["manifests"]}
+    digests = {entry["annotations"][_REFERENCE]: entry["digest"] for entry in index["manifests"]}
     target.mkdir(exist_ok=True)
     for file in files:
         lines = []
         for line in file.read_text().splitlines():
             lines.append(line)
-            found = re.fullmatch(r"( +)image: [^/\s]+/(\S+)", line)
-            if found and (digest := digests.get(f"{found[2]}:{version}")):
-                lines.append(f"{found[1]}digest: {digest}")
+            match = re.fullmatch(r"( +)image: [^/\s]+/(\S+)", line)
+            if match and (digest := digests.get(f"{match[2]}:{version}")):
+                lines.append(f"{match[1]}digest: {digest}")
         (target / file.name).write_text("\n".join(lines) + "\n")
 
 
