@@ -1,10 +1,10 @@
-"""Writes doc/routes.md: every operation of the Compute API, what becomes of it here, its module and a test of it.
+"""Generate doc/routes.md: every operation of the Compute API with its state, module and test.
 
-    python -m tools.route_table           after a change of routes; ``--check`` only says whether it would change
+    python -m tools.route_table           after a change of routes; ``--check``: exit code 1 if it is outdated
 
 The operations are those of tests/data/api_reference.json, their modules come from nova/api/routes.py, and their tests
 from the sources of the tests: a function that sends a request to the operation's URL (and, for an action, with its
-key). A test that the table names stays there as long as that is so.
+key). A test named by the table is kept as long as it sends such a request.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from nova.api.router import Route, Router
 
 ROOT = pathlib.Path(__file__).parents[1]
 TABLE = ROOT / "doc/routes.md"
-# Where tests ask over HTTP; the first that has one is named.
+# Directories of tests that send HTTP requests.
 _TESTS = ("tests/functional", "tests/unit/api", "tests/integration")
 _METHODS = frozenset({"GET", "POST", "PUT", "DELETE"})
 _PREFIX = re.compile(r"^(/v2(\.1)?)?(/\{\})?(?=/[a-z])")
@@ -46,7 +46,7 @@ _ABOUT = {
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """A line of the reference; ``since`` and ``until`` are minor microversions."""
+    """An operation of the reference; ``since`` and ``until`` are minor microversions."""
 
     method: str
     path: str
@@ -61,13 +61,13 @@ class Operation:
 
     @property
     def shape(self) -> _Shape:
-        """The same for a route of another parameter's name."""
+        """Return the key of the operation, independent of parameter names."""
         return self.method, re.sub(r"{\w+}", "{}", self.path), self.action
 
 
 @functools.cache
 def operations() -> tuple[Operation, ...]:
-    """All of the reference, in its order."""
+    """Return all operations of the reference, in its order."""
     data = json.loads((ROOT / "tests/data/api_reference.json").read_text())
     return tuple(Operation(
         line["method"], line["path"], line.get("action"), max(_minor(line.get("min"), microversion.MIN), 1),
@@ -84,7 +84,7 @@ def _routes(table: tuple[Route, ...]) -> dict[_Shape, Route]:
 
 
 def module_of(operation: Operation) -> str | None:
-    """The module that serves an operation; None: it is not served."""
+    """Return the module that serves an operation, or None if it is not served."""
     if operation.path == "/":
         return "nova/api/versions.py"
     route = _routes(routes.ROUTES).get(operation.shape)
@@ -96,7 +96,7 @@ def module_of(operation: Operation) -> str | None:
 
 
 def legacy_route(operation: Operation) -> Route | None:
-    """What serves an operation if the operator wants it."""
+    """Return the route that serves an operation if [api]legacy is enabled, or None."""
     return _routes(served.ROUTES).get(operation.shape)
 
 
@@ -111,23 +111,25 @@ def state_of(operation: Operation) -> str:
 # -- tests ---------------------------------------------------------------------------------------------------
 @functools.cache
 def tests() -> dict[Operation, tuple[str, ...]]:
-    """The functions ("file::name") that ask for an operation, the one that asks for the fewest others first."""
-    known = Router(Route(one.method, one.path, lambda _req: None, action=one.action) for one in operations())
-    found: dict[_Shape, list[tuple[int, str]]] = {one.shape: [] for one in operations()}
+    """Return the tests ("file::name") of each operation, those that request the fewest operations first."""
+    router = Router(Route(operation.method, operation.path, lambda _req: None, action=operation.action)
+                    for operation in operations())
+    candidates: dict[_Shape, list[tuple[int, str]]] = {operation.shape: [] for operation in operations()}
     for directory in _TESTS:
         for path in sorted((ROOT / directory).glob("test_*.py")):
             module = _Module(ast.parse(path.read_text()))
             for name in module.tests():
-                asked = {shape for node in module.sources(name) for shape in _asked(node, module, known)}
-                for shape in asked:
-                    found[shape].append((len(asked), f"{path.relative_to(ROOT)}::{name}"))
-    return {one: tuple(name for _others, name in sorted(found[one.shape], key=_preferred)) for one in operations()}
+                shapes = {shape for node in module.sources(name) for shape in _requested(node, module, router)}
+                for shape in shapes:
+                    candidates[shape].append((len(shapes), f"{path.relative_to(ROOT)}::{name}"))
+    return {operation: tuple(name for _count, name in sorted(candidates[operation.shape], key=_preference))
+            for operation in operations()}
 
 
-def _preferred(found: tuple[int, str]) -> tuple[int, int, str]:
-    """What works says more than what is refused."""
-    others, name = found
-    return int("/test_bad_" in name), others, name
+def _preference(candidate: tuple[int, str]) -> tuple[int, int, str]:
+    """Return a sort key that prefers tests of successful requests to tests of rejected requests."""
+    count, name = candidate
+    return int("/test_bad_" in name), count, name
 
 
 class _Module:
@@ -149,14 +151,14 @@ class _Module:
         return [name for name in self._functions if name.startswith("test_")]
 
     def sources(self, name: str) -> list[ast.AST]:
-        """A function with the other functions and values of the module that it uses."""
+        """Return the nodes of a function and of the functions and values of the module that it uses."""
         reached, waiting = {name}, [name]
         nodes: list[ast.AST] = []
         while waiting:
-            node = self._functions.get(found := waiting.pop()) or self._values[found]
+            node = self._functions.get(current := waiting.pop()) or self._values[current]
             nodes.append(node)
-            used = {one.id if isinstance(one, ast.Name) else one.arg for one in ast.walk(node)
-                    if isinstance(one, ast.Name | ast.arg)}
+            used = {child.id if isinstance(child, ast.Name) else child.arg for child in ast.walk(node)
+                    if isinstance(child, ast.Name | ast.arg)}
             more = (used & (self._functions.keys() | self._values.keys())) - reached
             reached |= more
             waiting += sorted(more)
@@ -164,7 +166,7 @@ class _Module:
 
 
 def _text(node: ast.AST, constants: dict[str, str]) -> str | None:
-    """The text of an expression with {} for what only the run knows; None: it is none."""
+    """Return the text of an expression with {} for values unknown before the run, or None if it is no text."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.Name):
@@ -181,8 +183,8 @@ def _text(node: ast.AST, constants: dict[str, str]) -> str | None:
     return None
 
 
-def _asked(source: ast.AST, module: _Module, known: Router) -> Iterator[_Shape]:
-    """The operations whose requests are written out in a source: calls and tuples with a method and a path."""
+def _requested(source: ast.AST, module: _Module, router: Router) -> Iterator[_Shape]:
+    """Yield the operations that a source requests: calls and tuples with a method and a path."""
     for node in ast.walk(source):
         if isinstance(node, ast.Call):
             parts, verb = [*node.args, *(word.value for word in node.keywords)], _verb(node.func)
@@ -192,11 +194,11 @@ def _asked(source: ast.AST, module: _Module, known: Router) -> Iterator[_Shape]:
             continue
         texts = [text for part in parts if (text := _text(part, module.texts)) is not None]
         if verb == "ACTION":  # client.action(server, "name")
-            yield from _match(known, "POST", "/servers/{}/action", texts)
+            yield from _match(router, "POST", "/servers/{}/action", texts)
         method = verb if verb in _METHODS else next((text for text in texts if text in _METHODS), None)
         path = next((text for text in texts if text.startswith("/")), None)
         if method is not None and path is not None:
-            yield from _match(known, method, path, [*texts, *_keys(parts)])
+            yield from _match(router, method, path, [*texts, *_keys(parts)])
 
 
 def _verb(called: ast.expr) -> str:
@@ -208,12 +210,12 @@ def _keys(parts: Iterable[ast.AST]) -> list[str]:
             if isinstance(key, ast.Constant) and isinstance(key.value, str)]
 
 
-def _match(known: Router, method: str, path: str, names: list[str]) -> Iterator[_Shape]:
+def _match(router: Router, method: str, path: str, names: list[str]) -> Iterator[_Shape]:
     path = _PREFIX.sub("", path.partition("?")[0])
-    found = known.find(method, path.split("/")[1:])
-    if found is None:
+    match = router.find(method, path.split("/")[1:])
+    if match is None:
         return
-    leaf, _values = found
+    leaf, _values = match
     for action, lines in leaf.actions.items():
         if action is None or action in names:
             route = lines[0]
@@ -222,7 +224,7 @@ def _match(known: Router, method: str, path: str, names: list[str]) -> Iterator[
 
 # -- the table -----------------------------------------------------------------------------------------------
 def document(before: str = "") -> str:
-    """The whole page; ``before`` is the one that there is."""
+    """Return the page; ``before``: the existing page, whose tests are kept if possible."""
     named = {cells[0]: cells[-1] for line in before.splitlines() if len(cells := _CELL.findall(line)) == 3}
     by_state: dict[str, list[Operation]] = {SERVED: [], AGAIN: [], GONE: [], MISSING: []}
     for operation in operations():
@@ -239,9 +241,10 @@ def document(before: str = "") -> str:
 def _rows(state: str, lines: list[Operation], named: dict[str, str]) -> list[str]:
     if state not in (SERVED, AGAIN):
         return ["| operation | microversions |", "|---|---|",
-                *(f"| `{one.name}` | {_versions(one)} |" for one in lines)]
+                *(f"| `{operation.name}` | {_versions(operation)} |" for operation in lines)]
     return ["| operation | microversions | module | test |", "|---|---|---|---|",
-            *(f"| `{one.name}` | {_versions(one)} | `{module_of(one)}` | {_test(one, named)} |" for one in lines)]
+            *(f"| `{operation.name}` | {_versions(operation)} | `{module_of(operation)}` | {_test(operation, named)} |"
+              for operation in lines)]
 
 
 def _versions(operation: Operation) -> str:
@@ -253,11 +256,11 @@ def _versions(operation: Operation) -> str:
 
 
 def _test(operation: Operation, named: dict[str, str]) -> str:
-    """The test that the table named, if it still asks for the operation, or else the first that does."""
-    found = tests()[operation]
-    if not found:
+    """Return the test named in the existing table if it still requests the operation, else the first test."""
+    candidates = tests()[operation]
+    if not candidates:
         return "none"
-    return f"`{kept if (kept := named.get(operation.name)) in found else found[0]}`"
+    return f"`{previous if (previous := named.get(operation.name)) in candidates else candidates[0]}`"
 
 
 def main(arguments: list[str]) -> int:

@@ -1,8 +1,8 @@
-"""Brings Keystone's projects, users, role assignments and catalogue to what the stack needs; repeats do nothing.
+"""Create the projects, users, role assignments and catalog of the stack in Keystone. Idempotent.
 
 Devstack runs it, and so does the suite's image of Keystone (tools/images). Its options are in the environment: OS_* of
-an administrator, OS_REGION_NAME, SERVICE_PASSWORD, GLANCE_URL and NOVA_URL; also, if there is such a thing,
-DEMO_PASSWORD, CINDER_URL, and GLANCE_INTERNAL_URL and NOVA_INTERNAL_URL for who is beside the services.
+an administrator, OS_REGION_NAME, SERVICE_PASSWORD, GLANCE_URL and NOVA_URL; optional:
+DEMO_PASSWORD, CINDER_URL, and the internal endpoints GLANCE_INTERNAL_URL and NOVA_INTERNAL_URL.
 """
 
 import os
@@ -10,15 +10,14 @@ import sys
 
 import openstack
 
-# What services need to ask whose a token is. Nova's may read and make images in Glance besides (its policy),
-# and nothing else.
+# The role that services need to validate tokens. The policy of Glance also allows it to read and create images.
 ROLES = {"nova": ("service",), "glance": ("service",)}
 CATALOGUE = {
     "glance": ("image", os.environ["GLANCE_URL"]),
     "nova": ("compute", os.environ["NOVA_URL"]),
 }
 if os.environ.get("CINDER_URL"):
-    # Nova's conductors act there for everybody, and by an account that has no other purpose.
+    # Nova's conductors manage volumes of all projects, with a dedicated account.
     ROLES |= {"cinder": ("service",), "nova-volumes": ("service", "admin")}
     CATALOGUE["cinder"] = ("block-storage", os.environ["CINDER_URL"] + "/v3/%(project_id)s")
 
@@ -29,10 +28,10 @@ def project(identity, name):
 
 
 def user(identity, name, password):
-    found = identity.find_user(name, domain_id="default")
-    if found is None:
+    account = identity.find_user(name, domain_id="default")
+    if account is None:
         return identity.create_user(name=name, domain_id="default", password=password)
-    return identity.update_user(found, password=password)
+    return identity.update_user(account, password=password)
 
 
 def grant(identity, who, where, names):
@@ -41,21 +40,22 @@ def grant(identity, who, where, names):
         identity.assign_project_role_to_user(where, who, role)  # a PUT: repeating it is harmless
 
 
-def withdraw(identity, who, where, kept):
-    """Roles of an earlier release of this script."""
+def withdraw(identity, who, where, names):
+    """Remove role assignments of earlier releases of this script."""
     for assignment in list(identity.role_assignments(user_id=who.id, scope_project_id=where.id)):
         role = identity.get_role(assignment.role["id"])
-        if role.name not in kept:
+        if role.name not in names:
             identity.unassign_project_role_from_user(where, who, role)
 
 
 def publish(identity, name, kind, url):
     service = next(iter(identity.services(type=kind)), None) or identity.create_service(name=name, type=kind)
     region = os.environ["OS_REGION_NAME"]
-    known = {endpoint.interface: endpoint for endpoint in identity.endpoints(service_id=service.id, region_id=region)}
+    endpoints = {endpoint.interface: endpoint
+                 for endpoint in identity.endpoints(service_id=service.id, region_id=region)}
     inside = os.environ.get(f"{name.upper()}_INTERNAL_URL", url)
     for interface, place in (("public", url), ("internal", inside), ("admin", inside)):
-        endpoint = known.get(interface)
+        endpoint = endpoints.get(interface)
         if endpoint is None:
             identity.create_endpoint(service_id=service.id, interface=interface, url=place, region_id=region)
         elif endpoint.url != place:

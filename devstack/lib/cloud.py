@@ -1,6 +1,6 @@
-"""Images, flavors, key pairs and the first server, through the public APIs; credentials come from OS_* variables.
+"""Create images, flavors, key pairs and the first server with the public APIs; credentials: OS_* variables.
 
-Everything may be repeated: what is there and right stays as it is.
+All commands are idempotent: resources that exist and match are kept.
 """
 
 import argparse
@@ -33,7 +33,7 @@ IMAGES = (
     ("nova-guest-ami", "rootfs.img", "ami", "ami"),
 )
 PROMPT = "login: "
-NO_METADATA = " source=none "  # what the guest image says of itself when nobody told it who it is
+NO_METADATA = " source=none "  # console output of the guest image without metadata
 BOOT_LIMIT = 180  # seconds to the login prompt: an emulated CPU is slow, and slower when others are busy
 
 
@@ -42,15 +42,15 @@ def say(text):
 
 
 def upload_images(cloud, options):
-    found = {}
+    image_ids = {}
     for name, filename, disk_format, container_format in IMAGES:
         path = pathlib.Path(options.directory, filename)
         properties = {}
         if disk_format == "ami":
             # as in the disk image: on a machine that is busy the timer of a guest looks broken
-            properties = {"kernel_id": found["nova-guest-kernel"], "ramdisk_id": found["nova-guest-ramdisk"],
+            properties = {"kernel_id": image_ids["nova-guest-kernel"], "ramdisk_id": image_ids["nova-guest-ramdisk"],
                           "os_command_line": "no_timer_check"}
-        found[name] = upload_image(cloud, path, properties, name=name, disk_format=disk_format,
+        image_ids[name] = upload_image(cloud, path, properties, name=name, disk_format=disk_format,
                                    container_format=container_format, visibility="public")
 
 
@@ -70,8 +70,8 @@ def upload_image(cloud, path, properties, *, name, **attributes):
 
 
 def create_flavors(cloud, options):
-    known = {flavor.name for flavor in cloud.compute.flavors(details=False, get_extra_specs=False)}
-    missing = [flavor for flavor in FLAVORS if flavor[0] not in known]
+    existing = {flavor.name for flavor in cloud.compute.flavors(details=False, get_extra_specs=False)}
+    missing = [flavor for flavor in FLAVORS if flavor[0] not in existing]
     for name, ident, vcpus, ram, disk in missing:
         cloud.compute.create_flavor(name=name, id=ident, vcpus=vcpus, ram=ram, disk=disk)
     say("flavors: " + (", ".join(flavor[0] for flavor in missing) if missing else "all there"))
@@ -79,28 +79,28 @@ def create_flavors(cloud, options):
 
 def create_keypair(cloud, options):
     public_key = pathlib.Path(options.public_key).read_text().strip()
-    known = cloud.compute.find_keypair(options.name)
-    if known is not None:
-        known = cloud.compute.get_keypair(options.name)
-        if known.public_key.strip() == public_key:
+    existing = cloud.compute.find_keypair(options.name)
+    if existing is not None:
+        existing = cloud.compute.get_keypair(options.name)
+        if existing.public_key.strip() == public_key:
             say(f"key pair {options.name} is there")
             return
-        cloud.compute.delete_keypair(known)
+        cloud.compute.delete_keypair(existing)
     cloud.compute.create_keypair(name=options.name, public_key=public_key)
     say(f"key pair {options.name}")
 
 
 def open_group(cloud, options):
-    """ssh and ping into the servers of this project, which nobody may reach otherwise."""
+    """Allow ssh and ping to the servers of this project; the default security group blocks them."""
     groups = ask(cloud.compute.get("/os-security-groups", microversion="2.1"))["security_groups"]
     group = next(group for group in groups if group["name"] == "default")
-    known = {(rule["ip_protocol"], rule["from_port"]) for rule in group["rules"]}
+    existing = {(rule["ip_protocol"], rule["from_port"]) for rule in group["rules"]}
     for protocol, first, last in (("tcp", 22, 22), ("icmp", -1, -1)):
-        if (protocol, first) not in known:
+        if (protocol, first) not in existing:
             ask(cloud.compute.post("/os-security-group-rules", microversion="2.1", json={"security_group_rule": {
                 "parent_group_id": group["id"], "ip_protocol": protocol, "from_port": first, "to_port": last,
                 "cidr": "0.0.0.0/0"}}))
-    say(f"project {cloud.config.auth['project_name']}: ssh and ping are let in")
+    say(f"project {cloud.config.auth['project_name']}: ssh and ping are allowed")
 
 
 def ask(response):
@@ -109,7 +109,7 @@ def ask(response):
 
 
 def wait_compute(cloud, options):
-    """A service counts when its heartbeat reached the database, through the bus and a conductor."""
+    """Wait until the service is up: its heartbeat has reached the database through the bus and a conductor."""
     deadline, trouble = time.monotonic() + options.seconds, "it never reported"
     while time.monotonic() < deadline:
         try:
@@ -124,7 +124,7 @@ def wait_compute(cloud, options):
 
 
 def console(cloud, server):
-    """The console log; empty while there is none yet."""
+    """Return the console log, or "" if it does not exist yet."""
     try:
         answer = cloud.compute.get_server_console_output(server.id)
     except openstack.exceptions.SDKException:
@@ -138,7 +138,7 @@ def delete(cloud, server):
 
 
 def boot(cloud, options):
-    """The named server, up to its login prompt. One that is fine stays; then another one proves that boots work."""
+    """Boot the server up to its login prompt. A working server is kept; then a temporary server tests booting."""
     name = options.name
     for server in list(cloud.compute.servers(details=True, name=f"^{name}$")):
         server = cloud.compute.get_server(server.id)
@@ -185,18 +185,18 @@ def wait_active(cloud, server, start):
 
 
 def wait_prompt(cloud, server, start):
-    text, told = "", time.monotonic()
+    text, last_report = "", time.monotonic()
     while time.monotonic() - start < BOOT_LIMIT:
         text = console(cloud, server)
         if PROMPT in text:
             say(f"server {server.name}: login prompt after {time.monotonic() - start:.1f} s; its console log:")
             print("\n".join("       | " + line.rstrip() for line in text.splitlines()), flush=True)
             if NO_METADATA in text:
-                sys.exit(f"server {server.name} found no metadata service: it has neither its name nor its keys; "
-                         "nova-metadata's log may tell why")
+                sys.exit(f"server {server.name} got no metadata, so it lacks host name and keys; "
+                         "see the log of nova-metadata")
             return
-        if time.monotonic() - told > 10:
-            told = time.monotonic()
+        if time.monotonic() - last_report > 10:
+            last_report = time.monotonic()
             say(f"server {server.name}: waiting for the login prompt, {len(text)} characters so far")
         time.sleep(0.5)
     sys.exit(f"no login prompt after {BOOT_LIMIT} s; the end of the console log:\n{text[-2000:]}")

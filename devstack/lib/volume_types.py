@@ -1,4 +1,4 @@
-"""A type of volumes for each of Cinder's backends in BACKENDS; waits until its scheduler knows of all of them."""
+"""Create a volume type for each Cinder backend in BACKENDS, after the scheduler of Cinder reports all of them."""
 
 import os
 import sys
@@ -21,9 +21,9 @@ def main():
     cinder = openstack.connect().block_storage
     names = os.environ["BACKENDS"].split()
     wait_for(cinder, set(names))
-    known = {found.name for found in cinder.types()}
+    existing = {volume_type.name for volume_type in cinder.types()}
     for name in names:
-        if name not in known:
+        if name not in existing:
             cinder.create_type(name=name, extra_specs={"volume_backend_name": name})
 
 

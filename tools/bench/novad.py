@@ -30,9 +30,9 @@ from tests.integration.novad_node import Node, Registry
 from tools.bench.amounts import Amounts
 
 READERS = 10
-_REST = 12.0  # seconds after which memory that was only used for the moment is given back
+_REST = 12.0  # seconds after which temporary memory is released
 _SUITE = pathlib.Path(__file__).parents[2] / "etc/novad/nova.yaml"
-# Says a little more than a thousand numbered lines each second: the shell itself takes its time for them.
+# Prints a little more than a thousand numbered lines each second: the shell itself takes its time for them.
 _TALKER = """\
 n=0
 while true; do
@@ -57,11 +57,14 @@ stop_timeout = 1
 
 
 def measure(amounts: Amounts) -> dict[str, Any]:
-    """``novad_deploy_s``: of one component at a new version, without the pause until it ends (stop_timeout);
-    ``novad_rss_mb``: at rest, after all; ``novad_log_lines_per_s``: of the slowest of ten readers; ``novad_log_lost``:
-    lines that any of them did not get."""
-    if why := novad_node.missing():
-        print(f"  nothing of novad is measured: {why}", flush=True)
+    """Return the measurements of novad.
+
+    ``novad_deploy_s``: deployment of a component at a new version, without its stop timeout; ``novad_rss_mb``: memory
+    when idle afterwards; ``novad_log_lines_per_s``: the slowest of ten readers; ``novad_log_lost``: most lines that a
+    reader missed.
+    """
+    if reason := novad_node.missing():
+        print(f"  novad is not measured: {reason}", flush=True)
         return {}
     with tempfile.TemporaryDirectory(prefix="novad-bench-") as folder:
         place = pathlib.Path(folder)
@@ -104,7 +107,7 @@ def _client(node: Node) -> Iterator[Client]:
 
 
 def _deploy(client: Client, *words: str) -> float:
-    """Seconds until it is done."""
+    """Deploy components; return the seconds until completion."""
     began = time.monotonic()
     for _progress in client.follow(client.platform.Deploy, pb.DeployRequest(components=[
             pb.ComponentVersion(component=name, version=version)
@@ -114,30 +117,30 @@ def _deploy(client: Client, *words: str) -> float:
 
 
 def _logs(node: Node, seconds: float) -> dict[str, Any]:
-    """Each reader has a connection of its own; all of them read at the same time."""
-    found: list[tuple[float, int]] = []
+    """Measure concurrent readers of a log, each with its own connection."""
+    results: list[tuple[float, int]] = []
     begin = threading.Barrier(READERS)
 
     def read() -> None:
         with _client(node) as client:
             begin.wait(30)
-            found.append(_read(client, seconds))
+            results.append(_read(client, seconds))
 
     threads = [threading.Thread(target=read) for _number in range(READERS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    if len(found) < READERS:
-        raise AssertionError(f"{READERS - len(found)} readers of logs failed")
-    return {"novad_log_lines_per_s": round(min(rate for rate, _lost in found), 1),
-            "novad_log_lost": max(lost for _rate, lost in found)}
+    if len(results) < READERS:
+        raise AssertionError(f"{READERS - len(results)} readers of logs failed")
+    return {"novad_log_lines_per_s": round(min(rate for rate, _lost in results), 1),
+            "novad_log_lost": max(lost for _rate, lost in results)}
 
 
 def _read(client: Client, seconds: float) -> tuple[float, int]:
-    """Lines per second, and how many are missing between the first and the last.
+    """Return the lines per second and the number of missing lines between the first and the last one.
 
-    What podman shows of the past may end before what it follows begins: the past is left out.
+    The first message is skipped: podman may lose lines between the history and the followed log.
     """
     stream = client.follow(client.logs.Read, pb.LogsRequest(name="talker", follow=True, tail=1))
     numbers: list[int] = []
@@ -154,10 +157,10 @@ def _read(client: Client, seconds: float) -> tuple[float, int]:
 
 
 def _suite(place: pathlib.Path) -> dict[str, Any]:
-    """``novad_suite_s``: the whole suite on a node that has no image of it yet."""
+    """Return ``novad_suite_s``: the deployment of the whole suite on a node without its images."""
     path = pathlib.Path(os.environ.get("NOVA_BENCH_PLATFORM") or _SUITE)
     if not path.exists() or not _registry_has(path):
-        print("  the suite is not deployed: there are no images of it (tools/images/build.sh)", flush=True)
+        print("  the suite is not measured: its images are missing (tools/images/build.sh)", flush=True)
         return {}
     (place / "suite").mkdir()
     with novad_node.node(place / "suite", json.dumps({"base": str(path), "name": f"s{os.getpid()}"}), "yaml") as node:
@@ -165,13 +168,13 @@ def _suite(place: pathlib.Path) -> dict[str, Any]:
             with _client(node) as client:
                 took = round(_deploy(client), 1)
         except grpc.RpcError as error:
-            raise AssertionError(f"the suite is not deployed: {error.details()}") from None
+            raise AssertionError(f"deployment of the suite failed: {error.details()}") from None
     print(f"  {'novad_suite_s':26} {took:10.2f}", flush=True)
     return {"novad_suite_s": took}
 
 
 def _registry_has(path: pathlib.Path) -> bool:
-    """Whether the first image of the platform file can be fetched."""
+    """Return True if the registry has the first image of the platform file."""
     component = next(iter(platform.load(path).components.values()))
     host, _slash, name = component.image.partition("/")
     try:

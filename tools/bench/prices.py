@@ -1,4 +1,4 @@
-"""What each limit and check on the way of a request costs: CPU time of one, in this process, with nothing around it."""
+"""CPU time of the individual limits and checks of a request, each measured alone in this process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ANSWER = b"x" * 1000
 
 
 def measure(amounts: Amounts) -> dict[str, float]:
-    """The least of several rounds each: in microseconds, searches of 10,000 rows in milliseconds."""
+    """Return the minimum of several rounds: in microseconds, searches of 10,000 rows in milliseconds."""
     results: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         for part in (_messages, _requests, _secrets, _images, _searches):
@@ -37,7 +37,7 @@ def measure(amounts: Amounts) -> dict[str, float]:
 
 
 def _least(function: Callable[[], Any], times: int, rounds: int) -> float:
-    """Of one call, in microseconds (with one call to a round: in milliseconds)."""
+    """Return the minimum CPU time of a call in microseconds (in milliseconds if a round has a single call)."""
     least = float("inf")
     function()
     for _ in range(rounds):
@@ -70,12 +70,12 @@ def _messages(_folder: pathlib.Path) -> _Prices:
 
 
 def _requests(_folder: pathlib.Path) -> _Prices:
-    """The server of the API with a small application; limits of a project, a user and an address."""
+    """Measure the HTTP server of the API with a minimal application, and the rate limits of a request."""
     limiters = [rates.Limiter(10**6, 60) for _ in range(3)]
 
     def limits() -> None:
-        for each in limiters:
-            each.take("project-1")
+        for limiter in limiters:
+            limiter.take("project-1")
 
     return [("request_us", _client(_serve()), 1000), ("rate_limits_us", limits, 5000)]
 
@@ -94,37 +94,37 @@ def _serve() -> tuple[str, int]:
 
 
 def _client(address: tuple[str, int]) -> Callable[[], None]:
-    """A GET on a connection that is kept, by a client that costs next to nothing."""
+    """Return a function that sends a GET on a persistent connection, with minimal CPU cost in the client."""
     connection = socket.create_connection(address)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    question = (b"GET /v2.1/servers/1 HTTP/1.1\r\nHost: nova\r\nUser-Agent: bench\r\nAccept: application/json\r\n"
+    get_request = (b"GET /v2.1/servers/1 HTTP/1.1\r\nHost: nova\r\nUser-Agent: bench\r\nAccept: application/json\r\n"
                 b"X-Auth-Token: " + b"t" * 180 + b"\r\nOpenStack-API-Version: compute 2.96\r\n\r\n")
 
-    def ask() -> None:
-        connection.sendall(question)
+    def send() -> None:
+        connection.sendall(get_request)
         received = b""
         while not received.endswith(_ANSWER):
             received += connection.recv(65536)
 
-    return ask
+    return send
 
 
 def _secrets(folder: pathlib.Path) -> _Prices:
-    """The password of a server, as a row has it."""
-    vault = Vault(str(folder / "keys"))
-    token = vault.encrypt("p" * 16)
-    return [("encrypt_us", lambda: vault.encrypt("p" * 16), 1000), ("decrypt_us", lambda: vault.decrypt(token), 1000)]
+    """Measure encryption and decryption of the stored password of a server."""
+    cipher = Vault(str(folder / "keys"))
+    token = cipher.encrypt("p" * 16)
+    return [("encrypt_us", lambda: cipher.encrypt("p" * 16), 1000), ("decrypt_us", lambda: cipher.decrypt(token), 1000)]
 
 
 def _images(folder: pathlib.Path) -> _Prices:
-    """What a file is, before a tool reads it: once for each image that a host fetches."""
+    """Measure the format check of an image file, which runs once per downloaded image."""
     path = str(folder / "image")
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", path, "20G"], check=True)
     return [("inspect_us", lambda: image_formats.check(path, "qcow2"), 20)]
 
 
 def _searches(folder: pathlib.Path) -> _Prices:
-    """Names of 10,000 servers, of which one is found: by a text, which the database looks for, and by an expression."""
+    """Measure a search in 10,000 server names: by a plain text (in the database) and by a regular expression."""
     names = sa.Table("names", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True),
                      sa.Column("name", sa.String(255)))
     connection = sa.create_engine(f"sqlite:///{folder}/names.sqlite").connect()

@@ -20,25 +20,25 @@ from tools.bench.load import Unexpected
 
 
 def parser() -> argparse.ArgumentParser:
-    found = argparse.ArgumentParser(prog="python -m tools.bench.scale", description=__doc__,
+    arguments = argparse.ArgumentParser(prog="python -m tools.bench.scale", description=__doc__,
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    found.add_argument("--hosts", type=int, default=10000, help="nodes of the fleet (default: %(default)s)")
-    found.add_argument("--services", type=int, default=100,
+    arguments.add_argument("--hosts", type=int, default=10000, help="nodes of the fleet (default: %(default)s)")
+    arguments.add_argument("--services", type=int, default=100,
                        help="service hosts that the nodes are on, all in one nova-compute (default: %(default)s)")
-    found.add_argument("--instances", type=int, default=100000, help="servers to create (default: %(default)s)")
-    found.add_argument("--batch", type=int, default=1000, help="servers of one request (default: %(default)s)")
-    found.add_argument("--singles", type=int, default=100,
+    arguments.add_argument("--instances", type=int, default=100000, help="servers to create (default: %(default)s)")
+    arguments.add_argument("--batch", type=int, default=1000, help="servers of one request (default: %(default)s)")
+    arguments.add_argument("--singles", type=int, default=100,
                        help="of each tenth, servers that are created one by one (default: %(default)s)")
-    found.add_argument("--deletes", type=int, help="servers to delete again (default: all)")
-    found.add_argument("--idle", type=float, default=60.0,
+    arguments.add_argument("--deletes", type=int, help="servers to delete again (default: all)")
+    arguments.add_argument("--idle", type=float, default=60.0,
                        help="seconds for which the idle fleet is watched (default: %(default)s)")
-    found.add_argument("--network", metavar="CIDR", help="a network on which every server gets an address")
-    found.add_argument("--time-limit", type=float, default=7200.0,
+    arguments.add_argument("--network", metavar="CIDR", help="a network on which every server gets an address")
+    arguments.add_argument("--time-limit", type=float, default=7200.0,
                        help="seconds after which no more is begun; two thirds of it are for creating "
                             "(default: %(default)s)")
-    found.add_argument("--output", default="scale-report", metavar="DIRECTORY",
+    arguments.add_argument("--output", default="scale-report", metavar="DIRECTORY",
                        help="where report.json and report.md go (default: ./%(default)s)")
-    return found
+    return arguments
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Runs the functional tests of one client, one after the other, and writes their outcomes as subunit v2.
+"""Run the functional tests of a client sequentially, and write the results as subunit v2.
 
 usage: functional.py openstacksdk|novaclient OUTPUT EXCLUDED [PATTERN ...]
 """
@@ -12,7 +12,7 @@ import unittest
 import subunit
 import testtools
 
-# What asks the Compute API; the other tests of openstacksdk's cloud layer are of other services.
+# Modules that test the Compute API; the other cloud layer tests of openstacksdk need other services.
 SUITES = {
     "openstacksdk": ["openstack.tests.functional.compute.v2",
                      "openstack.tests.functional.cloud.test_compute",
@@ -22,7 +22,7 @@ SUITES = {
 
 
 def tests_of(name):
-    """The tests of a module or of all modules below a package."""
+    """Return the tests of a module, or of all modules of a package."""
     module = importlib.import_module(name)
     if not hasattr(module, "__path__"):
         return unittest.defaultTestLoader.loadTestsFromModule(module)
@@ -32,8 +32,11 @@ def tests_of(name):
 
 
 def prepare_openstacksdk():
-    """Its tests of the Compute API are left out where there is no Cinder, though only those of volumes need one, make
-    networks for servers in Neutron, and ask Cinder for what volumes to delete with a server."""
+    """Adapt the tests of openstacksdk to a cloud without Cinder and Neutron.
+
+    Without Cinder they skip all Compute tests, and query it for volumes to delete with a server. They also create
+    networks for servers in Neutron.
+    """
     functional = importlib.import_module("openstack.tests.functional.base").BaseFunctionalTest
     tests = importlib.import_module("openstack.tests.functional.compute.v2.base").BaseComputeTest
 
@@ -51,7 +54,7 @@ def prepare_openstacksdk():
 
 
 def keep_image():
-    """The test of image metadata takes those of some image away; that image, which others boot from, gets them back."""
+    """Restore the image metadata that a test deletes, since other tests boot from the image."""
     tests = importlib.import_module("openstack.tests.functional.compute.v2.test_image").TestImage
     set_up = tests.setUp
 
@@ -63,25 +66,25 @@ def keep_image():
 
 
 def network_of(cloud):
-    """The network that the stack has made, as a client of the cloud of this name sees it."""
-    found = importlib.import_module("openstack").connect(cloud=cloud).compute.get("/os-networks", microversion="2.1")
-    network = found.json()["networks"][0]
+    """Return the network of the stack, as listed for a client of this cloud."""
+    response = importlib.import_module("openstack").connect(cloud=cloud).compute.get("/os-networks", microversion="2.1")
+    network = response.json()["networks"][0]
     return types.SimpleNamespace(id=network["id"], name=network["label"])
 
 
 def prepare_novaclient():
-    """Its tests look for a network in Neutron, and for the greeting of CirrOS on consoles; ours are Nova's own."""
+    """Adapt the tests of novaclient, which expect Neutron networks and the console output of CirrOS."""
     make_project("novaclient")
     base = importlib.import_module("novaclient.tests.functional.base")
     base.CACHE.update(network=network_of("functional_admin"), multiple_networks=False)
     base.BOOT_IS_COMPLETE = "login: "
-    # Where DevStack has Keystone behind a web server, at /identity.
+    # The test expects Keystone at /identity, as in DevStack.
     tests = importlib.import_module("novaclient.tests.functional.test_auth").TestAuthentication
     tests._get_url = lambda self, _version: self.cli_clients.uri
 
 
 def make_project(name):
-    """A project of this name, in which the administrator is one; it may be there."""
+    """Create a project, unless it exists, and give the administrator the admin role in it."""
     admin = importlib.import_module("openstack").connect(cloud="devstack-admin")
     project = admin.identity.find_project(name, ignore_missing=True) or admin.identity.create_project(name=name)
     admin.identity.assign_project_role_to_user(
@@ -95,9 +98,10 @@ def excluded_names(path):
 
 def main(suite, output, excluded, *patterns):
     {"openstacksdk": prepare_openstacksdk, "novaclient": prepare_novaclient}[suite]()
-    left_out = excluded_names(pathlib.Path(excluded))
+    excluded_tests = excluded_names(pathlib.Path(excluded))
     chosen = [test for name in SUITES[suite] for test in testtools.iterate_tests(tests_of(name))
-              if test.id() not in left_out and (not patterns or any(pattern in test.id() for pattern in patterns))]
+              if test.id() not in excluded_tests
+              and (not patterns or any(pattern in test.id() for pattern in patterns))]
     with open(output, "wb") as file:
         result = testtools.ExtendedToStreamDecorator(testtools.CopyStreamResult(
             [subunit.StreamResultToBytes(file), testtools.StreamToDict(say)]))
@@ -107,7 +111,7 @@ def main(suite, output, excluded, *patterns):
 
 
 def say(test):
-    """One line per test for who watches, and why it failed."""
+    """Print a line per test, and the details of failures."""
     print(test["status"], test["id"], flush=True)
     if test["status"] not in ("success", "exists"):
         for name, detail in test["details"].items():

@@ -1,4 +1,4 @@
-"""Writes tempest.conf for the cloud that the OS_* variables name: asks it for images and flavors."""
+"""Write tempest.conf for the cloud of the OS_* variables, with its images and flavors."""
 
 import json
 import os
@@ -9,12 +9,12 @@ import urllib.request
 
 # The second is larger, for resizes.
 FLAVORS = ("cirros256", "m1.tiny")
-# The disk image is what ordinary clouds have; the machine image boots straight from its kernel.
+# A disk image, and a machine image (AMI) with a separate kernel.
 IMAGES = ("nova-guest", "nova-guest-ami")
 
 
 class Cloud:
-    """Keystone's token and catalog, and GET requests with them."""
+    """A client with token and catalog of Keystone, for GET requests."""
 
     def __init__(self, env):
         scope = {"project": {"name": env["OS_PROJECT_NAME"], "domain": {"name": env["OS_PROJECT_DOMAIN_NAME"]}}}
@@ -29,24 +29,24 @@ class Cloud:
                           for endpoint in service["endpoints"] if endpoint["interface"] == "public"}
 
     def get(self, service, path):
-        """The decoded answer of a service of this type."""
+        """Send a GET to a service of this type; return the decoded response."""
         return ask(self.endpoints[service] + path, {"X-Auth-Token": self.token})[1]
 
 
 def ask(url, headers, body=None):
-    """Headers and decoded body of the answer."""
+    """Send a request; return the headers and the decoded body of the response."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, headers)  # noqa: S310
     with urllib.request.urlopen(request, timeout=30) as response:  # noqa: S310
         return response.headers, json.load(response)
 
 
-def pick(found, names, what):
-    """The ids of the items with these names, in order; of the first two if there are no such."""
-    by_name = {item["name"]: item["id"] for item in found}
+def pick(items, names, kind):
+    """Return the ids of the items with these names, in order, or of the first two items if none matches."""
+    by_name = {item["name"]: item["id"] for item in items}
     ids = [by_name[name] for name in names if name in by_name] or list(by_name.values())[:2]
     if len(ids) < 2:
-        sys.exit(f"tempest needs two {what}; this cloud has {', '.join(by_name) or 'none'}")
+        sys.exit(f"tempest needs two {kind}; this cloud has {', '.join(by_name) or 'none'}")
     return ids
 
 

@@ -1,9 +1,9 @@
-"""Compares a run of tests (subunit v2 on standard input) with the lists of those that pass and those that are skipped.
+"""Compare a test run (subunit v2 on standard input) with the lists of expected passes and skips.
 
 usage: results.py DIRECTORY [--update]
 
-DIRECTORY has expected-passes.txt and skips.txt; --update writes them. The run fails when a test does, when one of the
-first list does not pass, or when one is skipped that the second does not explain.
+DIRECTORY has expected-passes.txt and skips.txt; --update writes them. The run fails if a test fails, if an expected
+test does not pass, or if a skipped test is missing in skips.txt.
 """
 
 import argparse
@@ -20,21 +20,21 @@ SKIPS = ("# The tests that are skipped, and what is not there for them; all of a
 
 def outcomes(stream):
     """Test name (without the id in brackets) -> (success, fail or skip, why) of one run."""
-    found = {}
+    outcomes_by_test = {}
 
     def note(test):
-        # A class that cannot be set up, or is left out, is one "setUpClass (its name)".
+        # A class that is skipped or fails in its setup is reported as "setUpClass (its name)".
         name = test["id"].partition("[")[0].removeprefix("setUpClass (").rstrip(")")
         status = {"success": "success", "xfail": "success", "skip": "skip"}.get(test["status"], "fail")
         reason = test["details"].get("reason")
-        found[name] = (status, " ".join(reason.as_text().split()) if reason else "")
+        outcomes_by_test[name] = (status, " ".join(reason.as_text().split()) if reason else "")
 
     result = testtools.StreamToDict(note)
     result.startTestRun()
     subunit.ByteStreamToStreamResult(stream, non_subunit_name="stdout").run(result)
     result.stopTestRun()
-    found.pop("stdout", None)
-    return found
+    outcomes_by_test.pop("stdout", None)
+    return outcomes_by_test
 
 
 def lines(path):
@@ -46,20 +46,20 @@ def write(path, header, content):
     path.write_text(header + "".join(f"{line}\n" for line in content))
 
 
-def compare(found, directory):
-    """Prints what is different, and answers whether something is wrong."""
+def compare(results, directory):
+    """Print the differences; return True if the run has failed."""
     expected = lines(directory / "expected-passes.txt")
     explained = {line.partition(": ")[0] for line in lines(directory / "skips.txt")}
-    passed = {name for name, (status, _why) in found.items() if status == "success"}
+    passed = {name for name, (status, _why) in results.items() if status == "success"}
     for name in sorted(passed.difference(expected)):
         print(f"  passes now, not yet in the list: {name}")
-    wrong = [f"must pass, but: {found.get(name, ('did not run',))[0]}: {name}"
+    wrong = [f"must pass, but: {results.get(name, ('did not run',))[0]}: {name}"
              for name in expected if name not in passed]
-    for name, (status, why) in sorted(found.items()):
+    for name, (status, why) in sorted(results.items()):
         if status == "fail":
             wrong.append(f"failed: {name}")
         elif status == "skip" and name not in explained:
-            wrong.append(f"is skipped, and skips.txt does not say so: {name}: {why}")
+            wrong.append(f"is skipped, but missing in skips.txt: {name}: {why}")
     for line in wrong:
         print(f"  {line}")
     return bool(wrong)
@@ -70,14 +70,14 @@ def main():
     parser.add_argument("directory", type=pathlib.Path)
     parser.add_argument("--update", action="store_true")
     arguments = parser.parse_args()
-    found = outcomes(sys.stdin.buffer)
-    of = {kind: sorted(name for name, (status, _why) in found.items() if status == kind)
+    results = outcomes(sys.stdin.buffer)
+    of = {kind: sorted(name for name, (status, _why) in results.items() if status == kind)
           for kind in ("success", "fail", "skip")}
     print(f"{len(of['success'])} passed, {len(of['fail'])} failed, {len(of['skip'])} skipped")
     if arguments.update:
         write(arguments.directory / "expected-passes.txt", PASSES, of["success"])
-        write(arguments.directory / "skips.txt", SKIPS, [f"{name}: {found[name][1]}" for name in of["skip"]])
-    return 1 if compare(found, arguments.directory) else 0
+        write(arguments.directory / "skips.txt", SKIPS, [f"{name}: {results[name][1]}" for name in of["skip"]])
+    return 1 if compare(results, arguments.directory) else 0
 
 
 if __name__ == "__main__":

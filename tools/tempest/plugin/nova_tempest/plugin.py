@@ -1,7 +1,7 @@
-"""Tells tempest about the embedded networks of Nova, which it knows only as a network service's.
+"""A tempest plugin that adapts tests to the embedded networks of Nova.
 
-tempest takes "there is no network service" for "servers get no networks" and skips most tests of servers; and it
-looks for the network by an API that ended with microversion 2.35.
+Without a network service, tempest assumes that servers have no networks and skips most tests of servers. It also looks
+up networks with an API that ended with microversion 2.35.
 """
 
 import importlib
@@ -23,7 +23,7 @@ OPTIONS = [cfg.StrOpt("network_id", help="The network of all servers; [compute] 
 
 
 class NovaPlugin(plugins.TempestPlugin):
-    """No tests of its own: it changes what the tests of the Compute API ask for."""
+    """A plugin without tests, which patches the tests of the Compute API."""
 
     def load_tests(self):
         share_network(base.BaseV2ComputeTest)
@@ -42,7 +42,7 @@ class NovaPlugin(plugins.TempestPlugin):
 
 
 def share_network(tests):
-    """All ``tests`` use the network of the deployment, and none demands one of its own."""
+    """Make all ``tests`` use the network of the deployment instead of creating a network."""
     checks = tests.skip_checks.__func__
 
     def skip_checks(cls):
@@ -57,12 +57,14 @@ def share_network(tests):
 
 
 def speak_old_versions():
-    """Clients of networks ask by 2.1, whatever the version of a test: it uses them to reach its servers, where those
-    of a network service have no versions. Ids, and what an address is called, are as such a service's, too."""
+    """Make network clients use microversion 2.1, independent of the microversion of a test.
+
+    Ids and the name of the address field are also those of a network service.
+    """
     for name in ("floating_ips", "security_groups", "security_group_rules"):
         module = importlib.import_module(f"tempest.lib.services.compute.{name}_client")
-        client = next(found for found in vars(module).values() if isinstance(found, type) and
-                      found.__module__ == module.__name__)
+        client = next(value for value in vars(module).values() if isinstance(value, type) and
+                      value.__module__ == module.__name__)
         client.get_headers = rest_client.RestClient.get_headers
         client.request = rest_client.RestClient.request
         if name == "floating_ips":
@@ -72,24 +74,26 @@ def speak_old_versions():
 
 
 def name_address(client):
-    """In every answer of the client in which there are addresses."""
+    """Add floating_ip_address to all responses of the client with addresses."""
     for method in ("create_floating_ip", "show_floating_ip", "list_floating_ips"):
         setattr(client, method, naming(getattr(client, method)))
 
 
-def naming(ask):
-    def asked(*arguments, **options):
-        answer = ask(*arguments, **options)
+def naming(request):
+    def renamed(*arguments, **options):
+        answer = request(*arguments, **options)
         for address in answer["floating_ips"] if "floating_ips" in answer else [answer["floating_ip"]]:
             address["floating_ip_address"] = address["ip"]
         return answer
 
-    return asked
+    return renamed
 
 
 def network_tests():
-    """The tests of networks, groups and floating addresses by the Compute API. tempest reads its configuration when
-    these modules are imported, and a plugin is asked for options before that."""
+    """Return the test classes of networks, security groups and floating addresses of the Compute API.
+
+    The modules are imported late: their import reads the configuration of tempest, after the plugin registers options.
+    """
     module = importlib.import_module
     return (module("tempest.api.compute.test_tenant_networks").ComputeTenantNetworksTest,
             module("tempest.api.compute.admin.test_security_groups").SecurityGroupsTestAdminJSON,
@@ -99,7 +103,7 @@ def network_tests():
 
 
 def serve_networks(tests):
-    """Nova itself is the network service that these ``tests`` want: what leaves them out for want of one is undone."""
+    """Enable ``tests`` that tempest skips without a network service: Nova itself serves their requests."""
     tests.skip_checks = base.BaseV2ComputeTest.__dict__["skip_checks"]
     for name, test in list(vars(tests).items()):
         if name.startswith("test_") and hasattr(test, "__wrapped__"):

@@ -1,12 +1,11 @@
-"""The serial console as tempest's test of it means it: text. Its own WebSocket takes bytes and knows short frames only,
-so that the test could pass nowhere."""
+"""Text frames for the serial console test of tempest, whose own WebSocket supports only bytes and short frames."""
 
 import importlib
 import types
 
 
 class TextSocket:
-    """What the test does with a WebSocket."""
+    """A WebSocket with the methods that the test uses."""
 
     def __init__(self, socket):
         self.socket = socket
@@ -15,7 +14,7 @@ class TextSocket:
         self.socket.send_frame(text.encode())
 
     def receive_frame(self):
-        """The text of the next frame that has any. Raises ConnectionError at the end."""
+        """Return the text of the next non-empty frame. Raises ConnectionError at the end."""
         length = 0
         while not length:
             length = self._read(2)[1] & 127
@@ -27,19 +26,19 @@ class TextSocket:
         self.socket.close()
 
     def _read(self, size):
-        found = b""
-        while len(found) < size:
-            more = self.socket._recv(size - len(found))
+        data = b""
+        while len(data) < size:
+            more = self.socket._recv(size - len(data))
             if not more:
                 raise ConnectionError("The console was closed")
-            found += more
-        return found
+            data += more
+        return data
 
 
 def install():
-    """The tests of live migration, and no others, get such sockets."""
+    """Make the live migration tests, and only these, use TextSocket."""
     tests = importlib.import_module("tempest.api.compute.admin.test_live_migration")
-    tests.LiveMigrationRemoteConsolesV26Test.block_migration = None  # its neighbours have it: as the configuration says
+    tests.LiveMigrationRemoteConsolesV26Test.block_migration = None  # missing in this class: follow the configuration
     connect = tests.compute.create_websocket
     tests.compute = types.SimpleNamespace(**{
         **vars(tests.compute), "create_websocket": lambda url: TextSocket(connect(url))})

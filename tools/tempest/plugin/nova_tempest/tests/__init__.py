@@ -1,1 +1,1 @@
-"""No tests of its own."""
+"""An empty test package, which tempest requires of a plugin."""
