@@ -36,7 +36,7 @@ function nova_plugin_configure {
     iniset "$NOVA_PLUGIN_CONF" oslo_concurrency lock_path "$NOVA_PLUGIN_STATE/locks"
     configure_keystone_authtoken_middleware "$NOVA_PLUGIN_CONF" nova
     iniset "$NOVA_PLUGIN_CONF" keystone_authtoken service_token_roles_required True
-    # the same account asks Glance
+    # the same account for Glance
     configure_keystone_authtoken_middleware "$NOVA_PLUGIN_CONF" nova glance
     iniset "$NOVA_PLUGIN_CONF" glance region_name "$REGION_NAME"
 }
@@ -56,7 +56,7 @@ function nova_plugin_start {
     local service account
     for service in $NOVA_PLUGIN_SERVICES; do
         case "$service" in
-            # bridges, namespaces and guests' disks are root's
+            # bridges, namespaces and disks of guests require root
             nova-compute | nova-metadata) account=root ;;
             *) account=$STACK_USER ;;
         esac

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Nova and all it needs on this one machine: from bare Debian 12 to the login prompt of a guest.
+# Installs and starts Nova with its dependencies on this machine, from plain Debian 12 to the login prompt of a guest.
 # Run it again to repair and continue. Options: local.conf (see local.conf.sample) or the environment.
 set -euo pipefail
 
@@ -85,9 +85,9 @@ start_nova() {
     check_nova
 }
 
-check_port() { # SERVICE PORT OPTION: taken by something else?
+check_port() { # SERVICE PORT OPTION: fail if another program uses the port
     if port_in_use "$2" && ! supervisorctl status "$1" 2> /dev/null | grep RUNNING > /dev/null; then
-        die "port $2, which $1 wants, is in use by another program; choose another one: $3 in local.conf"
+        die "port $2 of $1 is in use by another program; set $3 in local.conf to a different port"
     fi
 }
 
@@ -107,7 +107,7 @@ explain() {
 	TEXT
 }
 
-trap 'jobs -p | xargs -r kill 2> /dev/null' EXIT  # a failure does not leave downloads behind
+trap 'jobs -p | xargs -r kill 2> /dev/null' EXIT  # terminate background downloads on failure
 check_machine
 load_options
 prepare_data_dir

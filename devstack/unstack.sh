@@ -27,7 +27,7 @@ fi
 
 step "Stopping Nova"
 if supervisord_runs; then
-    # first, so that nothing starts again what is removed next
+    # first, so that services are not restarted during the removal
     # shellcheck disable=SC2046  # a list of names
     stop_services $(supervisorctl status | awk '$1 ~ /nova-/ { print $1 }')
 fi

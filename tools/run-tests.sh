@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the tests need (once), then runs linters and tests: the README's second command.
-#   tools/run-tests.sh unit       one kind: lint, unit, functional, integration, crash, fuzz, bench (and what pytest is told)
+#   tools/run-tests.sh unit       one kind: lint, unit, functional, integration, crash, fuzz, bench (further arguments go to pytest)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

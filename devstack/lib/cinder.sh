@@ -3,12 +3,12 @@
 # them are on this machine, mounting is a bind mount, and neither an NFS server nor a kernel that knows NFS is needed.
 
 CINDER_SERVICES="cinder-scheduler cinder-volume cinder-api"
-# two, so that a volume that a server has can be migrated or retyped
+# two backends, so that attached volumes can be migrated or retyped
 CINDER_BACKENDS="nfs nfs2"
 
 cinder_wanted() { [ "$NOVA_CINDER" = True ]; }
 
-# Found before the system's mount(8) by Cinder and by nova-compute.
+# Precedes the mount(8) of the system in the PATH of Cinder and nova-compute.
 cinder_programs() { echo "$DATA_DIR/cinder/bin"; }
 
 prepare_cinder() {
@@ -37,14 +37,14 @@ write_mount_programs() {
 	for last in "$@"; do from=$where where=$last; done
 	exec mount.nfs "$from" "$where"
 	SH
-    # Cinder looks whether there is one
+    # Cinder checks that the program exists
     write_file "$(cinder_programs)/mount.nfs" 755 <<- 'SH'
 	#!/bin/sh
 	# HOST:DIRECTORY WHERE: the directory is on this machine
 	[ $# -ge 2 ] || exit 1
 	exec /bin/mount --bind "${1#*:}" "$2"
 	SH
-    # Cinder asks sudo to run what needs root, which it is here
+    # Cinder runs privileged commands with sudo; here it already runs as root
     write_file "$(cinder_programs)/sudo" 755 <<- 'SH'
 	#!/bin/sh
 	while [ "${1#-}" != "$1" ]; do shift; done
@@ -58,7 +58,7 @@ write_cinder_conf() {
     install -d -m 700 "$data/state" "$data/locks"
     install -d -m 755 "$data/mnt"
     for backend in $CINDER_BACKENDS; do
-        # guests' files belong to whom libvirt gives them
+        # libvirt sets the owner of files of guests
         install -d -m 777 "$data/exports/$backend"
         echo "$HOST_ADDRESS:$data/exports/$backend" | write_file "$etc/$backend.shares" 600
     done
@@ -134,7 +134,7 @@ start_cinder() {
     note "Cinder answers at $CINDER_URL; types of volumes: $CINDER_BACKENDS"
 }
 
-nova_conf_of_cinder() { # what Nova has to know of it
+nova_conf_of_cinder() { # the options of Nova for Cinder
     cinder_wanted || return 0
     cat <<- CONF
 	[volume]
@@ -152,7 +152,7 @@ nova_conf_of_cinder() { # what Nova has to know of it
 	CONF
 }
 
-remove_mounts() { # below DATA_DIR: its files are to be removed there, and not by way of another directory
+remove_mounts() { # below DATA_DIR, before its files are removed, so that mounted files are kept
     local where
     while read -r where; do
         umount "$where" || warn "$where is still mounted"

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What users find in the cloud: images, flavors, a key, a network; and the first server, which proves that it works.
+# Initial resources of the cloud: images, flavors, a key pair, a network, and the first server as a test.
 
 cloud() { as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" "$@"; }
 
@@ -23,7 +23,7 @@ create_cloud() {
     create_floating_pool
 }
 
-boot_first_server() { # with several hosts, one on each
+boot_first_server() { # with several hosts: one server per host
     local number
     boot_server "$FIRST_SERVER" "$HOST_NAME" nova-compute
     for number in $(other_hosts); do

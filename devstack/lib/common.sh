@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What every other file uses: saying what happens, waiting with a limit, running things once, keeping secrets.
+# Common functions: messages, waiting with a timeout, background tasks, secrets.
 
 STARTED_AT=${STARTED_AT:-$SECONDS}
-# Seconds that a service gets to answer: many, as beside other work a broker that takes 5 takes 65.
+# Seconds within which a service must respond: on a busy machine, a broker that needs 5 s may need 65 s.
 START_LIMIT=180
 
 say() { printf '%s\n' "$*"; }
@@ -11,7 +11,7 @@ step() { printf '\n[%s] %s\n' "$(clock)" "$*"; }
 note() { printf '       %s\n' "$*"; }
 warn() { printf 'WARNING: %s\n' "$*" >&2; }
 
-die() { # MESSAGE [LOGFILE]: with the end of the log that explains it
+die() { # MESSAGE [LOGFILE]: print the message and the end of the log, then exit
     printf '\nERROR: %s\n' "$1" >&2
     if [ -n "${2:-}" ] && [ -s "${2:-}" ]; then
         printf -- '--- the end of %s ---\n' "$2" >&2
@@ -28,7 +28,7 @@ is_true() { case "${1,,}" in true | yes | on | 1) return 0 ;; *) return 1 ;; esa
 
 random_secret() { od -An -N16 -tx1 /dev/urandom | tr -d ' \n'; }
 
-secret() { # NAME: the variable NAME from secrets.env, generated when it is new
+secret() { # NAME: print variable NAME of secrets.env, generated if missing
     local name=$1 file=$DATA_DIR/secrets.env
     if [ -z "${!name:-}" ]; then
         printf -v "$name" '%s' "$(random_secret)"
@@ -45,7 +45,7 @@ load_secrets() {
 
 port_in_use() { [ -n "$(ss -Hltn "sport = :$1")" ]; }
 
-own_port() { # NAME FIRST: a port of this stack alone: the first free one from FIRST on, remembered for the next run
+own_port() { # NAME FIRST: print a port reserved for this stack: the first free port from FIRST on, kept for later runs
     local name=$1 port=$2 file=$DATA_DIR/ports.env
     if [ -n "${!name:-}" ]; then return 0; fi
     if grep -qs "^$name=" "$file"; then
@@ -57,7 +57,7 @@ own_port() { # NAME FIRST: a port of this stack alone: the first free one from F
     printf -v "$name" '%s' "$port"
 }
 
-write_file() { # PATH MODE [OWNER]: from standard input; untouched when nothing changed
+write_file() { # PATH MODE [OWNER]: write standard input to a file; unchanged content keeps the file
     local path=$1 mode=$2 owner=${3:-root:root} new
     mkdir -p "$(dirname "$path")"
     new=$(umask 077 && mktemp "$path.XXXXXX")
@@ -68,7 +68,7 @@ write_file() { # PATH MODE [OWNER]: from standard input; untouched when nothing 
     chmod "$mode" "$path"
 }
 
-digest() { # FILE_OR_DIRECTORY…: one short hash of the contents; what does not exist does not count
+digest() { # FILE_OR_DIRECTORY…: print a short hash of the contents; missing files are ignored
     find "$@" -type f ! -name '*.pyc' ! -path '*.egg-info/*' -print0 2> /dev/null |
         LC_ALL=C sort -z | xargs -0r sha256sum | sha256sum | cut -c1-16
 }
@@ -76,20 +76,20 @@ digest() { # FILE_OR_DIRECTORY…: one short hash of the contents; what does not
 stamp_is() { [ "$(cat "$DATA_DIR/stamps/$1" 2> /dev/null)" = "$2" ]; }
 set_stamp() { mkdir -p "$DATA_DIR/stamps" && printf '%s' "$2" > "$DATA_DIR/stamps/$1"; }
 
-start_task() { # NAME FUNCTION [ARGUMENT…]: in the background, its output in a log
+start_task() { # NAME FUNCTION [ARGUMENT…]: run in the background with its output in a log
     local name=$1
     shift
     ("$@") > "$DATA_DIR/logs/stack/$name.log" 2>&1 &
     printf -v "TASK_${name//-/_}" '%s' $!
 }
 
-last_words() { # LOG: what a background task is about
+last_words() { # LOG: print the last line of a background task
     local words
     words=$(grep -av '^WARNING' "$1" | tail -n 1 | tr -d '\r' | cut -c1-90) || true
     echo "${words:-going on}"
 }
 
-finish_task() { # NAME WHAT: wait for it, showing that it moves
+finish_task() { # NAME WHAT: wait for a background task and print its progress
     local name=$1 what=$2 log=$DATA_DIR/logs/stack/$1.log pid next=$((SECONDS + 5))
     pid=TASK_${name//-/_}
     pid=${!pid}
@@ -104,7 +104,7 @@ finish_task() { # NAME WHAT: wait for it, showing that it moves
     note "$what: done"
 }
 
-run_logged() { # NAME WHAT COMMAND…: a long command with progress, its output only when it fails
+run_logged() { # NAME WHAT COMMAND…: run a long command with progress; print its output only if it fails
     local name=$1 what=$2
     shift 2
     start_task "$name" "$@"
@@ -124,7 +124,7 @@ wait_for() { # WHAT LOGFILE COMMAND…: poll until the command succeeds, for STA
     done
 }
 
-http_answers() { # URL: any HTTP answer at all
+http_answers() { # URL: true if the URL returns any HTTP response
     "$VENV/bin/python" - "$1" <<- 'PYTHON'
 	import sys, urllib.error, urllib.request
 	try:

@@ -31,7 +31,7 @@ load_options() {
     PYTHON=${PYTHON:-/usr/bin/python3}
 
     NOVA_CINDER=${NOVA_CINDER:-False}
-    # Cinder's processes write at the same time, which SQLite refuses
+    # SQLite does not support the concurrent writes of Cinder's processes
     [ "$NOVA_CINDER" = True ] && NOVA_DATABASE=${NOVA_DATABASE:-mysql} || NOVA_DATABASE=${NOVA_DATABASE:-sqlite}
     NOVA_ENABLED=${NOVA_ENABLED:-True}
     NOVA_API_WORKERS=${NOVA_API_WORKERS:-2}
@@ -64,7 +64,7 @@ load_options() {
     FIRST_SERVER_FLAVOR=${FIRST_SERVER_FLAVOR:-cirros256}
 
     check_options
-    # where this machine's services are found by users, and by other hosts as well
+    # address of the services of this machine for users and other hosts
     LISTEN=$SERVICE_HOST HOST_ADDRESS=$SERVICE_HOST
     if [ "$NOVA_HOSTS" -gt 1 ]; then
         HOST_ADDRESS=$HOSTS_NETWORK.1
@@ -76,7 +76,7 @@ load_options() {
     NOVA_URL=http://$SERVICE_HOST:$NOVA_API_PORT/v2.1
 }
 
-first_name_server() { # what guests ask: this host's own, unless that is on loopback, where guests cannot reach it
+first_name_server() { # DNS server for guests: that of this host, unless it is on loopback, which guests cannot reach
     awk '$1 == "nameserver" && $2 !~ /^127\./ && $2 !~ /:/ { print $2; exit }' /etc/resolv.conf
 }
 
@@ -113,6 +113,6 @@ prepare_data_dir() {
     # libvirt's guests and the broker run under their own accounts and must be able to walk through; files with
     # secrets have their own modes
     chmod 755 "$DATA_DIR"
-    : > "$DATA_DIR/.nova-devstack"  # how unstack.sh knows that this directory may be removed
+    : > "$DATA_DIR/.nova-devstack"  # marks the directory as removable by unstack.sh
     load_secrets
 }

@@ -18,7 +18,7 @@ database_url() { # NAME
     esac
 }
 
-database_state() { # SERVICE: its release and where its database is, which say whether there is anything to do
+database_state() { # SERVICE: print its release and database location, to detect if a migration is needed
     echo "$("$VENV/bin/python" -c 'import sys, importlib.metadata as m; print(m.version(sys.argv[1]))' "$1")-$(database_url "$1" | sha256sum)"
 }
 
@@ -53,7 +53,7 @@ prepare_postgresql() {
     DATABASE_SERVICE=postgresql
 }
 
-postgresql_command() { # psql's arguments; as the cluster's owner, over its socket
+postgresql_command() { # ARGUMENT…: run psql as the owner of the cluster, over its socket
     (cd / && runuser -u postgres -- psql -qtAX -h "$DATA_DIR/run/postgresql" -p "$POSTGRESQL_PORT" -v ON_ERROR_STOP=1 -d postgres "$@")
 }
 
@@ -88,7 +88,7 @@ prepare_mysql() {
 	init-file=$DATA_DIR/etc/mysql/init.sql
 	CONF
     {
-        # an account for TCP, where the server sees either the name or the address
+        # accounts for TCP, for which the server matches either the name or the address
         for name in localhost 127.0.0.1; do
             echo "CREATE USER IF NOT EXISTS 'nova'@'$name';"
             echo "ALTER USER 'nova'@'$name' IDENTIFIED BY '$DATABASE_PASSWORD';"

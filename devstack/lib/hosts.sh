@@ -12,7 +12,7 @@ host_name() { # NUMBER
 
 host_conf_file() { echo "$DATA_DIR/etc/nova/host$1.conf"; } # NUMBER
 
-prepare_hosts_network() { # before anything listens on this machine's address there
+prepare_hosts_network() { # before any service listens on the address of this machine in this network
     [ "$NOVA_HOSTS" -gt 1 ] || return 0
     hosts_tool create "$HOSTS_NETWORK" "$HOSTS_OUTSIDE" || die "the network between the hosts could not be made"
     note "$NOVA_HOSTS hosts: this machine is $HOST_ADDRESS"
@@ -23,7 +23,7 @@ prepare_hosts() {
     remove_surplus_hosts
     [ "$VIRT_TYPE" != kvm ] || options=(--kvm)
     for number in $(other_hosts); do
-        # what is one path on all hosts is a directory of its own on each
+        # the same path on all hosts refers to a separate directory on each
         hosts_tool add "$number" "$(host_name "$number")" --state "$DATA_DIR/nova" "${options[@]}" ||
             die "host $number could not be made"
         prepare_host "$number"

@@ -26,7 +26,7 @@ prepare_keystone() {
 	[credential]
 	key_repository = $DATA_DIR/keystone/credential
 	[identity]
-	# a development stack: a log-in should not take a quarter of a second
+	# fast password hashes, since this is a development stack: otherwise a login takes 250 ms
 	password_hash_rounds = 4
 	[cache]
 	enabled = True
@@ -39,8 +39,8 @@ prepare_keystone() {
 }
 
 # How gunicorn serves a package's wsgi.api at every address of LISTEN. In a file: Keystone takes arguments for its own.
-# Not uWSGI: after a 204 it sends what is no part of the answer, or closes without a word, and the next request on a
-# connection that is kept fails.
+# Not uWSGI: after a 204 it sends extra data or closes the connection without notice, and the next request on the
+# persistent connection fails.
 write_gunicorn_options() { # PACKAGE PORT [CONFIG_FILE]: that of a package which finds it by its own arguments alone
     local workers=2 threads=4 address binds=""
     # SQLite refuses, and does not queue, a transaction that read before another one wrote: those answers are lost
@@ -52,7 +52,7 @@ write_gunicorn_options() { # PACKAGE PORT [CONFIG_FILE]: that of a package which
 	worker_class = "gthread"
 	workers = $workers
 	threads = $threads
-	# seconds: for longer than clients keep a connection, and for an image to come
+	# seconds: longer than clients keep idle connections, and long enough for an image upload
 	keepalive = 75
 	timeout = 300
 	control_socket_disable = True
@@ -89,13 +89,13 @@ create_accounts() { # projects, users, roles and the service catalogue, in one p
 }
 
 as_admin() { # COMMAND…: with the administrator's credentials in the environment
-    # not by env(1), whose arguments everybody on the machine can read
+    # not with env(1), whose arguments are visible to all users
     OS_AUTH_URL=$KEYSTONE_URL OS_IDENTITY_API_VERSION=3 OS_USERNAME=admin OS_PASSWORD=$ADMIN_PASSWORD OS_PROJECT_NAME=admin \
         OS_USER_DOMAIN_NAME=Default OS_PROJECT_DOMAIN_NAME=Default OS_REGION_NAME=$REGION_NAME "$@"
 }
 
 write_openrc() {
-    # whoever may read this one may read the configuration, too
+    # readers of this file have access to the configuration as well
     { openrc admin admin "$ADMIN_PASSWORD"; echo "export NOVA_CONFIG=$(nova_conf_file)"; } | write_file "$DATA_DIR/openrc" 600
     openrc demo demo "$DEMO_PASSWORD" | write_file "$DATA_DIR/openrc-demo" 600
 }

@@ -25,7 +25,7 @@ prepare_libvirt() { # sets LIBVIRT_SERVICES to the programs that the stack has t
     LIBVIRT_SERVICES=(virtlogd libvirtd)
 }
 
-migration_listener() { # the other hosts' libvirtds bring guests; guests themselves do not reach this address
+migration_listener() { # listens for migrations from other hosts; guests cannot reach this address
     [ "$NOVA_HOSTS" -gt 1 ] || return 0
     printf '%s\n' "listen_tls = 0" "listen_tcp = 1" "listen_addr = \"$HOST_ADDRESS\"" 'auth_tcp = "none"'
 }
@@ -37,7 +37,7 @@ create_libvirt_account() { # what libvirt-daemon-system would create; that packa
         useradd --system --gid kvm --groups libvirt-qemu --home-dir /var/lib/libvirt --no-create-home --shell /usr/sbin/nologin libvirt-qemu
 }
 
-open_kvm() { # as udev would: of a /dev/kvm for root alone libvirtd thinks anew, for seconds, at each guest
+open_kvm() { # set the mode as udev does: if only root can open /dev/kvm, libvirtd probes it for seconds for each guest
     [ -c /dev/kvm ] && [ "$(stat -c %G%a /dev/kvm)" = root600 ] || return 0
     chgrp kvm /dev/kvm && chmod 660 /dev/kvm
 }
@@ -47,7 +47,7 @@ wait_for_libvirt() {
     note "libvirtd answers: $(virsh -c qemu:///system version | sed -n 's/^Running hypervisor: //p')"
 }
 
-choose_virt_type() { # sets VIRT_TYPE; the presence of /dev/kvm says little, so a guest has to prove it
+choose_virt_type() { # sets VIRT_TYPE; /dev/kvm may exist but not work, so a test guest is started
     local host
     case "$LIBVIRT_TYPE" in
         qemu | kvm) VIRT_TYPE=$LIBVIRT_TYPE; return 0 ;;
@@ -61,7 +61,7 @@ choose_virt_type() { # sets VIRT_TYPE; the presence of /dev/kvm says little, so 
     VIRT_TYPE=$(cut -d' ' -f2 "$DATA_DIR/stamps/virt_type")
 }
 
-kvm_guest_starts() { # the guest image's kernel gets ten seconds to say its first words
+kvm_guest_starts() { # true if the kernel of the guest image prints output within ten seconds
     local console=$DATA_DIR/run/kvm-probe.log pid found=1
     rm -f "$console"
     qemu-system-x86_64 -machine pc,accel=kvm -m 128 -display none -nodefaults -no-reboot -serial "file:$console" \
@@ -78,7 +78,7 @@ kvm_guest_starts() { # the guest image's kernel gets ten seconds to say its firs
     return "$found"
 }
 
-remove_guests() { # those whose disks are below DATA_DIR, and no others
+remove_guests() { # only guests with disks below DATA_DIR
     local domain xml pid
     if libvirt_answers > /dev/null 2>&1; then
         for domain in $(virsh -c qemu:///system list --all --uuid); do

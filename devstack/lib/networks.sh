@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # The host's side of the guests' networks.
 
-remove_networks() { # Nova's own driver knows what it made for whom; a network goes with its last guest
+remove_networks() { # with the network driver of Nova; a network is removed with its last guest
     local conf=$DATA_DIR/etc/nova/nova.conf log=$DATA_DIR/logs/stack/networks.log
     [ -d "$DATA_DIR/nova" ] && [ -f "$conf" ] || return 0
     "$VENV/bin/python" - "$conf" > "$log" 2>&1 <<- 'PYTHON' || warn "not all networks could be removed: $(tail -n 1 "$log")"

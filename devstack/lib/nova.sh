@@ -136,7 +136,7 @@ prepare_nova() {
 }
 
 define_nova_service() { # NAME COMMAND [FURTHER_STATE]
-    # what a running service has read; when it changes, the supervisor restarts the service
+    # hash of the configuration that a service has read; a change makes the supervisor restart the service
     local state path=$VENV/bin:/usr/sbin:/usr/bin:/sbin:/bin
     ! cinder_wanted || path=$(cinder_programs):$path
     state=$(digest "$(nova_conf_file)" "$REPO/nova" "$DATA_DIR/stamps/python")${3:-}
@@ -157,7 +157,7 @@ check_nova() { # 1 is a warning, 2 and more are failures
     [ "$result" -lt 2 ] || die "nova-status upgrade check" "$log"
 }
 
-create_network() { # one of all hosts, if there are several
+create_network() { # spans all hosts, if there are several
     local log=$DATA_DIR/logs/stack/network.log options=(--if-missing --name "$NETWORK_NAME" --cidr "$NETWORK_CIDR")
     [ -z "$NETWORK_DNS" ] || options+=(--dns "$NETWORK_DNS")
     [ "$NOVA_HOSTS" = 1 ] || options+=(--vni 0)
@@ -167,7 +167,7 @@ create_network() { # one of all hosts, if there are several
         warn "network $NETWORK_NAME is from a time of one host: it does not join guests of different hosts"
 }
 
-create_floating_pool() { # whose addresses are asked for there: clients ask what pools there are, and cannot do without any
+create_floating_pool() { # tests of clients require at least one pool
     local log=$DATA_DIR/logs/stack/floating.log
     [ -n "$FLOATING_RANGE" ] || return 0
     nova_manage floating list > "$log" 2>&1 || die "nova-manage floating list" "$log"
@@ -177,11 +177,11 @@ create_floating_pool() { # whose addresses are asked for there: clients ask what
     note "floating addresses $FLOATING_POOL: $FLOATING_RANGE"
 }
 
-joins_hosts() { # NETWORK: whether it has a VNI
+joins_hosts() { # NETWORK: true if the network has a VNI
     nova_manage network list | awk -F ' *[|] *' -v name="$1" '$3 == name && $9 != "" { found = 1 } END { exit !found }'
 }
 
-start_nova_services() { # the conductor first: the others ask it for everything, and a question to nobody is lost
+start_nova_services() { # the conductor first: other services depend on it, and requests without a consumer are lost
     local services others=()
     services=$(nova_services)
     read -r -a others <<< "${services/nova-conductor/}"

@@ -8,7 +8,7 @@ debian_packages() {
     echo rabbitmq-server memcached
     # guests
     echo libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils genisoimage
-    # the page that shows guests' screens in a browser
+    # the page for guest consoles in a browser
     echo novnc
     ! spice_wanted || echo spice-html5
     # networks

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The one virtual environment of Nova, Keystone, Glance, the client and the process supervisor.
+# The virtual environment of Nova, Keystone, Glance, the client and the process supervisor.
 
 # Wheels only, no compiler. The services' major versions are pinned, the rest follows.
 PYTHON_PACKAGES="keystone>=30,<31 glance>=33,<34 python-openstackclient>=10,<11 gunicorn>=23 supervisor>=4.3,<5
@@ -23,7 +23,7 @@ install_python() {
     if is_true "$NOVA_ENABLED"; then packages+=(-e "${REPO}[$extras]"); fi
     # The versions that Nova was tested with; libvirt's binding is Debian's, as its library is.
     grep -v '^libvirt-python==' "$REPO/constraints.txt" > "$DATA_DIR/constraints.txt"
-    # one call: the resolver sees all wishes at once
+    # a single call, so that the resolver considers all requirements
     "$VENV/bin/pip" install -c "$DATA_DIR/constraints.txt" --no-compile --prefer-binary --progress-bar off "${packages[@]}"
     echo "compiling byte code"
     "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" > /dev/null || true  # templates of code do not compile

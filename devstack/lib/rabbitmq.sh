@@ -51,7 +51,7 @@ rabbit_definitions() { # user and vhost are loaded at every start: no slow comma
     RABBIT_PASSWORD=$RABBIT_PASSWORD "$VENV/bin/python" - <<- 'PYTHON'
 	import base64, hashlib, json, os
 	password = os.environ["RABBIT_PASSWORD"].encode()
-	salt = hashlib.sha256(b"salt" + password).digest()[:4]  # the same for every run, so that nothing seems changed
+	salt = hashlib.sha256(b"salt" + password).digest()[:4]  # constant, so that the file does not change between runs
 	hashed = base64.b64encode(salt + hashlib.sha256(salt + password).digest()).decode()
 	print(json.dumps({
 	    "users": [{"name": "nova", "password_hash": hashed, "hashing_algorithm": "rabbit_password_hashing_sha256",
@@ -62,7 +62,7 @@ rabbit_definitions() { # user and vhost are loaded at every start: no slow comma
 	PYTHON
 }
 
-rabbit_answers() { # logs in as Nova will
+rabbit_answers() { # true if a login with the account of Nova succeeds
     URL=${RABBIT_URL/rabbit:/amqp:} "$VENV/bin/python" -c 'import os, kombu; kombu.Connection(os.environ["URL"]).connect()'
 }
 
@@ -71,7 +71,7 @@ wait_for_rabbitmq() {
     note "RabbitMQ answers on port $RABBIT_PORT, vhost nova"
 }
 
-queue_is_served() { # QUEUE: somebody takes messages from it
+queue_is_served() { # QUEUE: true if the queue has a consumer
     URL=${RABBIT_URL/rabbit:/amqp:} "$VENV/bin/python" - "$1" <<- 'PYTHON'
 	import os, sys, kombu
 	with kombu.Connection(os.environ["URL"]) as connection:

@@ -31,7 +31,7 @@ start_supervisor() {
         note "supervisord is running"
         return 0
     fi
-    # not from within a directory that may go away, and without this shell's environment of options
+    # not in a directory that may be removed, and without the options in the environment of this shell
     (cd / && env -u PYTHONDONTWRITEBYTECODE "$VENV/bin/supervisord" -c "$DATA_DIR/etc/supervisord.conf")
     wait_for "supervisord" "$DATA_DIR/logs/supervisord.log" supervisorctl pid
     note "supervisord started"
@@ -69,7 +69,7 @@ start_services() { # NAME…: restarts those whose definition changed, starts th
     done
 }
 
-stop_services() { # NAME…: all at once, as one after the other each would wait for neighbours that have gone
+stop_services() { # NAME…: all at once: sequentially, each would wait for services that have already stopped
     local name pid pids=()
     for name in "$@"; do
         supervisorctl stop "$name" > /dev/null 2>&1 &
@@ -78,7 +78,7 @@ stop_services() { # NAME…: all at once, as one after the other each would wait
     for pid in "${pids[@]}"; do wait "$pid" || true; done
 }
 
-forget_services() { # NAME…: stop them, and know them no more
+forget_services() { # NAME…: stop and remove the services
     stop_services "$@"
     (cd "$DATA_DIR/etc/supervisor.d" && rm -f "${@/%/.conf}")
     supervisorctl update "$@" > "$DATA_DIR/logs/stack/supervisor.log" 2>&1 || die "supervisord" "$DATA_DIR/logs/stack/supervisor.log"

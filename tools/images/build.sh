@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # The images of Nova's own suite, built from Debian, PyPI and this source tree, and pushed to a registry of this machine.
-# As root on Debian 12. What is built already is not built again; the same commit gives the same digests.
+# As root on Debian 12. Existing layers are reused; the same commit gives the same digests.
 #
 #   tools/images/build.sh
 #
 # Options, by environment variables:
 #   OUTPUT=/var/lib/nova-images    layers, an OCI layout (oci/), Nova's wheel (wheels/), the registry with its data, and
 #                                  the platform files of etc/novad with the images' digests (platforms/)
-#   REGISTRY=127.0.0.1:5050        where images are pushed to; it is started there if nobody listens
+#   REGISTRY=127.0.0.1:5050        registry for the images; started if no server listens there
 #   IMAGES="nova-api …"            only these (default: all)
 #   PUSH=True                      False: the OCI layout alone
-#   FRESH=False                    True: Debian and PyPI are asked anew, for their security updates
+#   FRESH=False                    True: query Debian and PyPI again, for security updates
 #   CHECK=False                    True: build everything a second time from nothing, and compare
 #   MIRROR=                        a mirror of Debian, or a file like sources.list (default: Debian's own)
 # pip is configured as on this machine (PIP_INDEX_URL and the like).
@@ -36,7 +36,7 @@ say() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
 die() { printf 'ERROR: %s\n' "$*" >&2; exit 1; }
 oci() { "$PYTHON" "$HERE/oci.py" "$@"; }
 
-install_packages() { # what is missing of what builds, serves and runs images; none of their services is started
+install_packages() { # missing packages for building, serving and running images, without starting their services
     local wanted=(ca-certificates git mmdebstrap python3-venv docker-registry)
     local missing=() package policy=/usr/sbin/policy-rc.d
     wanted+=(podman runc netavark aardvark-dns catatonit iptables)
@@ -95,7 +95,7 @@ end_jobs() {
     rm -rf "$WORK"
 }
 
-prune() { # blobs that no image has any more; those of the registry stay
+prune() { # remove blobs of the layout that no image uses
     (cd "$OUTPUT/oci/blobs/sha256" && comm -23 <(ls | sort) <(used_blobs | sort -u) | xargs -r rm -f)
 }
 
@@ -105,7 +105,7 @@ used_blobs() {
         xargs grep -oh 'sha256:[0-9a-f]\{64\}' "$OUTPUT"/layers/*.json | cut -d: -f2
 }
 
-check_again() { # the digests of a second build that reuses nothing
+check_again() { # compare with the digests of a second build from scratch
     local other
     other=$(mktemp -d "$OUTPUT/check.XXXXXX")
     say "once more, from nothing"

@@ -81,7 +81,7 @@ sources() { # the files below these paths, without what git ignores
 }
 
 # --- Debian ----------------------------------------------------------------------------------------
-debootstrap() { # ARGUMENT…: mmdebstrap, without what nobody reads in a container
+debootstrap() { # ARGUMENT…: mmdebstrap without documentation and other unused files
     local each filter=()
     for each in man doc info locale lintian; do
         filter+=("--dpkgopt=path-exclude=/usr/share/$each/*")

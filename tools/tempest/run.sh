@@ -20,7 +20,7 @@ workspace=$home/workspace
 # shellcheck source=/dev/null
 if [ -z "${OS_AUTH_URL:-}" ] && [ -r "$data/openrc" ]; then . "$data/openrc"; fi
 : "${OS_AUTH_URL:?no openrc in $data: source one of an administrator first}"
-# No request tells.
+# No API request returns this.
 NOVA_SPICE=${NOVA_SPICE:-$(sed -n '/^\[spice\]/,/^\[/s/^enabled *= *//p' "$data/etc/nova/nova.conf" 2> /dev/null || true)}
 export NOVA_SPICE
 # Compiling tempest anew in every process would take longer than many a test.
