@@ -1,4 +1,4 @@
-"""The client against the suite, over HTTP; who logs in does so at a Keystone of a few lines."""
+"""Tests of the client against the suite over HTTP, with a minimal Keystone for logins."""
 
 import contextlib
 import dataclasses
@@ -26,13 +26,13 @@ class Ended:
 
     @property
     def rows(self):
-        """The rows of a table, as lists of words."""
+        """Return the rows of a table as lists of cells."""
         lines = [line for line in self.out.splitlines() if line.startswith("|")]
         return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
 
 
 class Failure(Exception):
-    """It did not end with 0."""
+    """An unexpected exit code of a command."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def identity(suite):
 
 @pytest.fixture
 def variables(identity, tmp_path, monkeypatch):
-    """The environment of an openrc file, and a home of its own."""
+    """Set the environment of an openrc file and a temporary home directory."""
     for name, value in keystone.environment(identity).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -54,7 +54,7 @@ def variables(identity, tmp_path, monkeypatch):
 
 
 def run(*words):
-    """A command in this process, as the shell would start it."""
+    """Run a command in this process; return its output and exit code."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -66,7 +66,7 @@ def run(*words):
 
 @pytest.fixture
 def nova(variables):
-    """``nova("list")``: what came of it; fails unless it ended with ``code``."""
+    """Return a function that runs a command: ``nova("list")``. It fails if the exit code is not ``code``."""
     def nova(*words, code=0):
         ended = run(*words)
         if ended.code != code:
@@ -78,13 +78,13 @@ def nova(variables):
 
 @pytest.fixture
 def project(suite):
-    """The project of the client's user, over the tests' own client."""
+    """Return an API client of the tests for the project of the user."""
     return Client(suite.url, project=keystone.PROJECT, user="admin")
 
 
 @pytest.fixture
 def server(nova, project, flavor, image_id):
-    """(name, id) of a server that runs."""
+    """Return (name, id) of an active server."""
     uuid = project.boot(flavor, image_id, name="web")
     project.wait(uuid, "ACTIVE")
     return "web", uuid
@@ -92,7 +92,7 @@ def server(nova, project, flavor, image_id):
 
 @pytest.fixture
 def settled(project):
-    """``settled(uuid, "SHUTOFF")``: the server, once it is in this status and nothing is done with it."""
+    """Return a function that waits for a status without a task: ``settled(uuid, "SHUTOFF")``."""
     def settled(uuid, status):
         return wait_for(lambda: (found := project.server(uuid))["status"] == status
                         and found["OS-EXT-STS:task_state"] is None and found, 20, status)

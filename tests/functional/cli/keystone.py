@@ -1,4 +1,4 @@
-"""As much of Keystone's API as a client needs to log in: passwords, tokens that end, a catalogue."""
+"""A minimal Keystone for logins of clients: passwords, expiring tokens, a catalog."""
 
 import contextlib
 import datetime
@@ -7,14 +7,14 @@ import json
 import threading
 
 PASSWORD = "right"
-# Of nobody else: what other tests leave behind does not count.
+# A project that no other test uses.
 PROJECT = "clients"
 
 
 class Keystone:
-    """Tokens are as Nova's noauth wants them, "user:project"; ``catalog`` names a URL per service type.
+    """A Keystone whose tokens have the form of Nova's noauth: "user:project". ``catalog``: URL by service type.
 
-    ``logins`` counts the tokens that were given; ``lifetime`` of them is in seconds.
+    ``logins``: number of issued tokens; ``lifetime``: of tokens, in seconds.
     """
 
     def __init__(self, **catalog):
@@ -27,13 +27,13 @@ class Keystone:
         return {"id": "v3.14", "status": "stable", "updated": "2020-04-07T00:00:00Z", "media-types": [],
                 "links": [{"rel": "self", "href": f"{self.url}/v3/"}]}
 
-    def token(self, asked):
-        """(token, document), or None for the wrong password."""
-        user = asked["auth"]["identity"]["password"]["user"]
+    def token(self, request):
+        """Return (token, document), or None for a wrong password."""
+        user = request["auth"]["identity"]["password"]["user"]
         if user["password"] != PASSWORD:
             return None
         self.logins += 1
-        name, project = user["name"], asked["auth"]["scope"]["project"]["name"]
+        name, project = user["name"], request["auth"]["scope"]["project"]["name"]
         now = datetime.datetime.now(datetime.UTC)
         domain = {"id": "default", "name": "Default"}
         return f"{name}:{project}", {"token": {
@@ -58,8 +58,8 @@ def _handler(keystone):
                 self._answer(300, {"versions": {"values": [keystone.version()]}})
 
         def do_POST(self):
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            given = keystone.token(asked)
+            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            given = keystone.token(request)
             if given is None:
                 self._answer(401, {"error": {"code": 401, "message": "The request you have made requires "
                                              "authentication.", "title": "Unauthorized"}})
@@ -77,14 +77,14 @@ def _handler(keystone):
             self.wfile.write(body)
 
         def log_message(self, *_arguments):
-            """Nothing is logged."""
+            """Log nothing."""
 
     return Handler
 
 
 @contextlib.contextmanager
 def running(**catalog):
-    """A Keystone on a port of loopback."""
+    """Run a Keystone on a loopback port."""
     keystone = Keystone(**catalog)
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(keystone))
     keystone.url = f"http://127.0.0.1:{server.server_port}"
@@ -99,7 +99,7 @@ def running(**catalog):
 
 
 def environment(keystone, user="admin", project=PROJECT, password=PASSWORD):
-    """The OS_ variables of an openrc file."""
+    """Return the OS_ variables of an openrc file."""
     return {"OS_AUTH_URL": keystone.url, "OS_USERNAME": user, "OS_PASSWORD": password, "OS_PROJECT_NAME": project,
             "OS_USER_DOMAIN_NAME": "Default", "OS_PROJECT_DOMAIN_NAME": "Default", "OS_REGION_NAME": "RegionOne",
             "OS_IDENTITY_API_VERSION": "3"}

@@ -39,10 +39,10 @@ def test_a_server_is_booted_shown_and_deleted(nova, project, flavor, image_id):
     assert nova("list", "-f", "json").document == []
 
 
-def test_several_servers_are_asked_for_at_once(nova, flavor):
-    asked = nova("boot", "--flavor", flavor, "--image", "tiny", "--nic", "none", "--min-count", 2,
+def test_several_servers_are_requested_at_once(nova, flavor):
+    requested = nova("boot", "--flavor", flavor, "--image", "tiny", "--nic", "none", "--min-count", 2,
                  "--return-reservation-id", "many", "-f", "json").document
-    found = nova("list", "--reservation-id", asked["reservation_id"], "-f", "json").document
+    found = nova("list", "--reservation-id", requested["reservation_id"], "-f", "json").document
     assert [one["Name"] for one in found] == ["many-1", "many-2"]
 
 
@@ -54,7 +54,7 @@ def test_several_servers_are_asked_for_at_once(nova, flavor):
     (("--flavor", "{flavor}", "--image", "tiny", "--block-device", "size=x"), "volume_size: 'x' is not a number"),
     (("--flavor", "{flavor}", "--image", "tiny", "--meta", "x"), "'x' is not KEY=VALUE"),
 ])
-def test_a_boot_that_cannot_be_meant_is_bad_usage(nova, flavor, words, said):
+def test_an_invalid_boot_is_wrong_usage(nova, flavor, words, said):
     ended = nova("boot", *(word.format(flavor=flavor) for word in words), "web", code=2)
     assert said in ended.err
     assert ended.out == ""
@@ -127,7 +127,7 @@ def test_locks(nova, server):
     assert nova("show", name, "-f", "json").document["locked"] is False
 
 
-def test_what_a_state_does_not_allow_is_told_with_what_to_do(nova, server, settled):
+def test_a_request_in_the_wrong_state_fails_with_a_hint(nova, server, settled):
     name, uuid = server
     nova("pause", name)
     settled(uuid, "PAUSED")
@@ -137,7 +137,7 @@ def test_what_a_state_does_not_allow_is_told_with_what_to_do(nova, server, settl
     assert "nova show SERVER" in refused.err
 
 
-def test_one_of_several_that_fails_does_not_stop_the_others(nova, server, settled):
+def test_a_failure_for_one_server_does_not_stop_the_others(nova, server, settled):
     name, uuid = server
     ended = nova("stop", "nothing", name, code=3)
     assert "There is no server with the name or id nothing" in ended.err
@@ -145,7 +145,7 @@ def test_one_of_several_that_fails_does_not_stop_the_others(nova, server, settle
     settled(uuid, "SHUTOFF")
 
 
-def test_a_name_that_two_servers_have_is_told_with_both(nova, project, server, flavor, image_id):
+def test_an_ambiguous_name_fails_with_both_candidates(nova, project, server, flavor, image_id):
     _, uuid = server
     other = project.boot(flavor, image_id, name="web")
     ended = nova("delete", "web", code=3)
@@ -180,7 +180,7 @@ def test_changes_of_name_metadata_and_tags(nova, server):
     assert "Nothing to change" in nova("update", "db", code=2).err
 
 
-def test_what_is_measured_of_a_server(nova, server):
+def test_diagnostics_and_console_log_of_a_server(nova, server):
     name, _ = server
     assert nova("diagnostics", name, "-f", "json").document["driver"] == "fake"
     assert nova("server-topology", name, "-f", "json").document["nodes"] == []

@@ -39,7 +39,7 @@ def test_other_users_have_other_tokens(nova, identity, variables):
 
 
 @pytest.mark.parametrize("off", [{"OS_CACHE": "0"}, {}])
-def test_logins_are_not_kept_where_that_is_not_wanted(nova, identity, variables, remembered, off):
+def test_logins_are_not_cached_if_disabled(nova, identity, variables, remembered, off):
     for name, value in off.items():
         variables.setenv(name, value)
     for _ in range(2):
@@ -55,7 +55,7 @@ def test_a_token_that_ends_soon_is_not_used_again(nova, identity):
     assert identity.logins == 2
 
 
-def test_a_token_that_was_revoked_is_asked_for_anew(nova, identity, remembered, monkeypatch):
+def test_a_revoked_token_is_replaced(nova, identity, remembered, monkeypatch):
     """Nova's noauth believes everybody who is here: another strategy refuses those without a name."""
     nova("list")
     real = auth._noauth
@@ -91,7 +91,7 @@ def test_a_file_that_others_can_write_is_not_believed(nova, identity, remembered
     assert identity.logins == 2
 
 
-def test_a_wrong_password_is_told_and_not_shown(nova, variables):
+def test_a_wrong_password_is_reported_and_not_printed(nova, variables):
     variables.setenv("OS_PASSWORD", "wrong-one")
     ended = nova("list", code=4)
     assert "requires authentication" in ended.err
@@ -99,7 +99,7 @@ def test_a_wrong_password_is_told_and_not_shown(nova, variables):
     assert "wrong-one" not in ended.err
 
 
-def test_nobody_is_told_how_to_log_in(variables, identity):
+def test_without_credentials_the_error_explains_how_to_log_in(variables, identity):
     for name in keystone.environment(identity):
         variables.delenv(name)
     ended = run("list")
@@ -107,18 +107,18 @@ def test_nobody_is_told_how_to_log_in(variables, identity):
     assert "Source an openrc file" in ended.err
 
 
-def test_a_service_that_is_away_is_told_with_its_url(nova, identity):
+def test_an_unreachable_service_is_reported_with_its_url(nova, identity):
     identity.catalog["compute"] = "http://127.0.0.1:9/v2.1"
     ended = nova("list", code=4)
     assert "No answer from http://127.0.0.1:9/v2.1/" in ended.err
 
 
-def test_a_catalogue_without_nova_is_told(nova, identity):
+def test_a_catalog_without_nova_is_reported(nova, identity):
     identity.catalog.clear()
     assert "This cloud has no compute service" in nova("list", code=1).err
 
 
-def test_clouds_of_a_file_are_known(nova, identity, variables, tmp_path):
+def test_clouds_of_a_file_are_supported(nova, identity, variables, tmp_path):
     said = keystone.environment(identity)
     for name in said:
         variables.delenv(name)
@@ -168,11 +168,11 @@ def test_the_version_is_the_newest_that_both_know_unless_another_is_wanted(nova,
     ("2.01", 2, "is not a version"),
     ("2.999", 1, "Choose a version that the server supports"),
 ])
-def test_a_version_that_is_none_is_told_with_those_there_are(nova, version, code, said):
+def test_an_invalid_version_fails_with_the_supported_range(nova, version, code, said):
     assert said in nova("--os-compute-api-version", version, "list", code=code).err
 
 
-def test_an_option_that_the_version_lacks_is_told(nova, flavor):
+def test_an_option_that_the_version_lacks_is_rejected(nova, flavor):
     old = ("--os-compute-api-version", "2.40")
     ended = nova(*old, "boot", "--flavor", flavor, "--image", "tiny", "--tags", "a", "web", code=2)
     assert "--tags needs version 2.52 of the API, and this is 2.40" in ended.err
