@@ -126,7 +126,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_args: ended.set())
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_only_one(pathlib.Path(options.data_dir)))
+        stack.enter_context(_locked(pathlib.Path(options.data_dir)))
         podman = None
         if not options.podman_socket:
             podman = PodmanService(pathlib.Path(options.data_dir) / "podman")
@@ -164,7 +164,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _leave_out() -> None:
-    """What podman's library would load, if it is there, for nothing, takes 4 of 60 MB."""
+    """Block unneeded optional imports of podman's library, which take 4 of 60 MB."""
     for name in ("rich",  # progress bars that nobody sees
                  "charset_normalizer"):  # guesses at encodings, where there is none but UTF-8
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
@@ -190,8 +190,8 @@ def _forbid_core_dumps(libc: ctypes.CDLL) -> None:
 
 
 @contextlib.contextmanager
-def _only_one(directory: pathlib.Path) -> Iterator[None]:
-    """Of this data directory. Raises Refused."""
+def _locked(directory: pathlib.Path) -> Iterator[None]:
+    """Hold the lock of this data directory. Raises Refused."""
     from nova.novad.errors import Refused
     from nova.novad.secrets import private_directory
 

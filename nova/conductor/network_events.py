@@ -1,4 +1,4 @@
-"""What an outside network service tells of the interfaces of servers, beside what operations wait for."""
+"""Events of the external network service about the interfaces of servers, besides those that operations wait for."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _CHANGED = ("network-changed", "network-vif-plugged", "network-vif-unplugged")
 _DELETED = "network-vif-deleted"
 
 
-def told(engine: Engine, events: Iterable[ExternalEvent]) -> None:
-    """Of servers that have a host: what changed is read anew, and what was deleted is detached."""
+def process(engine: Engine, events: Iterable[ExternalEvent]) -> None:
+    """Refresh changed interfaces and detach deleted ports. ``events`` are of servers that have a host."""
     events = list(events)
     for event in events:
         if event.name == _DELETED and event.tag:
             _detach(engine, event.instance_uuid, event.tag)
     for uuid in sorted({event.instance_uuid for event in events if event.name in _CHANGED}):
-        # All have one turn: whoever works for a project does not wait for what was told of ten thousand servers.
+        # All events share one queue, so that events of ten thousand servers do not delay the work of projects.
         engine.in_background("", functools.partial(_renew, engine.core, uuid))
 
 
@@ -38,28 +38,28 @@ def _detach(engine: Engine, uuid: str, vif_id: str) -> None:
     try:
         start(engine, context.admin(), uuid, LoseInterface.name, {"port_id": vif_id})
     except (exception.NotFound, exception.Conflict) as error:
-        LOG.info("[instance: %s] Port %s was deleted: %s", uuid, vif_id, error)
+        LOG.info("[instance: %s] Port %s was deleted, but its interface is not detached: %s", uuid, vif_id, error)
 
 
 def _renew(core: Core, uuid: str) -> None:
-    """The server's row knows its interfaces as the service has them; what is lost here comes with the next event."""
+    """Copy the interfaces from the network service to the server's row. The next event repeats a failed update."""
     try:
         instance = core.db.read(lambda connection: servers.get(connection, uuid))
-        found = {vif.id: vif for vif in core.allocator.refreshed(context.admin(), instance)} \
+        refreshed = {vif.id: vif for vif in core.allocator.refreshed(context.admin(), instance)} \
             if instance.network_info else {}
     except exception.NovaException as error:
-        LOG.warning("[instance: %s] Its interfaces are not read anew: %s", uuid, error)
+        LOG.warning("[instance: %s] Cannot refresh the interfaces until the next network event: %s", uuid, error)
         return
 
     def write(connection: sa.Connection) -> None:
         now = servers.lock(connection, uuid).network_info
         renewed = [msgspec.structs.replace(
-            vif, label=found[vif.id].label, mtu=found[vif.id].mtu, fixed_ips=found[vif.id].fixed_ips,
-            active=found[vif.id].active) if vif.id in found else vif for vif in now]
+            vif, label=refreshed[vif.id].label, mtu=refreshed[vif.id].mtu, fixed_ips=refreshed[vif.id].fixed_ips,
+            active=refreshed[vif.id].active) if vif.id in refreshed else vif for vif in now]
         if renewed != now:
             servers.update(connection, uuid, {"network_info": renewed})
 
     try:
         core.db.write(write)
     except exception.InstanceNotFound:
-        LOG.debug("[instance: %s] is gone", uuid)
+        LOG.debug("[instance: %s] The instance was deleted meanwhile", uuid)

@@ -1,4 +1,4 @@
-"""What an outside volume service tells of the volumes of servers, beside what operations wait for."""
+"""Events of the external volume service about the volumes of servers, besides those that operations wait for."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from nova.operations.extend_volume import ExtendVolume
 LOG = logging.getLogger(__name__)
 
 _EXTENDED = "volume-extended"
-# What a service outside may be asked for: no path leads anywhere else.
+# A safe volume id: it cannot change the path of a request to the service.
 _ID = re.compile(r"[0-9a-fA-F-]{1,64}")
 
 
-def told(engine: Engine, events: Iterable[ExternalEvent]) -> None:
-    """Of servers that have a host: their guests get to see that a volume became larger."""
+def process(engine: Engine, events: Iterable[ExternalEvent]) -> None:
+    """Start the extension of the guest's disk for each extended volume. ``events`` are of servers that have a host."""
     for event in events:
         if event.name == _EXTENDED and event.tag and event.status == COMPLETED:
             _extend(engine, event.instance_uuid, event.tag)
@@ -32,14 +32,16 @@ def _extend(engine: Engine, uuid: str, volume_id: str) -> None:
     try:
         start(engine, context.admin(), uuid, ExtendVolume.name, {"volume_id": volume_id})
     except (exception.NotFound, exception.Conflict) as error:
-        LOG.info("[instance: %s] Volume %s was extended: %s", uuid, volume_id, error)
+        LOG.info("[instance: %s] Volume %s was extended, but the guest cannot be: %s", uuid, volume_id, error)
         if _ID.fullmatch(volume_id):
             engine.in_background("", functools.partial(_refuse, engine.core, uuid, volume_id))
 
 
 def _refuse(core: Core, uuid: str, volume_id: str) -> None:
-    """A service that waits for the guest waits in vain; if this gets lost an operator resets the volume's status."""
+    """Report the failed extension to the volume service. If the report is lost, an operator resets the volume's status.
+    """
     try:
         core.attachments.end_extension(context.admin(), uuid, volume_id, 0, done=False)
     except exception.NovaException as error:
-        LOG.warning("[instance: %s] The service of volume %s may wait in vain: %s", uuid, volume_id, error)
+        LOG.warning("[instance: %s] Cannot report the failed extension of volume %s to its service: %s; "
+                    "an operator must reset the status of the volume", uuid, volume_id, error)

@@ -102,10 +102,10 @@ def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding
     """Yield guests without a server on the host. Only guests with a row of evictions can be repaired (removed)."""
     for start in range(0, len(uuids), _PAGE):
         page = uuids[start:start + _PAGE]
-        known_hosts = {where.uuid: where for where in core.db.read(
+        registered_hosts = {where.uuid: where for where in core.db.read(
             functools.partial(evictions.whereabouts, host=host, uuids=page))}
         for uuid in page:
-            where = known_hosts.get(uuid)
+            where = registered_hosts.get(uuid)
             if where is None:
                 yield Finding("guest", uuid, f"runs on {host} without a server: [compute]unknown_guests of the host "
                                              "decides what happens to it")

@@ -1,5 +1,5 @@
-"""Host aggregates. A change of one moves all its hosts, so schedulers read the fleet anew; a host that comes or goes
-is told by itself."""
+"""Host aggregates. A change of an aggregate affects all its hosts, so schedulers read the fleet again. An added or
+removed host is published individually."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from nova.conductor.endpoints import telling
-from nova.conductor.endpoints.derived import Endpoint, reads, told, write, writes
+from nova.conductor.endpoints import notifications
+from nova.conductor.endpoints.derived import Endpoint, notifying, reads, write, writes
 from nova.context import RequestContext
 from nova.db import aggregates, compute_nodes, precaches
 from nova.objects.aggregate import Aggregate
@@ -18,7 +18,7 @@ from nova.objects.scheduling import HostState
 
 LOG = logging.getLogger(__name__)
 
-# A host with more nodes is not told node by node.
+# The nodes of a host with more nodes than this are not published individually.
 _MOST_NODES = 500
 
 
@@ -28,37 +28,37 @@ class Aggregates(Endpoint):
     index = reads(aggregates.index)
     get = reads(aggregates.get)
 
-    # Only an aggregate without hosts can go: no scheduler has to hear of it.
-    delete = writes(aggregates.delete, tells=telling.aggregate("delete"))
+    # Only an aggregate without hosts can be deleted, so schedulers need no update.
+    delete = writes(aggregates.delete, notify=notifications.aggregate("delete"))
 
     def create(self, ctx: RequestContext, name: str, availability_zone: str | None = None) -> Aggregate:
-        return write(self.core, ctx, aggregates.create, telling.aggregate_created, name, availability_zone)
+        return write(self.core, ctx, aggregates.create, notifications.aggregate_created, name, availability_zone)
 
     def update(self, ctx: RequestContext, aggregate_id: int, name: str | None = None,
                availability_zone: str | None = None) -> Aggregate:
-        return self._changed(write(self.core, ctx, aggregates.update, telling.aggregate("update_prop"),
+        return self._changed(write(self.core, ctx, aggregates.update, notifications.aggregate("update_prop"),
                                    aggregate_id, name, availability_zone))
 
     def add_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
-        return self._moved(told(self.core, ctx, aggregates.add_host, telling.aggregate("add_host")),
+        return self._moved(notifying(self.core, ctx, aggregates.add_host, notifications.aggregate("add_host")),
                            aggregate_id, host)
 
     def remove_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
-        return self._moved(told(self.core, ctx, aggregates.remove_host, telling.aggregate("remove_host")),
+        return self._moved(notifying(self.core, ctx, aggregates.remove_host, notifications.aggregate("remove_host")),
                            aggregate_id, host)
 
     def set_metadata(self, ctx: RequestContext, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
-        return self._changed(write(self.core, ctx, aggregates.set_metadata, telling.aggregate("update_metadata"),
+        return self._changed(write(self.core, ctx, aggregates.set_metadata, notifications.aggregate("update_metadata"),
                                    aggregate_id, metadata))
 
     def cache_images(self, ctx: RequestContext, aggregate_id: int, images: list[Image]) -> None:
-        def ask(connection: sa.Connection, aggregate_id: int) -> Aggregate:
-            found = aggregates.lock(connection, aggregate_id)
-            precaches.ask(connection, aggregate_id, found.hosts, images)
-            return found
+        def request(connection: sa.Connection, aggregate_id: int) -> Aggregate:
+            aggregate = aggregates.lock(connection, aggregate_id)
+            precaches.ask(connection, aggregate_id, aggregate.hosts, images)
+            return aggregate
 
-        aggregate = write(self.core, ctx, ask, telling.aggregate("cache_images"), aggregate_id)
-        LOG.info("%d hosts of aggregate %s are to cache images %s", len(aggregate.hosts), aggregate.name,
+        aggregate = write(self.core, ctx, request, notifications.aggregate("cache_images"), aggregate_id)
+        LOG.info("Requested %d hosts of aggregate %s to cache images %s", len(aggregate.hosts), aggregate.name,
                  ", ".join(image.id for image in images))
 
     def _moved(self, change: Callable[[sa.Connection, int, str], Aggregate], aggregate_id: int, host: str) -> Aggregate:

@@ -1,4 +1,4 @@
-"""Availability zones, seen from the services in them."""
+"""Availability zones, derived from the services in them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Zones:
         return available
 
     def detail(self, ctx: RequestContext) -> dict[str, list[Service]]:
-        found: dict[str, list[Service]] = {}
+        services_of_zone: dict[str, list[Service]] = {}
         for service in self.core.db.read(services.index):
-            found.setdefault(service.availability_zone or "", []).append(service)
-        return found
+            services_of_zone.setdefault(service.availability_zone or "", []).append(service)
+        return services_of_zone

@@ -1,4 +1,4 @@
-"""Tokens of consoles."""
+"""Console tokens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nova.db.sql import clock
 from nova.objects.console import Console, ConsoleSession
 from nova.operations import REGISTRY
 
-# After these the guest is another one, elsewhere or off: what led to its console leads there no more.
+# Operations that end console sessions: they replace, move or stop the guest, so its tokens become invalid.
 ENDINGS = frozenset(name for name, operation in REGISTRY.items() if operation.ends_consoles)
 
 

@@ -1,6 +1,6 @@
-"""Methods of endpoints that do nothing but one function of nova.db in a transaction of its own.
+"""Endpoint methods derived from a function of nova.db that runs in a transaction of its own.
 
-The function has the parameters of the interface's method, by the same names, behind its connection.
+The function takes the connection, then the parameters of the interface's method under the same names.
 """
 
 from __future__ import annotations
@@ -17,45 +17,45 @@ from nova.objects.notification import Notification
 P = ParamSpec("P")
 R = TypeVar("R")
 Query = Callable[Concatenate[sa.Connection, P], R]
-# Has a change done (by its third argument) and returns what is to be told of it; the others are those of the change.
-Tells = Callable[..., Sequence[Notification]]
+# Runs a change (its third argument) and returns the notifications of it. The further arguments are those of the change.
+Notify = Callable[..., Sequence[Notification]]
 Method = Callable[Concatenate[Any, RequestContext, P], R]
 
 
 class Endpoint:
-    """What answers for an interface with the shared parts of the conductor."""
+    """The implementation of an RPC interface, with the shared state of the conductor."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
 
 
-def told(core: Core, ctx: RequestContext, function: Query[P, R], tells: Tells | None) -> Query[P, R]:
-    """``function``, whose change is told on the bus as ``tells`` says, where anything is."""
-    if tells is None or not core.outbox.on:
+def notifying(core: Core, ctx: RequestContext, function: Query[P, R], notify: Notify | None) -> Query[P, R]:
+    """Return ``function``, extended to send the notifications of its change, if notifications are enabled."""
+    if notify is None or not core.outbox.on:
         return function
 
-    def telling(connection: sa.Connection, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def change_and_notify(connection: sa.Connection, /, *args: P.args, **kwargs: P.kwargs) -> R:
         results: list[R] = []
 
         def do() -> R:
             results.append(function(connection, *args, **kwargs))
             return results[-1]
 
-        core.outbox.tell(connection, ctx, lambda teller: tells(teller, connection, do, *args, **kwargs))
+        core.outbox.tell(connection, ctx, lambda builder: notify(builder, connection, do, *args, **kwargs))
         return results[-1]
 
-    return telling
+    return change_and_notify
 
 
-def write(core: Core, ctx: RequestContext, function: Query[P, R], tells: Tells | None, /,
+def write(core: Core, ctx: RequestContext, function: Query[P, R], notify: Notify | None, /,
           *args: P.args, **kwargs: P.kwargs) -> R:
-    """What ``function`` returns, written and told in one transaction."""
-    change = told(core, ctx, function, tells)
+    """Run ``function`` and send its notifications in one transaction; return its result."""
+    change = notifying(core, ctx, function, notify)
     return core.db.write(lambda connection: change(connection, *args, **kwargs))
 
 
 def reads(function: Query[P, R]) -> Method[P, R]:
-    """The method that returns what ``function`` reads."""
+    """Return a method that returns the result of ``function`` in a read transaction."""
     def method(self: Endpoint, ctx: RequestContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.core.db.read(lambda connection: function(connection, *args, **kwargs))
 
@@ -63,10 +63,10 @@ def reads(function: Query[P, R]) -> Method[P, R]:
     return method
 
 
-def writes(function: Query[P, R], tells: Tells | None = None) -> Method[P, R]:
-    """The method that has ``function`` write, and returns what it does."""
+def writes(function: Query[P, R], notify: Notify | None = None) -> Method[P, R]:
+    """Return a method that runs ``function`` in a write transaction and returns its result."""
     def method(self: Endpoint, ctx: RequestContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return write(self.core, ctx, function, tells, *args, **kwargs)
+        return write(self.core, ctx, function, notify, *args, **kwargs)
 
     method.__wrapped__ = function  # type: ignore[attr-defined]
     return method

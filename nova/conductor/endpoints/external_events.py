@@ -1,4 +1,4 @@
-"""What other services tell of servers."""
+"""Events about servers that external services report."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class ExternalEvents:
         named = sorted({event.instance_uuid for event in events})
         hosts = self.engine.core.db.read(lambda connection: servers.placed(connection, named))
         codes: list[int] = []
-        told: dict[str, dict[str, str]] = {}
+        reported: dict[str, dict[str, str]] = {}
         for event in events:
             uuid, key = event.instance_uuid, event_key(event.name, event.tag)
             codes.append(OK if hosts.get(uuid) else UNPROCESSABLE if uuid in hosts else NOT_FOUND)
-            # What is only in progress ends nobody's wait, and neither does what nobody can wait for.
+            # An event in progress ends no wait. Operations cannot wait for an event whose key is too long.
             if hosts.get(uuid) and event.status != IN_PROGRESS and len(key) <= external_events.LONGEST:
-                told.setdefault(uuid, {})[key] = event.status
-        for uuid, statuses in told.items():
+                reported.setdefault(uuid, {})[key] = event.status
+        for uuid, statuses in reported.items():
             self.engine.wake(ctx, uuid, statuses)
         placed = [event for event in events if hosts.get(event.instance_uuid)]
         if self.engine.core.allocator.external:
-            network_events.told(self.engine, placed)
+            network_events.process(self.engine, placed)
         if self.engine.core.attachments.external:
-            volume_events.told(self.engine, placed)
+            volume_events.process(self.engine, placed)
         return codes

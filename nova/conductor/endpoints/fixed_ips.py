@@ -1,4 +1,4 @@
-"""Addresses of the embedded networks, as administrators see them."""
+"""Fixed IP addresses of the embedded networks, for administrators."""
 
 from __future__ import annotations
 

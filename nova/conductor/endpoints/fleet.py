@@ -1,4 +1,4 @@
-"""The whole fleet, page by page, for a scheduler that starts or has missed a delta."""
+"""The state of all compute nodes, in pages, for a scheduler that starts or has missed a delta."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of floating addresses. Hosts are told of them: their guests ask for them."""
+"""DNS names of floating IP addresses. Hosts receive the names, because their guests query them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ class FloatingIpDns(Endpoint):
     entries_of = reads(floating_ip_dns.entries_of)
 
     def put_domain(self, ctx: RequestContext, domain: Domain) -> Domain:
-        made = self.core.db.write(lambda connection: floating_ip_dns.put_domain(connection, domain))
-        self.core.names.touch({made.domain})
-        return made
+        stored = self.core.db.write(lambda connection: floating_ip_dns.put_domain(connection, domain))
+        self.core.names.touch({stored.domain})
+        return stored
 
     def delete_domain(self, ctx: RequestContext, domain: str) -> None:
         self.core.db.write(lambda connection: floating_ip_dns.delete_domain(connection, domain))
         self.core.names.touch({domain.lower()})
 
     def put_entry(self, ctx: RequestContext, entry: Entry, project_id: str | None = None) -> Entry:
-        made = self.core.db.write(lambda connection: floating_ip_dns.put_entry(connection, entry, project_id))
-        self.core.names.touch({made.domain})
-        return made
+        stored = self.core.db.write(lambda connection: floating_ip_dns.put_entry(connection, entry, project_id))
+        self.core.names.touch({stored.domain})
+        return stored
 
     def delete_entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> None:
         self.core.db.write(lambda connection: floating_ip_dns.delete_entry(connection, domain, name, project_id))

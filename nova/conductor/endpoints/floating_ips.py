@@ -1,4 +1,4 @@
-"""Floating addresses. The hosts of a server hear of them with what it lets in."""
+"""Floating IP addresses. The hosts of a server receive them with its security group rules."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ class FloatingIps(Endpoint):
         return self.core.db.read(floating_ips.pools)
 
     def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
-        found = self.core.db.write(lambda connection: floating_ips.allocate(connection, project_id, pool))
-        LOG.info("Floating IP %s of pool %s is project %s's", found.address, found.pool, project_id)
-        return found
+        floating_ip = self.core.db.write(lambda connection: floating_ips.allocate(connection, project_id, pool))
+        LOG.info("Floating IP %s of pool %s was allocated to project %s", floating_ip.address, floating_ip.pool,
+                 project_id)
+        return floating_ip
 
     def release(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
         server = self.core.db.write(lambda connection: floating_ips.release(connection, uuid, project_id))
-        LOG.info("Floating IP %s is free", uuid)
+        LOG.info("Floating IP %s was released", uuid)
         if server is not None:
-            self.core.filters.tell_server(server)
+            self.core.filters.publish_server(server)
 
     def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
              project_id: str | None = None) -> None:
@@ -47,35 +48,36 @@ class FloatingIps(Endpoint):
             instance = servers.get(connection, instance_uuid, project_id)
             former = floating_ips.server_of(connection, address, instance.project_id)
             uuids = {instance_uuid} | ({former} if former else set())
-            # in one order: others may want the same two servers the other way round
-            held = {uuid: _held(ctx, connection, uuid, project_id) for uuid in sorted(uuids)}
+            # Lock in sorted order: a concurrent request may lock the same two servers in the opposite order.
+            locked = {uuid: _lock(ctx, connection, uuid, project_id) for uuid in sorted(uuids)}
             try:
                 if former is not None:
-                    floating_ips.take(connection, held[former], address)
+                    floating_ips.take(connection, locked[former], address)
                 floating_ips.give(connection, servers.get(connection, instance_uuid), address, fixed_address)
-            except (exception.FloatingIpNotAssociated, exception.FloatingIpInUse) as error:  # who has it has changed
+            except (exception.FloatingIpNotAssociated, exception.FloatingIpInUse) as error:  # reassigned meanwhile
                 raise db_exception.RetryRequest(error) from error
             return uuids
 
         for uuid in self.core.db.write(transaction):
-            self.core.filters.tell_server(uuid)
-        LOG.info("[instance: %s] Floating IP %s leads to it", instance_uuid, address)
+            self.core.filters.publish_server(uuid)
+        LOG.info("[instance: %s] Floating IP %s was associated", instance_uuid, address)
 
     def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
         self._change(ctx, instance_uuid, project_id,
                      lambda connection, instance: floating_ips.take(connection, instance, address))
-        LOG.info("[instance: %s] Floating IP %s leads to it no more", instance_uuid, address)
+        LOG.info("[instance: %s] Floating IP %s was disassociated", instance_uuid, address)
 
     def _change(self, ctx: RequestContext, uuid: str, project_id: str | None,
                 change: Callable[[sa.Connection, Instance], None]) -> None:
         def transaction(connection: sa.Connection) -> None:
-            change(connection, _held(ctx, connection, uuid, project_id))
+            change(connection, _lock(ctx, connection, uuid, project_id))
 
         self.core.db.write(transaction)
-        self.core.filters.tell_server(uuid)
+        self.core.filters.publish_server(uuid)
 
 
-def _held(ctx: RequestContext, connection: sa.Connection, uuid: str, project_id: str | None) -> Instance:
+def _lock(ctx: RequestContext, connection: sa.Connection, uuid: str, project_id: str | None) -> Instance:
+    """Lock the row of the server. Raises InstanceIsLocked, InstanceNotFound."""
     instance = servers.lock(connection, uuid, project_id)
     if instance.locked and not ctx.is_admin:
         raise exception.InstanceIsLocked(instance_uuid=uuid)

@@ -1,4 +1,4 @@
-"""What compute hosts report, and what they ask to compare themselves with."""
+"""Guest reports of compute hosts, and the expected state that hosts compare their guests with."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from nova.operations.power import ResumeOnBoot, SyncPower, differs
 
 LOG = logging.getLogger(__name__)
 
-# Characters that a host may say of an image.
+# Maximum length of a message from a host, in characters.
 _MESSAGE = 1000
-# And of an error: its traceback, and the address of the host.
+# Maximum lengths of an error's traceback and of a host's address, in characters.
 _DETAILS, _ADDRESS = 10_000, 64
 
 
@@ -45,20 +45,20 @@ class Guests:
         self.engine = engine
 
     def whereabouts(self, ctx: context.RequestContext, host: str, uuids: list[str]) -> list[Whereabouts]:
-        found = self.core.db.read(lambda connection: evictions.whereabouts(connection, host, uuids))
-        for where in found:
-            # A host only learns about itself.
+        guests = self.core.db.read(lambda connection: evictions.whereabouts(connection, host, uuids))
+        for where in guests:
+            # Never disclose other hosts.
             where.possible_hosts = [possible for possible in where.possible_hosts if possible == host]
-        return found
+        return guests
 
     def on_host(self, ctx: context.RequestContext, host: str, limit: int = 1000,
                 marker: str | None = None) -> list[Instance]:
-        found = self.core.db.read(lambda connection: servers.on_host(connection, host, limit, marker))
-        return [without_secrets(instance) for instance in found]
+        instances = self.core.db.read(lambda connection: servers.on_host(connection, host, limit, marker))
+        return [without_secrets(instance) for instance in instances]
 
     def described(self, ctx: context.RequestContext, uuids: list[str]) -> list[Instance]:
-        found = self.core.db.read(lambda connection: servers.get_many(connection, uuids, ctx.calling_host))
-        return [without_secrets(instance) for instance in found]
+        instances = self.core.db.read(lambda connection: servers.get_many(connection, uuids, ctx.calling_host))
+        return [without_secrets(instance) for instance in instances]
 
     def report_nodes(self, ctx: context.RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
                      upto: str | None = None) -> list[ComputeNode]:
@@ -73,11 +73,11 @@ class Guests:
             for instance in servers.get_many(connection, list(reported)):
                 power_state = reported[instance.uuid]
                 if instance.host != host or instance.task_state is not None:
-                    continue  # an operation that is under way reports by itself
+                    continue  # a running operation reports the power state itself
                 unknown = instance.power_state == states.NOSTATE or instance.uuid in late
                 vm_state = states.vm_state_of(instance.vm_state, power_state) if unknown else None
                 if vm_state:
-                    # The host was given up in the middle of an operation: the server is as that left it.
+                    # An operation was abandoned with its host: take the server's state from the guest.
                     servers.update(connection, instance.uuid, {"power_state": power_state, "vm_state": vm_state})
                 elif differs(instance.vm_state, power_state):
                     wrong.append(instance.uuid)
@@ -88,73 +88,74 @@ class Guests:
         for uuid in self.core.db.write(write):
             if not self.core.host_rates.of_guest(host, uuid):
                 continue
-            LOG.info("[instance: %s] The guest changed by itself (power state %d): its host looks again and puts "
-                     "it right", uuid, reported[uuid])
+            LOG.info("[instance: %s] The power state of the guest changed to %d without an operation; its host "
+                     "re-checks the guest and corrects it", uuid, reported[uuid])
             try:
-                # On Nova's own account: a lock of the owner does not keep rows and guests apart.
+                # Use an admin context: a locked server is synchronized, too.
                 start(self.engine, context.admin(), uuid, SyncPower.name, {})
             except exception.NovaException as error:
-                LOG.info("[instance: %s] %s was not started: %s", uuid, SyncPower.name, error)
+                LOG.info("[instance: %s] Operation %s was not started: %s", uuid, SyncPower.name, error)
 
     def resume(self, ctx: context.RequestContext, host: str, waiting: list[str], begun: list[str],
                at_once: int) -> Resumed:
-        def look(connection: sa.Connection) -> tuple[bool, dict[str, bool]]:
+        def read(connection: sa.Connection) -> tuple[bool, dict[str, bool]]:
             return services.host_up(connection, host), servers.runnable(connection, host, [*waiting, *begun])
 
-        up, found = self.core.db.read(look)
-        busy = [uuid for uuid in begun if found.get(uuid)]
+        up, runnable = self.core.db.read(read)
+        busy = [uuid for uuid in begun if runnable.get(uuid)]
         left = []
         for uuid in waiting:
-            if uuid not in found:
+            if uuid not in runnable:
                 continue
-            if found[uuid] or len(busy) >= at_once or not up or not self.core.host_rates.of_guest(host, uuid):
+            if runnable[uuid] or len(busy) >= at_once or not up or not self.core.host_rates.of_guest(host, uuid):
                 left.append(uuid)
             elif self._resumes(uuid, host):
                 busy.append(uuid)
         return Resumed(waiting=left, begun=busy)
 
     def _resumes(self, uuid: str, host: str) -> bool:
+        """Start the server after the boot of its host. Return True if the operation was accepted."""
         try:
             start(self.engine, context.admin(), uuid, ResumeOnBoot.name, {"host": host})
             return True
         except exception.NovaException as error:
-            LOG.info("[instance: %s] It is not started again after the boot of its host: %s", uuid, error)
+            LOG.info("[instance: %s] The server is not started after the boot of its host: %s", uuid, error)
             return False
 
     def images_cached(self, ctx: context.RequestContext, host: str, results: list[CacheResult]) -> None:
         if any(result.state not in ENDS for result in results):
             raise exception.InvalidInput(reason="the state of an image that was cached is none of those")
-        told = [msgspec.structs.replace(result, message=result.message[:_MESSAGE]) for result in results]
+        truncated = [msgspec.structs.replace(result, message=result.message[:_MESSAGE]) for result in results]
 
         def write(connection: sa.Connection) -> None:
-            done = precaches.ended(connection, host, told)
-            self.core.outbox.tell(connection, ctx, lambda teller: images_cached(connection, teller, done))
+            done = precaches.ended(connection, host, truncated)
+            self.core.outbox.tell(connection, ctx, lambda builder: images_cached(connection, builder, done))
 
         self.core.db.write(write)
 
     def volumes_used(self, ctx: context.RequestContext, host: str, counters: list[VolumeCounters]) -> None:
         if not self.core.outbox.on:
             return
-        newest = {(each.instance_uuid, each.volume_id): each for each in counters}
+        newest = {(counter.instance_uuid, counter.volume_id): counter for counter in counters}
         admitted = self.core.host_rates.measured(host, newest.values())
 
         def write(connection: sa.Connection) -> None:
-            found = servers.get_many(connection, list({each.instance_uuid for each in admitted}), host)
-            by_uuid = {instance.uuid: instance for instance in found}
+            instances = servers.get_many(connection, list({counter.instance_uuid for counter in admitted}), host)
+            by_uuid = {instance.uuid: instance for instance in instances}
             self.core.outbox.tell(connection, context.admin(),
-                                  lambda teller: host_notices.volumes_used(teller, host, by_uuid, admitted))
+                                  lambda builder: host_notices.volumes_used(builder, host, by_uuid, admitted))
 
         self.core.db.write(write)
 
     def hypervisor_lost(self, ctx: context.RequestContext, host: str, address: str, failure: Failure) -> None:
         if not self.core.host_rates.lost(host):
             return
-        LOG.warning("Host %s has lost its hypervisor: %s", host, failure.message[:_MESSAGE])
+        LOG.warning("Host %s has lost its hypervisor connection: %s", host, failure.message[:_MESSAGE])
         short = msgspec.structs.replace(failure, message=failure.message[:_MESSAGE], kind=failure.kind[:_MESSAGE],
                                         details=failure.details[:_DETAILS])
         self.core.db.write(lambda connection: self.core.outbox.tell(
             connection, context.admin(),
-            lambda teller: host_notices.hypervisor_lost(teller, host, address[:_ADDRESS], short)))
+            lambda builder: host_notices.hypervisor_lost(builder, host, address[:_ADDRESS], short)))
 
     def evicted(self, ctx: context.RequestContext, host: str, uuids: list[str],
                 since: dict[str, datetime.datetime] | None = None) -> None:
@@ -166,10 +167,10 @@ class Guests:
             server_migrations.complete_evacuations(connection, host, uuids)
 
         self.core.db.write(write)
-        LOG.info("Host %s removed %d guests that were not to stay there", host, len(uuids))
+        LOG.info("Host %s removed %d evicted guests", host, len(uuids))
 
     def by_address(self, ctx: context.RequestContext, network_id: str, address: str) -> Instance:
-        def look(connection: sa.Connection) -> Instance:
+        def read(connection: sa.Connection) -> Instance:
             uuid = fixed_ips.owner_of(connection, network_id, address)
             if uuid is None:
                 raise exception.InstanceNotFound(instance_id=address)
@@ -178,7 +179,7 @@ class Guests:
             except exception.InstanceNotFound:
                 raise exception.InstanceNotFound(instance_id=address) from None
 
-        return without_secrets(self.core.db.read(look))
+        return without_secrets(self.core.db.read(read))
 
     def set_password(self, ctx: context.RequestContext, uuid: str, items: dict[str, str]) -> None:
         wanted = password_items(password_of(items)[:PASSWORD_MAX])

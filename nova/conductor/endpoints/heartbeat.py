@@ -1,4 +1,4 @@
-"""Liveness of services, and the leases of what they run."""
+"""Service heartbeats, and renewal of the leases of their running operations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from nova import exception
 from nova.conductor import announcer
 from nova.conductor.core import Core
-from nova.conductor.endpoints import telling
+from nova.conductor.endpoints import notifications
 from nova.conductor.endpoints.derived import write
 from nova.conductor.saga.run import owner_of
 from nova.conf import CONF
@@ -35,7 +35,7 @@ class Heartbeat:
         if ctx.calling_host and topic != COMPUTE:
             raise exception.CallerRefused(f"Host {host} may not be asked at {topic}.")
         check_connector(connector)
-        service = write(self.core, ctx, services.register, telling.service_registered,
+        service = write(self.core, ctx, services.register, notifications.service_registered,
                         host, binary, topic, version, identity, connector, belongs_to, returning)
         LOG.info("%s on %s started", binary, host)
         announcer.publish_services(self.core, [(service, True)])
@@ -78,6 +78,6 @@ class Heartbeat:
 
 
 def _check_binary(ctx: RequestContext, binary: str) -> None:
-    """A host has a compute, and no service of the control plane. Raises CallerRefused."""
+    """Raise CallerRefused if a compute host calls as a service of the control plane."""
     if ctx.calling_host and binary != services.COMPUTE:
         raise exception.CallerRefused(f"Host {ctx.calling_host} may not pass itself off as {binary}.")

@@ -1,4 +1,4 @@
-"""Compute nodes as operators see them."""
+"""Compute nodes, for operators."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from nova.context import RequestContext
 from nova.db import compute_nodes, servers
 from nova.objects.instance import Instance
 
-# More servers than this on the hosts of one request are not listed.
+# Maximum number of servers listed for the hosts of a request.
 _MOST_SERVERS = 10000
 
 

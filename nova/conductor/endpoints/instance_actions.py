@@ -1,4 +1,4 @@
-"""What was done to servers."""
+"""Instance actions: the operations that were performed on servers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Actions(Endpoint):
 
 def done(ctx: context.RequestContext, instance_uuid: str, name: str, event: str = "",
          host: str | None = None) -> Action:
-    """An action that is done as soon as it is written, and its ``event`` (on ``host``), if it has one."""
+    """Return a completed action with an optional completed ``event`` on ``host``."""
     now = clock.now()
     events = [Event(event=event, start_time=now, finish_time=now, result="Success", host=host)] if event else []
     return Action(

@@ -1,4 +1,4 @@
-"""What hosts report of the steps that they run."""
+"""Step reports of hosts."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from nova.objects.order import StepOrder, StepReport
 class EngineReports:
     """Implements :class:`nova.rpcapi.journal.Engine`."""
 
-    def __init__(self, engine: Engine, look: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, check: Callable[[], None]) -> None:
         self.engine = engine
-        self._look = look
+        self._check = check
 
     def step_done(self, ctx: context.RequestContext, report: StepReport) -> None:
         self.engine.step_done(ctx, report)
@@ -29,4 +29,4 @@ class EngineReports:
         return self.engine.resume(ctx, host)
 
     def handed_over(self, ctx: context.RequestContext) -> None:
-        self._look()
+        self._check()

@@ -1,4 +1,4 @@
-"""Migrations of servers: lists, what running ones are told, and the word that ends a resize when nobody says it."""
+"""Migrations of servers: lists, interrupts of running live migrations, and automatic confirmation of resizes."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from nova.operations.rules import Rules, check
 
 LOG = logging.getLogger(__name__)
 
-# How many migrations are looked at together.
+# Migrations read in one query.
 _PAGE = 100
-# Confirmations that come by themselves are begun so many in one look: many that were due at the same moment, or whose
-# host is back, are no convoy before what users ask for.
+# Maximum number of automatic confirmations started in one pass. Many may be due at once, or after their host returned;
+# they must not delay the requests of users.
 _AT_ONCE = 20
 
 
 class _Interrupt(NamedTuple):
-    """When a server's migration may be told this, how that is shown among the server's actions, and told on the bus."""
+    """An interrupt of a live migration: required server states, names of its instance action, and its notification."""
 
     rules: Rules
     action: str
     event: str
-    told: str
+    notification: str
 
 
 _INTERRUPTS = {
@@ -62,22 +62,22 @@ class Migrations(Endpoint):
     index = reads(server_migrations.index)
 
     def in_progress(self, ctx: context.RequestContext, instance_uuid: str, project_id: str | None) -> list[Migration]:
-        def look(connection: sa.Connection) -> list[Migration]:
+        def read(connection: sa.Connection) -> list[Migration]:
             servers.get(connection, instance_uuid, project_id)
             return server_migrations.in_progress(connection, instance_uuid)
 
-        return self.core.db.read(look)
+        return self.core.db.read(read)
 
     def get(self, ctx: context.RequestContext, instance_uuid: str, migration_id: int,
             project_id: str | None) -> Migration:
-        def look(connection: sa.Connection) -> Migration:
+        def read(connection: sa.Connection) -> Migration:
             servers.get(connection, instance_uuid, project_id)
-            found = server_migrations.live(connection, instance_uuid, migration_id)
-            if found.status not in migration_states.IN_PROGRESS:
+            migration = server_migrations.live(connection, instance_uuid, migration_id)
+            if migration.status not in migration_states.IN_PROGRESS:
                 raise exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_id=instance_uuid)
-            return found
+            return migration
 
-        return self.core.db.read(look)
+        return self.core.db.read(read)
 
     def interrupt(self, ctx: context.RequestContext, instance_uuid: str, migration_id: int, what: str,
                   statuses: list[str], project_id: str | None) -> None:
@@ -96,29 +96,32 @@ class Migrations(Endpoint):
             migration.wanted = what
             actions.insert(connection, [done(ctx, instance_uuid, wanted.action, wanted.event,
                                              migration.source_compute)])
-            self._tell(connection, ctx, wanted, migration.source_compute, instance)
+            self._notify(connection, ctx, wanted, migration.source_compute, instance)
             return migration
 
         migration = self.core.db.write(write)
-        LOG.info("[instance: %s] Its live migration from %s to %s is told: %s", instance_uuid,
+        LOG.info("[instance: %s] Sending interrupt to the live migration from %s to %s: %s", instance_uuid,
                  migration.source_compute, migration.dest_compute, what)
-        tell(self.core, ctx, [migration])
+        send_interrupts(self.core, ctx, [migration])
 
-    def _tell(self, connection: sa.Connection, ctx: context.RequestContext, wanted: _Interrupt, host: str,
-              instance: Instance) -> None:
-        """What is wanted is in its row: the source is told until it has done it, or cannot any more."""
+    def _notify(self, connection: sa.Connection, ctx: context.RequestContext, wanted: _Interrupt, host: str,
+                instance: Instance) -> None:
+        """Write the start and end notifications of the interrupt to the outbox."""
         outbox = self.core.outbox
         if outbox.on:
-            teller, by = NotificationBuilder(outbox.settings, ctx), publisher("nova-compute", host)
-            outbox.write(connection, [told for phase in ("start", "end") for told in teller.server(
-                ServerEvent(wanted.told, phase, by, instance))])
+            builder, by = NotificationBuilder(outbox.settings, ctx), publisher("nova-compute", host)
+            outbox.write(connection, [message for phase in ("start", "end") for message in builder.server(
+                ServerEvent(wanted.notification, phase, by, instance))])
 
 
-def tell(core: Core, ctx: context.RequestContext, migrations: Sequence[Migration]) -> None:
-    """Say what is wanted of them to the hosts that are at work on them (the conductor's own steps look at the row)."""
+def send_interrupts(core: Core, ctx: context.RequestContext, migrations: Sequence[Migration]) -> None:
+    """Send the interrupts of the migrations to the hosts that run their steps.
+
+    Steps of the conductor itself read the interrupt from the row.
+    """
     def at_work(connection: sa.Connection) -> list[tuple[Migration, Action]]:
-        found = [(migration, actions.get(connection, migration.action_uuid or "")) for migration in migrations]
-        return [(migration, action) for migration, action in found
+        pairs = [(migration, actions.get(connection, migration.action_uuid or "")) for migration in migrations]
+        return [(migration, action) for migration, action in pairs
                 if action is not None and action.outcome is None and host_of(action.owner)]
 
     for migration, action in core.db.read(at_work):
@@ -126,16 +129,16 @@ def tell(core: Core, ctx: context.RequestContext, migrations: Sequence[Migration
         try:
             core.compute_at(host).interrupt(ctx, action.uuid, migration.wanted)
         except exception.NovaException as error:
-            LOG.warning("[instance: %s] Host %s was not told that its migration is to %s, and will be told again: %s",
+            LOG.warning("[instance: %s] Cannot send interrupt to host %s of the live migration, will retry: %s: %s",
                         migration.instance_uuid, host, migration.wanted, error)
 
 
 # --- periodic --------------------------------------------------------------------------------------
 def look_after(core: Core, engine: Engine) -> None:
-    """What nobody else sees to: messages that got lost, and moves that have waited long enough for their word."""
+    """Repeat interrupts whose message may be lost, and confirm resizes after resize_confirm_window."""
     left = core.db.read(server_migrations.interrupted)
     if left:
-        tell(core, context.admin(), left)
+        send_interrupts(core, context.admin(), left)
     if CONF.resize_confirm_window and clock.steady(CONF.service_down_time):
         _confirm_overdue(core, engine)
 
@@ -148,11 +151,12 @@ def _confirm_overdue(core: Core, engine: Engine) -> None:
             try:
                 start(engine, context.admin(), migration.instance_uuid, ConfirmResize.name, {})
                 begun += 1
-                LOG.info("[instance: %s] Its resize has waited for %d s and is confirmed", migration.instance_uuid,
-                         CONF.resize_confirm_window)
+                LOG.info("[instance: %s] Confirming the resize: it was not confirmed within %d s",
+                         migration.instance_uuid, CONF.resize_confirm_window)
             except exception.NovaException as error:
-                # Somebody else was faster, or the source has just gone away: another look comes.
-                LOG.info("[instance: %s] Its resize is not confirmed now: %s", migration.instance_uuid, error)
+                # Another operation started first, or the source host just went down. The next pass tries again.
+                LOG.info("[instance: %s] The resize cannot be confirmed now, will retry: %s",
+                         migration.instance_uuid, error)
             if begun == _AT_ONCE:
                 return
         if len(page) < _PAGE:

@@ -1,4 +1,4 @@
-"""What the network back ends of hosts ask. Of hosts that come to a network in tunnels, and go, the others are told."""
+"""Requests of the network back ends of hosts: security rules, DNS names, and the peers of tunneled networks."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ class NetworkHosts(Endpoint):
                 complete: bool = False) -> list[Peers]:
         address = _end_of_tunnels(address)
 
-        def look(connection: sa.Connection) -> tuple[dict[str, int], list[Peers] | None]:
-            """The networks that it may have; the answer, if there is nothing to write: as a rule, hosts only ask
-            whether they know all.
+        def read(connection: sa.Connection) -> tuple[dict[str, int], list[Peers] | None]:
+            """Return the networks that the host may join, and the reply, or None if there are changes to write.
+
+            Usually there are none: hosts mostly check that their peers are current.
             """
             changed = network_hosts.differs(connection, host, address, networks, complete)
             if not changed:
                 return networks, network_hosts.newer(connection, networks)
-            # Who is not there learns nothing of a network, and is no peer of those who are.
+            # A host without a server on a network neither receives its peers nor becomes one.
             strange = network_hosts.strangers(connection, host, changed & set(networks)) if ctx.calling_host else set()
-            return {network: known for network, known in networks.items() if network not in strange}, None
+            return {network: version for network, version in networks.items() if network not in strange}, None
 
-        mine, answer = self.core.db.read(look)
+        mine, answer = self.core.db.read(read)
         if answer is not None:
             return answer
         if len(mine) < len(networks):
-            LOG.warning("Host %s has no server on networks %s, and is not told of them", host,
-                        ", ".join(sorted(networks.keys() - mine.keys())))
+            LOG.warning("Refused the peers of networks %s to host %s, which has no server on these networks",
+                        ", ".join(sorted(networks.keys() - mine.keys())), host)
 
         def write(connection: sa.Connection) -> tuple[set[str], list[Peers]]:
             changed = network_hosts.present(connection, host, address, mine, complete)
@@ -59,11 +60,11 @@ class NetworkHosts(Endpoint):
 
 
 def _end_of_tunnels(text: str) -> str:
-    """The address, in one spelling: other hosts send to it what their guests say. Raises InvalidInput."""
+    """Return the normalized address, to which other hosts send guest traffic. Raises InvalidInput."""
     try:
-        found = plain_ip.address(text)
+        address = plain_ip.address(text)
     except ValueError:
-        found = None
-    if found is None or found.is_multicast or found.is_unspecified:
+        address = None
+    if address is None or address.is_multicast or address.is_unspecified:
         raise exception.InvalidInput(reason=f"tunnels cannot end at {text[:100]!a}")
-    return str(found)
+    return str(address)

@@ -1,4 +1,4 @@
-"""The deployment at one look."""
+"""The overview of the deployment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits and what is in use of them."""
+"""Quota limits and usage."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Quotas:
 
 
 def _check(connection: Any, project_id: str, user_id: str | None, limits: dict[str, int], force: bool) -> None:
-    """Raises QuotaBelowUsage, QuotaAboveProject."""
+    """Check new limits against the usage and the limits of the project. Raises QuotaBelowUsage, QuotaAboveProject."""
     used = {} if force else quotas.usage(connection, project_id, user_id)
     of_project = quotas.limits(connection, project_id) if user_id else {}
     for name, limit in limits.items():

@@ -1,4 +1,4 @@
-"""The rules that the default group of a project begins with."""
+"""The initial rules of the default security group of a project."""
 
 from __future__ import annotations
 

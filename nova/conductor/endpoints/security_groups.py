@@ -1,4 +1,4 @@
-"""Security groups. A change of rules reaches the hosts of the servers that it concerns."""
+"""Security groups. A change of rules is sent to the hosts of the affected servers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class SecurityGroups:
         checked = check_rule(rule)
 
         stored = self.core.db.write(lambda connection: security_groups.add_rule(connection, checked, project_id))
-        # Perhaps the hosts do not know yet who is in the group that the rule names.
+        # The hosts may not have the members of the remote group yet.
         self.core.filters.touch([rules_of(stored.parent_group_id)]
                                 + ([members_of(stored.group_id)] if stored.group_id is not None else []))
         return stored
@@ -64,7 +64,7 @@ class SecurityGroups:
 
 
 def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
-    """The rule with its values in one spelling. Raises InvalidInput naming the field."""
+    """Return the rule with normalized values. Raises InvalidInput, which names the field."""
     protocol = rule.protocol.lower() if rule.protocol else None
     low, high = rule.from_port, rule.to_port
     if protocol not in (None, "tcp", "udp", "icmp"):
@@ -83,7 +83,7 @@ def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
     cidr = None
     if rule.cidr is not None:
         try:
-            cidr = str(plain_ip.interface(rule.cidr))  # with the host's part: clients look for what they sent
+            cidr = str(plain_ip.interface(rule.cidr))  # keep the host bits: clients compare it with their request
         except ValueError as error:
             raise exception.InvalidInput(reason=f"cidr '{rule.cidr}' is not a network") from error
     return SecurityGroupRule(parent_group_id=rule.parent_group_id, protocol=protocol, from_port=low, to_port=high,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nova.conductor.endpoints import telling
+from nova.conductor.endpoints import notifications
 from nova.conductor.endpoints.derived import Endpoint, reads, writes
 from nova.db import server_groups
 
@@ -12,5 +12,5 @@ class ServerGroups(Endpoint):
 
     index = reads(server_groups.index)
     get = reads(server_groups.get)
-    create = writes(server_groups.create, tells=telling.group_created)
-    delete = writes(server_groups.delete, tells=telling.group_deleted)
+    create = writes(server_groups.create, notify=notifications.group_created)
+    delete = writes(server_groups.delete, notify=notifications.group_deleted)

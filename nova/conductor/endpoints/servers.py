@@ -1,4 +1,4 @@
-"""Servers: what the API asks about instances, and the changes that need no operation."""
+"""Servers: reads of instances for the API, and changes that need no operation."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _UPDATABLE = frozenset({"display_name", "display_description", "hostname", "acce
 _MAX_TAGS = 50
 
 
-def _packed(found: server_search.Found) -> list[Instance]:
+def _packed(page: server_search.Found) -> list[Instance]:
     """Return the servers encoded, so that those of a long page are not all in memory at once."""
-    return [bus.packed(without_secrets(instance)) for instance in found.servers]
+    return [bus.packed(without_secrets(instance)) for instance in page.servers]
 
 
 class Servers:
@@ -52,9 +52,9 @@ class Servers:
 
     def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None,
             deleted: bool = False) -> Instance:
-        found = self.core.db.read(lambda connection: servers.check_place(
+        instance = self.core.db.read(lambda connection: servers.check_place(
             connection, servers.get(connection, uuid, project_id, deleted), ctx.calling_host))
-        return without_secrets(found)
+        return without_secrets(instance)
 
     def create(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
         return create.create(self.engine, ctx, request)
@@ -67,8 +67,8 @@ class Servers:
 
     def page(self, ctx: context.RequestContext, query: ServerQuery) -> ServerPage:
         def read(connection: sa.Connection) -> ServerPage:
-            found = server_search.search(connection, query, partial=True)
-            return ServerPage(servers=_packed(found), marker=found.marker)
+            page = server_search.search(connection, query, partial=True)
+            return ServerPage(servers=_packed(page), marker=page.marker)
 
         return self.core.db.read(read)
 
@@ -78,22 +78,22 @@ class Servers:
 
     def attached_interface(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
                            project_id: str | None) -> VIF | None:
-        told = journal(self._action(ctx, uuid, action_uuid, AttachInterface.name, project_id))
-        if told.failure is not None:
-            if told.failure.code < 500:
-                raise exception.NovaException.rebuild(told.failure.kind, told.failure.message, {})
-            raise exception.InterfaceAttachFailed(instance_uuid=uuid, reason=told.failure.message)
-        return msgspec.convert(told.data, InterfaceData).vif
+        state = journal(self._action(ctx, uuid, action_uuid, AttachInterface.name, project_id))
+        if state.failure is not None:
+            if state.failure.code < 500:
+                raise exception.NovaException.rebuild(state.failure.kind, state.failure.message, {})
+            raise exception.InterfaceAttachFailed(instance_uuid=uuid, reason=state.failure.message)
+        return msgspec.convert(state.data, InterfaceData).vif
 
     def live_migration_checked(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
                                project_id: str | None) -> bool:
         action = self._action(ctx, uuid, action_uuid, LiveMigrate.name, project_id)
-        told = journal(action)
-        if msgspec.convert(told.data, LiveMigrateData).target is not None or action.outcome == "success":
+        state = journal(action)
+        if msgspec.convert(state.data, LiveMigrateData).target is not None or action.outcome == "success":
             return True
         if action.outcome is None:
             return False
-        failure = told.failure or Failure(message="Another operation took the server over.")
+        failure = state.failure or Failure(message="Another operation took the server over.")
         raise exception.Invalid((ctx.is_admin and failure.inside) or failure.message)
 
     def password_changed(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
@@ -110,12 +110,12 @@ class Servers:
 
     def _action(self, ctx: context.RequestContext, uuid: str, action_uuid: str, operation: str,
                 project_id: str | None) -> Action:
-        """The action of this operation on a server that the caller sees. Raises InstanceActionNotFound."""
-        def look(connection: sa.Connection) -> Action | None:
+        """Return the action of this operation on a server visible to the caller. Raises InstanceActionNotFound."""
+        def read_action(connection: sa.Connection) -> Action | None:
             servers.get(connection, uuid, project_id)
             return actions.get(connection, action_uuid)
 
-        action = self.core.db.read(look)
+        action = self.core.db.read(read_action)
         if action is None or action.instance_uuid != uuid or action.operation != operation:
             raise exception.InstanceActionNotFound(request_id=ctx.request_id, instance_uuid=uuid)
         return action
@@ -166,8 +166,8 @@ class Servers:
             if mode == "remove":
                 after = [tag for tag in instance.tags if tag not in tags]
             else:
-                kept = instance.tags if mode == "add" else []
-                after = list(dict.fromkeys([*kept, *tags]))
+                existing = instance.tags if mode == "add" else []
+                after = list(dict.fromkeys([*existing, *tags]))
             if len(after) > _MAX_TAGS:
                 raise exception.Invalid(f"The number of tags exceeded the per-server limit {_MAX_TAGS}")
             _change_row(connection, instance, {"tags": sorted(after)})
@@ -181,7 +181,7 @@ class Servers:
             owner = ctx.project_id == instance.project_id
             by = "owner" if owner else "admin"
             if instance.locked and (owner or (instance.locked_by, instance.locked_reason) == (by, reason)):
-                return None  # nothing changes; the owner does not lock again
+                return None  # no change; the owner's lock is not renewed
             return self._instant(connection, ctx, instance, "lock", locked_by=by, locked_reason=reason)
 
         self._change(ctx, uuid, project_id, write)
@@ -199,7 +199,7 @@ class Servers:
 
     def _instant(self, connection: sa.Connection, ctx: context.RequestContext, instance: Instance, name: str,
                  **changes: Any) -> str:
-        """Write a change that is an action of its own; returns the action."""
+        """Write a change and its completed instance action; return the name of the action."""
         actions.insert(connection, [done(ctx, instance.uuid, name)])
         servers.update(connection, instance.uuid, changes)
         return name
@@ -224,40 +224,40 @@ class Servers:
             changed.update(security_filters.moved(connection, uuid))
 
         self._change(ctx, uuid, project_id, write)
-        self.core.filters.tell_server(uuid)
+        self.core.filters.publish_server(uuid)
         self.core.filters.touch(changed)
 
     # --- shared ----------------------------------------------------------------------------------
     def _change(self, ctx: context.RequestContext, uuid: str, project_id: str | None,
                 write: Callable[[sa.Connection, Instance], str | None]) -> Instance:
-        """Lock the instance, change it, and answer it as it is then: one transaction.
+        """Lock the instance, change it, and return the changed instance, in one transaction.
 
-        ``write`` may return the event that the change is.
+        ``write`` may return the name of the event to notify.
         """
         def transaction(connection: sa.Connection) -> Instance:
             before = servers.lock(connection, uuid, project_id)
             event = write(connection, before)
             after = servers.get(connection, uuid)
-            self._tell(connection, ctx, event, before, after)
+            self._notify(connection, ctx, event, before, after)
             return after
 
         return self.core.db.write(transaction)
 
-    def _tell(self, connection: sa.Connection, ctx: context.RequestContext, event: str | None, before: Instance,
-              after: Instance) -> None:
+    def _notify(self, connection: sa.Connection, ctx: context.RequestContext, event: str | None, before: Instance,
+                after: Instance) -> None:
         outbox, by = self.core.outbox, publisher("nova-api", CONF.host)
         if not outbox.on:
             return
-        teller = NotificationBuilder(outbox.settings, ctx)
-        told = teller.server(ServerEvent(event, "", by, after)) if event else []
+        builder = NotificationBuilder(outbox.settings, ctx)
+        messages = builder.server(ServerEvent(event, "", by, after)) if event else []
         if outbox.updates and any(getattr(before, name) != getattr(after, name) for name in NOTIFIED_COLUMNS):
             renamed = before.display_name if before.display_name != after.display_name else None
-            told += teller.updated(after, by, (before.vm_state, before.task_state), outbox.updates, renamed)
-        outbox.write(connection, told)
+            messages += builder.updated(after, by, (before.vm_state, before.task_state), outbox.updates, renamed)
+        outbox.write(connection, messages)
 
 
 def _change_row(connection: sa.Connection, instance: Instance, changes: dict[str, Any]) -> None:
-    """Write what is not so already: who asks for what is so again and again costs no write."""
+    """Write only changed columns, so that repeated identical requests cost no write."""
     new = {name: value for name, value in changes.items() if getattr(instance, name) != value}
     if new:
         servers.update(connection, instance.uuid, new)
@@ -276,7 +276,7 @@ def _check_metadata_state(instance: Instance, method: str) -> None:
 
 
 def _pin(instance: Instance, zone: str | None) -> str | None:
-    """The zone a server may be pinned to by PUT (2.104). Raises Conflict."""
+    """Return the zone, if a PUT (2.104) may pin the server to it. Raises Conflict."""
     if zone is None or zone == instance.pinned_availability_zone:
         return zone
     if instance.pinned_availability_zone is not None:

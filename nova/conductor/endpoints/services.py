@@ -1,4 +1,4 @@
-"""Services as operators see and change them."""
+"""Services, for operators."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from nova import bus, exception
 from nova.conductor import announcer
-from nova.conductor.endpoints import telling
-from nova.conductor.endpoints.derived import Endpoint, reads, told, write
+from nova.conductor.endpoints import notifications
+from nova.conductor.endpoints.derived import Endpoint, notifying, reads, write
 from nova.context import RequestContext
 from nova.db import aggregates, compute_nodes, drains, precaches, server_migrations, services, share_accesses
 from nova.objects.service import Service
@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 # A service, and whether its row counts as up.
 Changed = tuple[Service, bool]
-# Seconds that a request to force up a host waits for the host to confirm evictions, and between two looks at the rows.
+# Seconds that a request to force up a host waits for the host to confirm evictions, and between two checks of the rows.
 _EVICTION_WAIT, _EVICTION_POLL = 5.0, 0.2
 
 
@@ -34,16 +34,16 @@ class Services(Endpoint):
     def update(self, ctx: RequestContext, service_id: str, disabled: bool | None = None, reason: str | None = None,
                forced_down: bool | None = None) -> Service:
         return self._announced(self._after_evictions(ctx, lambda: write(
-            self.core, ctx, services.update, telling.service_changed, service_id, disabled, reason, forced_down)))
+            self.core, ctx, services.update, notifications.service_changed, service_id, disabled, reason, forced_down)))
 
     def update_by_host(self, ctx: RequestContext, host: str, binary: str, disabled: bool | None = None,
                        reason: str | None = None, forced_down: bool | None = None) -> Service:
-        change = told(self.core, ctx, services.update, telling.service_changed)
+        change = notifying(self.core, ctx, services.update, notifications.service_changed)
         return self._announced(self._after_evictions(ctx, lambda: self.core.db.write(lambda connection: change(
             connection, services.uuid_of(connection, host, binary), disabled, reason, forced_down))))
 
     def _after_evictions(self, ctx: RequestContext, change: Callable[[], Changed]) -> Changed:
-        """Run ``change``; if evacuated guests prevent it, have a running host remove them and try again for seconds.
+        """Run ``change``. If evacuated guests prevent it, request their removal from a running host and retry.
 
         Raises HostEvacuated if the host has not confirmed every removal by then.
         """
@@ -62,12 +62,12 @@ class Services(Endpoint):
     def _request_evictions(self, ctx: RequestContext, host: str) -> None:
         """Request the removal of evacuated guests from the host."""
         uuids = self.core.db.read(lambda connection: server_migrations.unconfirmed_evacuations(connection, host))
-        LOG.info("Host %s is to be forced up: requested the removal of %d evacuated guests from it", host, len(uuids))
+        LOG.info("Forcing up host %s: requesting the removal of %d evacuated guests from it", host, len(uuids))
         try:
             for uuid in uuids:
                 self.core.compute_at(host).reap(ctx, uuid)
-        except exception.ServiceUnavailable as error:  # it has just ended: the refusal tells what is waited for
-            LOG.warning("The removal of evacuated guests could not be requested from host %s: %s", host, error)
+        except exception.ServiceUnavailable as error:  # it just stopped; HostEvacuated names the missing evictions
+            LOG.warning("Cannot request the removal of evacuated guests from host %s: %s", host, error)
 
     def delete(self, ctx: RequestContext, service_id: str) -> None:
         def transaction(connection: Any) -> tuple[Service, list[str], bool]:
@@ -80,7 +80,7 @@ class Services(Endpoint):
                 changed = aggregates.forget_host(connection, service.host)
                 drains.forget_host(connection, service.host)
                 precaches.forget(connection, service.host)
-            self.core.outbox.tell(connection, ctx, lambda teller: telling.service(teller, "delete", service))
+            self.core.outbox.tell(connection, ctx, lambda builder: notifications.service(builder, "delete", service))
             services.delete(connection, service)
             return service, removed, changed
 

@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Shares:
-    """Answers :class:`nova.rpcapi.shares.Shares`."""
+    """Implements :class:`nova.rpcapi.shares.Shares`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -42,5 +42,6 @@ class Shares:
     def delete(self, ctx: context.RequestContext, uuid: str) -> Share:
         self._check_ours()
         deleted = self.core.db.write(lambda connection: shares.delete(connection, uuid))
-        LOG.info("Share %s is forgotten; its directory stays on %s", uuid, deleted.host or "the hosts that had it")
+        LOG.info("Share %s was deleted from the database; its directory remains on %s", uuid,
+                 deleted.host or "the hosts that had it")
         return deleted

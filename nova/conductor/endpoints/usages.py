@@ -1,4 +1,4 @@
-"""What servers have used."""
+"""Resource usage of servers."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ LOG = logging.getLogger(__name__)
 
 
 class VolumeSnapshots:
-    """Answers :class:`nova.rpcapi.volume_snapshots.VolumeSnapshots`."""
+    """Implements :class:`nova.rpcapi.volume_snapshots.VolumeSnapshots`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -25,13 +25,13 @@ class VolumeSnapshots:
         return self.core.attachments.snapshots.get(ctx, uuid)
 
     def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
-        made = self.core.attachments.snapshots.create(ctx, wanted)
-        LOG.info("Snapshot %s of volume %s is being made for project %s", made.uuid, made.volume_id, ctx.project_id)
-        return made
+        snapshot = self.core.attachments.snapshots.create(ctx, wanted)
+        LOG.info("Creating snapshot %s of volume %s for project %s", snapshot.uuid, snapshot.volume_id, ctx.project_id)
+        return snapshot
 
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         self.core.attachments.snapshots.delete(ctx, uuid)
-        LOG.info("Snapshot %s of a volume is being deleted", uuid)
+        LOG.info("Deleting volume snapshot %s", uuid)
 
     def server_of(self, ctx: RequestContext, volume_id: str) -> str | None:
         servers = sorted(self.core.attachments.servers(ctx, volume_id))

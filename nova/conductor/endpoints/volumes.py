@@ -1,4 +1,4 @@
-"""Volumes: the embedded ones, or those of a service that is asked for them; and the attachments of all."""
+"""Volumes of the embedded back end or of an external service, and their attachments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.core import Core
-from nova.conductor.resources.volume_removals import tell
+from nova.conductor.resources import volume_removals
 from nova.conf import CONF
 from nova.db import servers, services, volumes
 from nova.objects.volume import AttachmentChanges, Volume, VolumeRemoval
@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Volumes:
-    """Answers :class:`nova.rpcapi.volumes.Volumes`."""
+    """Implements :class:`nova.rpcapi.volumes.Volumes`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -36,9 +36,10 @@ class Volumes:
 
     def create(self, ctx: context.RequestContext, volume: Volume) -> Volume:
         if self.core.attachments.volumes is not None:
-            made = self.core.attachments.volumes.create(ctx, volume)
-            LOG.info("Volume %s of %d GiB is being made for project %s", made.uuid, made.size_gb, ctx.project_id)
-            return made
+            created = self.core.attachments.volumes.create(ctx, volume)
+            LOG.info("Creating volume %s of %d GiB for project %s", created.uuid, created.size_gb,
+                     ctx.project_id)
+            return created
 
         def transaction(connection: sa.Connection) -> Volume:
             zone = volume.availability_zone
@@ -53,12 +54,12 @@ class Volumes:
     def delete(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None) -> None:
         if self.core.attachments.volumes is not None:
             self.core.attachments.volumes.delete(ctx, uuid)
-            LOG.info("Volume %s is being deleted", uuid)
+            LOG.info("Deleting volume %s", uuid)
             return
         removal = self.core.db.write(lambda connection: volumes.delete(connection, uuid, project_id))
-        LOG.info("Volume %s is deleted%s", uuid, ", its host removes the data" if removal else "")
+        LOG.info("Volume %s was deleted%s", uuid, "; its host removes the data" if removal else "")
         if removal is not None:
-            tell(self.core, ctx, [removal])
+            volume_removals.tell(self.core, ctx, [removal])
 
     def update_attachment(self, ctx: context.RequestContext, instance_uuid: str, volume_id: str,
                           changes: AttachmentChanges, project_id: str | None = None) -> None:
@@ -74,7 +75,7 @@ class Volumes:
         self.core.db.write(transaction)
 
     def removed(self, ctx: context.RequestContext, removals: list[VolumeRemoval]) -> None:
-        # What is shared anybody may have removed.
+        # Any host may report the removal of data in the shared pool.
         if ctx.calling_host and any(removal.host not in ("", ctx.calling_host) for removal in removals):
             raise exception.CallerRefused(f"Host {ctx.calling_host} may not speak for other hosts.")
 

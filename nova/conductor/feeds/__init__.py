@@ -1,1 +1,1 @@
-"""What others are told after a transaction, many changes at a time: schedulers, hosts, listeners on the bus."""
+"""Batched publication of changes after a transaction, to schedulers, hosts and notification consumers."""

@@ -1,4 +1,4 @@
-"""What is told of hosts that have fetched the images of an aggregate's request."""
+"""Notifications of the progress of image pre-caching on an aggregate's hosts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects.notification import Notification
 
 
-def images_cached(connection: sa.Connection, teller: NotificationBuilder,
+def images_cached(connection: sa.Connection, builder: NotificationBuilder,
                   done: Sequence[HostDone]) -> list[Notification]:
-    """Hosts of aggregates have the images that were asked for, or cannot have them."""
-    return [told for each in done for of in (aggregates.get(connection, each.aggregate_id),)
-            for told in teller.resource(
+    """Return the notifications for hosts that finished caching the requested images, or failed to."""
+    return [message for result in done for of in (aggregates.get(connection, result.aggregate_id),)
+            for message in builder.resource(
                 "aggregate.cache_images.progress", of.uuid,
-                resources.aggregate_cache(of, each.host, each.cached, each.failed, each.index, each.total),
+                resources.aggregate_cache(of, result.host, result.cached, result.failed, result.index, result.total),
                 by=publisher("nova-conductor", CONF.host))]

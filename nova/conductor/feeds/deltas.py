@@ -1,4 +1,4 @@
-"""Telling the schedulers what changed in the fleet: only after the transaction, never in it."""
+"""Publication of fleet changes to the schedulers, only after the transaction, never inside it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ LOG = logging.getLogger(__name__)
 
 
 class FleetAnnouncer:
-    """Sends the deltas of this process, numbered without gaps. Threads may share one.
+    """A publisher of the deltas of this process, numbered without gaps. Thread-safe.
 
-    ``source_name`` must be another one after each start of the process, or schedulers would take
-    the new numbers for old ones. A delta that cannot be sent leaves a gap, which tells the
-    schedulers to ask for the whole fleet.
+    ``source_name`` must differ after each start of the process, or schedulers would take the new numbers
+    for old ones. A delta that cannot be sent leaves a gap, after which the schedulers request
+    the complete fleet.
     """
 
     def __init__(self, scheduler_proxy: Scheduler, source_name: str) -> None:
@@ -29,17 +29,17 @@ class FleetAnnouncer:
         self._lock = threading.Lock()
 
     def usage(self, usages: Sequence[NodeUsage]) -> None:
-        """After claims and releases."""
+        """Publish the usage of nodes, after claims and releases."""
         if usages:
             self._send(usage=list(usages))
 
     def states(self, states: Sequence[HostState]) -> None:
-        """New nodes, and nodes of which more than the usage changed."""
+        """Publish new nodes, and nodes with changes other than usage."""
         if states:
             self._send(states=list(states))
 
     def services(self, changed: dict[str, ServiceFlags]) -> None:
-        """What is so of the computes of these hosts."""
+        """Publish the flags of the compute services, by host."""
         if changed:
             self._send(services={host: (flags.up, flags.disabled) for host, flags in changed.items()},
                        service_generations={host: flags.generation for host, flags in changed.items()})
@@ -49,7 +49,7 @@ class FleetAnnouncer:
             self._send(removed=list(node_uuids))
 
     def reload(self) -> None:
-        """Too much changed to say it: everybody asks for the whole fleet."""
+        """Request that all schedulers read the complete fleet, because too much changed for a delta."""
         self._send(reload=True)
 
     def _send(self, **changes: Any) -> None:
@@ -60,7 +60,8 @@ class FleetAnnouncer:
             try:
                 self._scheduler.delta(context.admin(), delta)
             except exception.NovaException as error:
-                LOG.warning("The schedulers were not told of change %d: %s", self._seq, error)
+                LOG.warning("Cannot send fleet delta %d to the schedulers, which will reload the fleet: %s", self._seq,
+                            error)
             except Exception:
-                # The rows are right and a gap heals itself; the caller's work must not fail for it.
-                LOG.exception("The schedulers were not told of change %d", self._seq)
+                # The rows are correct and the schedulers recover from a gap, so the caller must not fail.
+                LOG.exception("Cannot send fleet delta %d to the schedulers, which will reload the fleet", self._seq)

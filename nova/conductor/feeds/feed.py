@@ -1,4 +1,4 @@
-"""What conductors tell others in the background, many changes at a time."""
+"""Background publishers, which batch changes."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from nova.rpcapi.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# The most seconds until what could not be told is tried again.
+# Maximum seconds between two attempts to publish.
 _LONGEST = 10.0
-# Messages per second that one name may cost.
+# Maximum messages per second for one name.
 _RATE = 200
 
 
 class Feed(abc.ABC):
-    """Collects what has changed, by name, and tells it by a thread of its own, every ``interval`` seconds at most."""
+    """A thread that collects the names of changed objects and publishes them at most every ``interval`` seconds."""
 
     name: str
     interval: float
 
     def __init__(self) -> None:
-        # what -> not before this time
+        # name -> earliest time of publication
         self._touched: dict[str, float] = {}
         self._rests: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -37,25 +37,25 @@ class Feed(abc.ABC):
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     @abc.abstractmethod
-    def tell(self, names: Collection[str]) -> None:
-        """Tell of these, as they are now. Whatever it raises is logged, and they are told again."""
+    def publish(self, names: Collection[str]) -> None:
+        """Publish the current state of these objects. Exceptions are logged, and the names are retried."""
 
     def rest(self, name: str, messages: int) -> None:
-        """It took so many messages to tell of this: the more, the longer it is until it is told again."""
+        """Delay the next publication of ``name`` in proportion to the number of messages that this one took."""
         self._rests[name] = time.monotonic() + messages / _RATE
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when what was touched is told, or could not be once more."""
+        """Stop the thread, then try once to publish all pending names."""
         self._stopped.set()
         self._wake.set()
         self._thread.join()
         self.flush(everything=True)
 
     def touch(self, names: Collection[str]) -> None:
-        """They are not as they were (call after the commit)."""
+        """Mark the objects as changed. Call after the commit."""
         if names:
             with self._lock:
                 for name in names:
@@ -73,7 +73,7 @@ class Feed(abc.ABC):
                     self._wake.clear()
 
     def flush(self, everything: bool = False) -> bool:
-        """Tell what was touched and need not rest any longer, now; False if that failed, and is still to be done."""
+        """Publish the changed names whose delay has passed. Return False on failure; the names stay pending."""
         now = time.monotonic()
         with self._lock:
             due = sorted(name for name, since in self._touched.items() if everything or since <= now)
@@ -83,17 +83,17 @@ class Feed(abc.ABC):
         if not due:
             return True
         try:
-            self.tell(due)
+            self.publish(due)
             return True
         except Exception as error:
-            LOG.warning("%d changes were not told (%s) and will be: %s", len(due), self.name, error,
+            LOG.warning("Cannot publish %d changes (%s), will retry: %s", len(due), self.name, error,
                         exc_info=LOG.isEnabledFor(logging.DEBUG))
             self.touch(due)
             return False
 
 
 class HostFeed(Feed):
-    """One whose words go to hosts."""
+    """A publisher whose messages go to hosts."""
 
     def __init__(self, db: Database, compute_at: Callable[[str], Compute]) -> None:
         super().__init__()
@@ -101,9 +101,9 @@ class HostFeed(Feed):
         self._compute_at = compute_at
 
     @contextlib.contextmanager
-    def telling(self, host: str, what: str) -> Iterator[Compute]:
-        """The host, which is told in the block. A failure is logged (``what``): it asks for itself what it missed."""
+    def sending(self, host: str, what: str) -> Iterator[Compute]:
+        """Yield the client for ``host``. Log a failure to send ``what``: the host requests missed changes itself."""
         try:
             yield self._compute_at(host)
         except exception.NovaException as error:
-            LOG.warning("Host %s was not told %s: %s", host, what, error)
+            LOG.warning("Cannot send %s to host %s, which requests missed changes later: %s", what, host, error)

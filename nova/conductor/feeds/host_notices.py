@@ -1,5 +1,4 @@
-"""What is told of what hosts notice: what their guests do with volumes, what they measure, and a
-hypervisor that cannot be reached."""
+"""Notifications of host reports: volume usage of guests, host metrics, and a lost hypervisor connection."""
 
 from __future__ import annotations
 
@@ -16,31 +15,31 @@ from nova.objects.volume import VolumeCounters
 _COMPUTE = "nova-compute"
 
 
-def volumes_used(teller: NotificationBuilder, host: str, servers: Mapping[str, Instance],
+def volumes_used(builder: NotificationBuilder, host: str, servers: Mapping[str, Instance],
                  counters: Sequence[VolumeCounters]) -> list[Notification]:
-    """Of servers that are on the host, and volumes that they have."""
-    told: list[Notification] = []
-    for each in counters:
-        of = servers.get(each.instance_uuid)
-        if of is not None and of.host == host and any(device.volume_id == each.volume_id for device in of.volumes):
-            told += teller.resource("volume.usage", of.uuid, resources.volume_usage(each, of, teller.now),
-                                    "volume.usage", legacy.volume_usage(each, of, teller.now),
-                                    publisher(_COMPUTE, host))
-    return told
+    """Return the volume usage notifications for servers on the host and their attached volumes."""
+    messages: list[Notification] = []
+    for counter in counters:
+        of = servers.get(counter.instance_uuid)
+        if of is not None and of.host == host and any(device.volume_id == counter.volume_id for device in of.volumes):
+            messages += builder.resource("volume.usage", of.uuid, resources.volume_usage(counter, of, builder.now),
+                                         "volume.usage", legacy.volume_usage(counter, of, builder.now),
+                                         publisher(_COMPUTE, host))
+    return messages
 
 
-def hypervisor_lost(teller: NotificationBuilder, host: str, address: str, failure: Failure) -> list[Notification]:
-    """The host has lost its libvirt."""
+def hypervisor_lost(builder: NotificationBuilder, host: str, address: str, failure: Failure) -> list[Notification]:
+    """Return the notifications of a lost libvirt connection."""
     reason = versioned.failure(failure)
-    return teller.resource(
+    return builder.resource(
         "libvirt.connect.error", host, versioned.wrapped("LibvirtErrorPayload", "1.0", {
             "ip": address, "reason": reason}),
         "compute.libvirt.error", {"ip": address, "method": reason["nova_object.data"]["function_name"],
                                   "reason": failure.message}, publisher(_COMPUTE, host), failed=True)
 
 
-def measured(teller: NotificationBuilder, host: str, nodes: Sequence[ComputeNode]) -> list[Notification]:
-    """Of each node that something was measured of."""
-    return [told for node in nodes if node.metrics for told in teller.resource(
+def measured(builder: NotificationBuilder, host: str, nodes: Sequence[ComputeNode]) -> list[Notification]:
+    """Return the metrics notifications of the nodes that have metrics."""
+    return [message for node in nodes if node.metrics for message in builder.resource(
         "metrics.update", node.uuid, resources.metrics(node, node.metrics), "compute.metrics.update",
         legacy.metrics(node, node.metrics), publisher(_COMPUTE, host))]

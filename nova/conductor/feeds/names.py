@@ -1,4 +1,4 @@
-"""Names of floating addresses on their way to the hosts, whose guests ask for them, many changes at a time."""
+"""A publisher of the DNS names of floating addresses to the hosts, which answer the queries of their guests."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from nova.db import served_names
 
 
 class NamesFeed(HostFeed):
-    """Collects domains that changed, and tells all hosts."""
+    """A publisher of changed domains to all hosts."""
 
     name = "names in the DNS"
     interval = 0.2
 
-    def tell(self, names: Collection[str]) -> None:
+    def publish(self, names: Collection[str]) -> None:
         domains = sorted(names)
         for start in range(0, len(domains), served_names.MOST):
-            self._tell(domains[start:start + served_names.MOST])
+            self._publish(domains[start:start + served_names.MOST])
 
-    def _tell(self, domains: Collection[str]) -> None:
-        told = self._db.read(lambda connection: served_names.changed(connection, domains))
-        for host, served in told.items():
-            with self.telling(host, f"of the names in {', '.join(domains)}") as compute:
+    def _publish(self, domains: Collection[str]) -> None:
+        by_host = self._db.read(lambda connection: served_names.changed(connection, domains))
+        for host, served in by_host.items():
+            with self.sending(host, f"the names in {', '.join(domains)}") as compute:
                 compute.refresh_names(context.admin(), served)
         for domain in domains:
-            self.rest(domain, len(told))
+            self.rest(domain, len(by_host))

@@ -1,4 +1,4 @@
-"""What a conductor has to tell on the bus, written in the transaction that made it true."""
+"""The notification outbox, written in the transaction of the change."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from nova.objects.notification import Notification
 
 
 class Outbox:
-    """Off, unless a driver for notifications is configured: then nobody need make any."""
+    """A transactional outbox. Disabled unless a notification driver is configured."""
 
     def __init__(self) -> None:
-        # Told after each commit that wrote something.
+        # Called after each commit that wrote notifications.
         self.wake: Callable[[], None] = lambda: None
         self.configure()
 
     def configure(self) -> None:
-        """Go by the configuration as it is now."""
+        """Apply the current configuration."""
         self.on = bool(bus.notification_drivers(CONF))
         self.settings = NotificationSettings.of(CONF) if self.on else NotificationSettings()
-        # Which changes of servers are told one by one; "": none.
+        # The kind of state changes of servers that are notified: "" for none.
         self.updates: str = (self.on and CONF.notifications.notify_on_state_change) or ""
 
     def tell(self, connection: sa.Connection, ctx: context.RequestContext,
              make: Callable[[NotificationBuilder], Sequence[Notification]]) -> None:
-        """The same of what ``make`` makes, if anything is told at all."""
+        """Write the notifications that ``make`` returns, if notifications are enabled."""
         if self.on:
             self.write(connection, make(NotificationBuilder(self.settings, ctx)))
 
-    def write(self, connection: sa.Connection, told: Sequence[Notification]) -> None:
-        """Have this told when the transaction is committed, and not otherwise."""
-        if told:
-            outbox.add(connection, told)
+    def write(self, connection: sa.Connection, messages: Sequence[Notification]) -> None:
+        """Write the notifications in this transaction; they are sent after its commit."""
+        if messages:
+            outbox.add(connection, messages)
             after_commit(connection, lambda: self.wake())

@@ -1,7 +1,7 @@
-"""Tells hosts who else has their networks, many changes at a time.
+"""A publisher of the peers of tunneled networks to hosts.
 
-A network that comes to a thousand hosts at once changes a thousand times; one message to each host says it for all
-changes since the last one, and the more hosts there are the rarer it is said.
+A network that is set up on a thousand hosts at once changes a thousand times. One message to each host covers all
+changes since the last message. The more hosts there are, the less often messages are sent.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from nova.objects.network import Peers
 
 
 class PeersFeed(HostFeed):
-    """Collects networks that came to a host or went from one, and tells their hosts."""
+    """A publisher of networks whose set of hosts changed, to the hosts of these networks."""
 
     name = "peers"
     interval = 0.2
 
-    def tell(self, names: Collection[str]) -> None:
-        found = self._db.read(lambda connection: network_hosts.newer(connection, dict.fromkeys(names, 0)))
-        for peers in found:
-            self._tell(peers)
+    def publish(self, names: Collection[str]) -> None:
+        changed = self._db.read(lambda connection: network_hosts.newer(connection, dict.fromkeys(names, 0)))
+        for peers in changed:
+            self._publish(peers)
             self.rest(peers.network_id, len(peers.hosts))
 
-    def _tell(self, peers: Peers) -> None:
+    def _publish(self, peers: Peers) -> None:
         for host in peers.hosts:
-            with self.telling(host, f"who has network {peers.network_id}") as compute:
+            with self.sending(host, f"the peers of network {peers.network_id}") as compute:
                 compute.refresh_peers(context.admin(), peers)

@@ -1,4 +1,4 @@
-"""Security groups on their way to the hosts, many changes at a time: a host hears of each group once."""
+"""A publisher of security groups to hosts. A host receives each group once, however many servers use it."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from nova.objects.network import RuleSet
 
 
 class FiltersFeed(HostFeed):
-    """Collects changes of groups (named by :mod:`nova.db.security_filters`), and tells the hosts that they concern."""
+    """A publisher of changed groups (named by :mod:`nova.db.security_filters`) to the hosts that use them."""
 
     name = "security groups"
     interval = 0.1
 
-    def tell(self, names: Collection[str]) -> None:
-        told = self._db.read(lambda connection: security_filters.changed(connection, names))
-        for host, filters in told.hosts.items():
-            with self.telling(host, f"of {len(filters)} changes of security groups") as compute:
+    def publish(self, names: Collection[str]) -> None:
+        changes = self._db.read(lambda connection: security_filters.changed(connection, names))
+        for host, filters in changes.hosts.items():
+            with self.sending(host, f"{len(filters)} changes of security groups") as compute:
                 compute.refresh_groups(context.admin(), filters)
-        for host, rules in told.former.items():
-            for uuid, each in rules.items():
-                self._tell(host, uuid, each)
+        for host, rules in changes.former.items():
+            for uuid, rule_set in rules.items():
+                self._publish(host, uuid, rule_set)
         for name in names:
-            self.rest(name, len(told.hosts) + len(told.former))
+            self.rest(name, len(changes.hosts) + len(changes.former))
 
-    def tell_server(self, uuid: str) -> None:
-        """A server is in other groups than before (call after the commit)."""
-        def look(connection: sa.Connection) -> dict[str, RuleSet]:
+    def publish_server(self, uuid: str) -> None:
+        """Send the rules of a server whose groups changed to its hosts. Call after the commit."""
+        def read(connection: sa.Connection) -> dict[str, RuleSet]:
             hosts = servers.places(connection, [uuid]).get(uuid, set())
             return {host: security_filters.rules_for(connection, host, [uuid])[uuid] for host in hosts}
 
-        for host, rules in sorted(self._db.read(look).items()):
-            self._tell(host, uuid, rules)
+        for host, rules in sorted(self._db.read(read).items()):
+            self._publish(host, uuid, rules)
 
-    def _tell(self, host: str, uuid: str, rules: RuleSet) -> None:
-        with self.telling(host, f"the new rules of server {uuid}") as compute:
+    def _publish(self, host: str, uuid: str, rules: RuleSet) -> None:
+        with self.sending(host, f"the new rules of server {uuid}") as compute:
             compute.refresh_rules(context.admin(), uuid, rules)

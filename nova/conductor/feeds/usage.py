@@ -1,7 +1,7 @@
-"""Tells the schedulers how full nodes are, many nodes at a time.
+"""A publisher of the usage of nodes to the schedulers.
 
-A boot storm touches the same nodes over and over; one message says it for all that was touched
-since the last one. Schedulers count their own choices meanwhile, and the claim decides anyway.
+A boot storm changes the same nodes over and over. One message covers all nodes that changed since
+the last message. Meanwhile schedulers count their own choices, and the claim decides anyway.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nova.db.sql.engine import Database
 
 
 class UsageFeed(Feed):
-    """Collects nodes whose usage changed and publishes it."""
+    """A publisher of the usage of changed nodes."""
 
     name = "usage"
     interval = 0.25
@@ -25,5 +25,5 @@ class UsageFeed(Feed):
         self._db = db
         self._fleet = fleet
 
-    def tell(self, names: Collection[str]) -> None:
+    def publish(self, names: Collection[str]) -> None:
         self._fleet.usage(self._db.read(lambda connection: compute_nodes.usage(connection, sorted(names))))

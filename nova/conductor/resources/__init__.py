@@ -1,1 +1,1 @@
-"""What a server has besides its guest: volumes, interfaces, addresses, images; ours and those of services outside."""
+"""Resources of a server: volumes, interfaces, addresses, shares and images, embedded or of external services."""

@@ -1,4 +1,4 @@
-"""The conductor's half of the embedded networks: which ones a server gets, its interfaces and addresses on them."""
+"""Allocation of embedded networks in the conductor: selection of networks, interfaces and addresses of a server."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EmbeddedAllocator:
         return list(vifs)  # an interface is the same on every host
 
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
-        """They are rows, and are looked up in the accepting transaction."""
+        """Do nothing: the groups are rows, and the accepting transaction resolves them."""
 
     def unrecorded(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
         return []
@@ -56,7 +56,7 @@ class EmbeddedAllocator:
         return instance.network_info
 
     def unbind(self, ctx: RequestContext, instance: Instance) -> None:
-        """The rows say nothing of hosts."""
+        """Do nothing: embedded interfaces are not bound to hosts."""
 
     def release(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF] | None = None,
                 connection: sa.Connection | None = None) -> None:
@@ -68,7 +68,7 @@ class EmbeddedAllocator:
 
 def choose(connection: sa.Connection, project_id: str,
            wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
-    """The networks of a server, checked: what was asked for, or the project's only network.
+    """Return the validated networks of a server: the requested networks, or the project's only network.
 
     Raises NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid, FixedIpInUse, QuotaLimit.
     """
@@ -80,7 +80,7 @@ def choose(connection: sa.Connection, project_id: str,
         if len(usable) > 1:
             raise exception.NetworkAmbiguous()
         return [NetworkRequest(network_id=uuid) for uuid in usable]
-    asked: set[tuple[str, str]] = set()
+    requested_addresses: set[tuple[str, str]] = set()
     for request in wanted:
         if request.port_id:
             raise exception.PortNotSupported()
@@ -89,21 +89,21 @@ def choose(connection: sa.Connection, project_id: str,
             raise exception.NetworkNotFound(network_id=request.network_id)
         if request.fixed_ip:
             address = fixed_ips.check(network, request.fixed_ip)
-            if (network.uuid, address) in asked or fixed_ips.is_taken(
+            if (network.uuid, address) in requested_addresses or fixed_ips.is_taken(
                     connection, network.uuid, address):
                 raise exception.FixedIpInUse(address=address)
-            asked.add((network.uuid, address))
+            requested_addresses.add((network.uuid, address))
     return list(wanted)
 
 
 def check_ports(number: int) -> None:
-    """Whether a server may have so many interfaces. Raises QuotaLimit."""
+    """Raise QuotaLimit if a server may not have ``number`` interfaces."""
     if 0 <= CONF.quota.server_ports < number:
         raise exception.QuotaLimit("Maximum number of ports exceeded")
 
 
 def allocate(connection: sa.Connection, instance: Instance, wanted: Sequence[NetworkRequest]) -> list[VIF]:
-    """Interfaces with addresses on these networks. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
+    """Create interfaces with addresses on these networks. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
     if not wanted:
         return []
     usable = {network.uuid: network for network in networks.for_project(connection, instance.project_id)}
@@ -127,7 +127,7 @@ def _vif(network: Network, vif_id: str, taken: fixed_ips.Taken, tag: str | None)
 
 
 def subnet_id(network_id: str, cidr: str) -> str:
-    """Our subnets have no rows of their own; users see this id."""
+    """Return the id under which users see a subnet. Embedded subnets have no rows of their own."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{network_id}/{cidr}"))
 
 

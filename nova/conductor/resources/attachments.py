@@ -1,4 +1,4 @@
-"""To whom the embedded volumes belong (:class:`nova.volume.attachments.Attachments`): all of it is in our rows."""
+"""Attachments of embedded volumes, stored in the database (:class:`nova.volume.attachments.Attachments`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_SNAPSHOTS = "volumes of the embedded back end have no snapshots"
 
 
 class NoSnapshots:
-    """The embedded volumes have no snapshots."""
+    """The snapshot service of the embedded back end, which supports no snapshots."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -52,17 +52,17 @@ class NoSnapshots:
         raise exception.InvalidVolume(reason=NO_SNAPSHOTS)
 
     def drop(self, ctx: RequestContext, image_id: str) -> None:
-        """There are none."""
+        """Do nothing: there are no snapshots."""
 
     def check_assisted(self, ctx: RequestContext, volume_id: str, uuid: str, status: str) -> None:
         raise exception.SnapshotNotFound(snapshot_id=uuid)
 
     def end_assisted(self, ctx: RequestContext, uuid: str, status: str, done: bool) -> None:
-        """Nobody asked for one."""
+        """Do nothing: there are no assisted snapshots."""
 
 
 class EmbeddedAttachments:
-    """Volumes of this database; everything happens in the caller's transaction."""
+    """Attachments of the volumes in this database. All changes are part of the caller's transaction."""
 
     external = False
 
@@ -86,7 +86,7 @@ class EmbeddedAttachments:
         return ""
 
     def is_lost(self, ctx: RequestContext, volume_id: str) -> bool:
-        return False  # who has it keeps its row
+        return False  # the row of an attached volume is not deleted
 
     def owner(self, ctx: RequestContext, volume_id: str) -> str:
         return self._db.read(lambda connection: volumes.get(connection, volume_id)).project_id
@@ -95,11 +95,11 @@ class EmbeddedAttachments:
         raise exception.InvalidVolume(reason="embedded volumes keep their size")
 
     def end_extension(self, ctx: RequestContext, instance_uuid: str, volume_id: str, size_gb: int, done: bool) -> None:
-        """Nobody waits for it."""
+        """Do nothing: embedded volumes are not extended."""
 
     def servers(self, ctx: RequestContext, volume_id: str) -> set[str]:
-        found = self._db.read(lambda connection: volumes.get(connection, volume_id)).instance_uuid
-        return {found} if found else set()
+        instance_uuid = self._db.read(lambda connection: volumes.get(connection, volume_id)).instance_uuid
+        return {instance_uuid} if instance_uuid else set()
 
     def reserve(self, ctx: RequestContext, instance: Instance, device: BlockDevice, status: str,
                 connection: sa.Connection) -> Volume:
@@ -127,7 +127,7 @@ class EmbeddedAttachments:
 
     def connect_also(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
                      connector: Mapping[str, Any], connection: sa.Connection) -> BlockDevice:
-        return device  # where a server with it may go, its data are reached in the same way
+        return device  # its data are reached in the same way on each possible host
 
     def finish_move(self, ctx: RequestContext, instance: Instance, device: BlockDevice, host: str,
                     connector: Mapping[str, Any], connection: sa.Connection) -> BlockDevice:

@@ -1,6 +1,6 @@
-"""The interfaces of one server that an outside service keeps, for the external steps of its operations.
+"""Interfaces of a server in an external network service, for the external steps of its operations.
 
-The service is asked at once, outside of any transaction; what it answers is written with the step.
+The service is called immediately, outside any transaction. Its results are written with the step.
 """
 
 from __future__ import annotations
@@ -36,30 +36,32 @@ class OutsideInterfaces:
         vif = msgspec.structs.replace(vif, active=False)
 
         self._wishes.effects.append(lambda connection: servers.change(
-            connection, instance, "network_info", lambda known: [*known, vif]))
+            connection, instance, "network_info", lambda vifs: [*vifs, vif]))
         return vif
 
     def give_back(self, wanted: NetworkRequest | None) -> None:
-        found = self._allocator.unrecorded(self._wishes.ctx, self._wishes.instance)
-        kept = wanted.port_id if wanted else None
-        self.release(*(msgspec.structs.replace(vif, keep=vif.keep or vif.id == kept) for vif in found), some=True)
+        unrecorded = self._allocator.unrecorded(self._wishes.ctx, self._wishes.instance)
+        requested_port = wanted.port_id if wanted else None
+        self.release(*(msgspec.structs.replace(vif, keep=vif.keep or vif.id == requested_port) for vif in unrecorded),
+                     some=True)
 
     def bind(self, host: str) -> None:
         ctx, instance = self._wishes.ctx, self._wishes.instance
         bound: dict[str, VIF] = {}
-        gone = set()
+        deleted_ports = set()
         for vif in instance.network_info:
             try:
                 bound[vif.id], = self._allocator.bind(ctx, instance, [vif], host)
             except exception.PortNotFound:
-                # Its owner has deleted it, and the word of that got lost: no reason to lose the server, too.
-                LOG.warning("[instance: %s] Port %s is gone: the server goes on without it", instance.uuid, vif.id)
-                gone.add(vif.id)
+                # The port was deleted and the event was lost. Keep the server running without the port.
+                LOG.warning("[instance: %s] Port %s was deleted; the server continues without it", instance.uuid,
+                            vif.id)
+                deleted_ports.add(vif.id)
 
-        def renewed(known: list[VIF]) -> list[VIF]:
-            # What the service told of meanwhile (nova.conductor.network_events) is newer than what was asked with.
+        def renewed(vifs: list[VIF]) -> list[VIF]:
+            # Events of the service (nova.conductor.network_events) may have updated the row after it was read.
             return [msgspec.structs.replace(bound[vif.id], label=vif.label, mtu=vif.mtu, fixed_ips=vif.fixed_ips)
-                    if vif.id in bound else vif for vif in known if vif.id not in gone]
+                    if vif.id in bound else vif for vif in vifs if vif.id not in deleted_ports]
 
         self._wishes.effects.append(lambda connection: servers.change(connection, instance, "network_info", renewed))
 

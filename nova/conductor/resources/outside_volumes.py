@@ -1,6 +1,6 @@
-"""The volumes of one server that an outside service keeps, for the external steps of its operations.
+"""Volumes of a server in an external volume service, for the external steps of its operations.
 
-The service is asked at once, outside of any transaction; what it answers is written with the step.
+The service is called immediately, outside any transaction. Its results are written with the step.
 """
 
 from __future__ import annotations
@@ -63,14 +63,16 @@ class OutsideVolumes:
 
     def _encryption(self, volume: Volume, device: str,
                     known: dict[str, VolumeEncryption]) -> VolumeEncryption | None:
-        """Of a volume that was made for this device, had while the caller's token is there, and ``known`` from then on.
+        """Return the encryption of the volume created for this device, cached in ``known``.
+
+        The key is fetched while the caller's token is available. Raises InvalidVolume afterwards.
         """
         if volume.encrypted and device not in known:
             if not self._ctx.auth_token:
                 raise exception.InvalidVolume(reason=(
                     f"the key of volume {volume.uuid}, made for the server, was not had while its user's token was "
                     "there; ask for the server once more"))
-            from nova.volume.cinder_api import retry_now  # what it needs is loaded where such volumes are
+            from nova.volume.cinder_api import retry_now  # imported late: only deployments with such volumes need it
 
             found = retry_now(lambda: volume_keys.fetched(self._wishes.core, self._ctx, volume))
             if found is not None:
@@ -88,7 +90,7 @@ class OutsideVolumes:
         self._record(left)
 
     def reserve(self, device: BlockDevice, owner: str) -> BlockDevice:
-        # It is had with Nova's own rights, and the caller's were looked at when this began to wait.
+        # Reserved with Nova's own rights. The caller's rights were checked before the operation was queued.
         if owner and self._attachments.owner(self._ctx, device.volume_id or "") not in (owner, ""):
             raise exception.VolumeNotFound(volume_id=device.volume_id)
         return self._record([self._reserved(device)])[0]
@@ -107,7 +109,7 @@ class OutsideVolumes:
     def _connector(self, host: str) -> dict[str, Any]:
         found = self._wishes.core.db.read(lambda connection: services.connector(connection, host))
         if found is None:
-            LOG.error("Host %s has not told how it reaches volumes", host)
+            LOG.error("Host %s has not reported its volume connector", host)
             raise exception.InvalidVolume(reason="its host has not told how it reaches volumes")
         return found
 
@@ -129,7 +131,7 @@ class OutsideVolumes:
         settled = []
         for device in self._of_server():
             if device.attachment_id:
-                with contextlib.suppress(exception.VolumeNotFound):  # nobody has any way to it then
+                with contextlib.suppress(exception.VolumeNotFound):  # a deleted volume has no connections
                     settled.append(self._attachments.finish_move(
                         self._ctx, self._wishes.instance, device, host, connector))
         self._record(settled)
@@ -202,12 +204,13 @@ class OutsideVolumes:
 
     # --- inside ----------------------------------------------------------------------------------------
     def _of_server(self) -> list[BlockDevice]:
-        """Also those that do not exist yet."""
+        """Return the volume devices of the server, including volumes to be created."""
         return [device for device in self._wishes.instance.block_devices if device.is_volume]
 
     def _record(self, devices: Iterable[BlockDevice]) -> list[BlockDevice]:
-        """Have the server's row know these devices as they are now; those that it lost meanwhile stay lost, and what
-        users said of them meanwhile stays said.
+        """Update these devices in the server's row with the step.
+
+        Devices that were removed meanwhile stay removed. Changes of delete_on_termination by users are preserved.
         """
         now = {device.uuid: device for device in devices}
         wishes = self._wishes
@@ -215,9 +218,9 @@ class OutsideVolumes:
             return []
 
         def renewed(given: list[BlockDevice]) -> list[BlockDevice]:
-            kept = [msgspec.structs.replace(now[device.uuid], delete_on_termination=device.delete_on_termination)
+            updated = [msgspec.structs.replace(now[device.uuid], delete_on_termination=device.delete_on_termination)
                     if device.uuid in now else device for device in given]
-            return with_current_keys(kept, given)
+            return with_current_keys(updated, given)
 
         wishes.effects.append(lambda connection: servers.change(
             connection, wishes.instance, "block_devices", renewed))

@@ -1,7 +1,7 @@
-"""The images that a server is saved in, for the external steps of its operations.
+"""Snapshot and backup images of a server, for the external steps of its operations.
 
-The image service is asked at once, with Nova's own rights, outside of any transaction; an image is found again by its
-id, which is ours.
+The image service is called immediately, with Nova's own rights, outside any transaction. Nova chooses the id of an
+image, so that a retried step identifies it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from nova.objects.instance import Instance
 
 LOG = logging.getLogger(__name__)
 
-# Of a server's image: what is never true of its copy.
+# Properties of a server's image that are never copied to its snapshot.
 _NEVER = frozenset({"img_signature", "img_signature_hash_method", "img_signature_key_type",
                     "img_signature_certificate_uuid", "cinder_encryption_key_id",
                     "cinder_encryption_key_deletion_policy"})
 _RESERVED = "os_glance"
-# What an image is beside its properties; whoever asks for a snapshot does not decide about that.
+# Fields of an image besides its properties. The request for a snapshot must not set them.
 _CORE = frozenset({*Image.__struct_fields__, "self", "file", "schema", "tags", "locations", "direct_url",
                    "os_hash_algo", "os_hash_value", "os_hidden", "stores"})
 
 BACKUP = "backup"
-# An image without data has a format, too.
+# The format of an image without data.
 _FORMAT = "qcow2"
 
 
 class Wishes(Protocol):
-    """What is known of a step: who asked for it, and its instance."""
+    """The context of a step: its request context and its instance."""
 
     ctx: context.RequestContext
     instance: Instance
@@ -75,25 +75,26 @@ class ServerImages:
         try:
             image.store().delete(self._wishes.ctx, image_id)
         except exception.ImageNotFound:
-            LOG.debug("Image %s is gone already", image_id)
+            LOG.debug("Image %s was already deleted", image_id)
         except exception.ImageNotAuthorized:
-            LOG.warning("[instance: %s] Image %s is protected, and stays", self._wishes.instance.uuid, image_id)
+            LOG.warning("[instance: %s] Image %s is protected and is not deleted", self._wishes.instance.uuid, image_id)
         except exception.Conflict:
-            LOG.warning("[instance: %s] Image %s is in use elsewhere, and stays", self._wishes.instance.uuid, image_id)
+            LOG.warning("[instance: %s] Image %s is in use and is not deleted", self._wishes.instance.uuid, image_id)
 
     def rotate(self, newest: Image, keep: int) -> None:
         wanted = {"image_type": BACKUP, "backup_type": newest.properties["backup_type"],
                   "instance_uuid": self._wishes.instance.uuid}
         found = image.store().index(self._wishes.ctx, {**wanted, "owner": newest.owner or ""})
-        # what the service makes of a filter is its own affair, and these are deleted
-        backups = [each for each in found if each.owner == newest.owner and wanted.items() <= each.properties.items()]
-        backups.sort(key=lambda each: each.id != newest.id)
-        for each in backups[keep:]:
-            self.delete(each.id)
+        # check again before the deletion: the service may ignore filters
+        backups = [backup for backup in found
+                   if backup.owner == newest.owner and wanted.items() <= backup.properties.items()]
+        backups.sort(key=lambda backup: backup.id != newest.id)
+        for backup in backups[keep:]:
+            self.delete(backup.id)
 
 
 def _inherited(base: Image | None) -> dict[str, str]:
-    """What is true of the copy, too. Users may have said of a volume what only fields of an image say."""
+    """Return the properties that a snapshot inherits. Bootable volumes may have properties named like image fields."""
     left_out = _CORE.union(_NEVER, CONF.non_inheritable_image_properties)
     return {name: value for name, value in (base.properties if base else {}).items()
             if name not in left_out and not name.startswith(_RESERVED)}

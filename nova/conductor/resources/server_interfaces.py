@@ -1,4 +1,4 @@
-"""The interfaces of one server, for the steps of its operations: what they want is written in their transaction."""
+"""Interfaces of a server, for the steps of its operations. Changes are written in the transaction of the step."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from nova.objects.network import VIF, NetworkRequest
 
 
 class Wishes(Protocol):
-    """What is known of a step: its instance, and what its transaction is to do."""
+    """The context of a step: its instance, and the effects of its transaction."""
 
     core: Core
     ctx: context.RequestContext
     instance: Instance
     effects: list[Callable[[sa.Connection], None]]
-    # What changed of security groups: the hosts that let their members in hear of the addresses of this one.
+    # Changed security groups, published to the hosts whose rules name them as remote groups.
     filters: set[str]
 
     def set(self, **changes: Any) -> None: ...
@@ -32,7 +32,7 @@ class ServerInterfaces:
     """A :class:`nova.operations.resource_contexts.ServerInterfaces`. ``vifs`` () stands for all interfaces of the
     server.
 
-    Of those that an outside service keeps these are the server's row only.
+    For interfaces of an external service, only the server's row is changed.
     """
 
     def __init__(self, wishes: Wishes) -> None:
@@ -48,7 +48,7 @@ class ServerInterfaces:
         vif, = self._allocator.bind(ctx, instance, made, instance.host or "", connection)
         vif = msgspec.structs.replace(vif, active=False)
         self._wishes.set(network_info=[*instance.network_info, vif])
-        self._wishes.effects.append(self._tell_peers)
+        self._wishes.effects.append(self._mark_groups)
         return vif
 
     # --- written with the step -------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class ServerInterfaces:
         def take(connection: sa.Connection) -> None:
             self._wishes.set(network_info=self._allocator.allocate(
                 ctx, instance, instance.requested_networks or [], connection))
-            self._tell_peers(connection)
+            self._mark_groups(connection)
 
         self._wishes.effects.append(take)
 
@@ -81,17 +81,17 @@ class ServerInterfaces:
 
         def release(connection: sa.Connection) -> None:
             if only:
-                # first, so that the server's row is held: nobody gives the interface an address meanwhile
+                # First, to lock the server's row: no address can be added to the interface meanwhile.
                 self._change(connection, lambda known: [item for item in known if item.id not in only])
             if not self._allocator.external:
-                self._tell_peers(connection)
+                self._mark_groups(connection)
                 self._allocator.release(ctx, instance, vifs or None, connection)
 
         self._wishes.effects.append(release)
         if not only:
             self._wishes.set(network_info=[])
 
-    def _tell_peers(self, connection: sa.Connection) -> None:
+    def _mark_groups(self, connection: sa.Connection) -> None:
         self._wishes.filters.update(security_filters.moved(connection, self._wishes.instance.uuid))
 
     def _change(self, connection: sa.Connection, change: Callable[[list[VIF]], list[VIF]]) -> None:

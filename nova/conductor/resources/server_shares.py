@@ -1,4 +1,4 @@
-"""The shares of one server, for the steps of its operations: in its row, and at the service that keeps them."""
+"""Shares of a server, for the steps of its operations: in the server's row and in the share service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nova.operations.base import Wait
 
 LOG = logging.getLogger(__name__)
 
-# How often, with pauses of so many seconds, to wait for another server that just gives an access up.
+# Maximum number of waits, of _PAUSE seconds item, for another server that is releasing its access.
 _MAX_LOOKS = 60
 _PAUSE = 1.0
 
@@ -33,15 +33,15 @@ class ServerShares:
         self._wishes.set(shares=[*(self._wishes.instance.shares or ()), mapping])
 
     def become(self, mapping: ShareMapping, status: str) -> None:
-        self._change(lambda each: msgspec.structs.replace(each, status=status) if each.uuid == mapping.uuid else each)
+        self._change(lambda item: msgspec.structs.replace(item, status=status) if item.uuid == mapping.uuid else item)
 
     def remove(self, mapping: ShareMapping) -> None:
-        self._change(lambda each: None if each.uuid == mapping.uuid else each)
+        self._change(lambda item: None if item.uuid == mapping.uuid else item)
 
     def _change(self, changed: Callable[[ShareMapping], ShareMapping | None]) -> None:
-        """Of what the row has when this is written: others may have come to it meanwhile."""
+        """Change the shares in the row when the step is written, because shares may be added to the row meanwhile."""
         def renewed(given: list[ShareMapping] | None) -> list[ShareMapping] | None:
-            return [now for each in given or () if (now := changed(each)) is not None] or None
+            return [now for item in given or () if (now := changed(item)) is not None] or None
 
         wishes = self._wishes
         wishes.effects.append(lambda connection: servers.change(
@@ -52,7 +52,7 @@ class ServerShares:
 class OutsideShares:
     """A :class:`nova.operations.resource_contexts.OutsideShares`.
 
-    What is to be asked for is written before it is asked for.
+    An access is recorded before it is requested from the service.
     """
 
     def __init__(self, wishes: Wishes) -> None:
@@ -74,17 +74,17 @@ class OutsideShares:
         self._service.allow(self._wishes.ctx, share_id, host, self._connector(host), uuid)
 
     def deny(self, host: str, *share_ids: str) -> None:
-        for access in self._known():
+        for access in self._accesses():
             if host in ("", access.host) and (not share_ids or access.share_id in share_ids):
                 self._deny(access.share_id, access.host)
 
     def leave(self, *hosts: str) -> None:
-        for access in self._known():
+        for access in self._accesses():
             with self._suppressed():
                 self._settle(access, hosts)
 
     def reconcile(self, *hosts: str) -> None:
-        for access in self._known():
+        for access in self._accesses():
             self._settle(access, hosts)
 
     def _settle(self, access: ShareAccess, hosts: tuple[str, ...]) -> None:
@@ -93,13 +93,13 @@ class OutsideShares:
             self._renew(access, hosts)
 
     def _renew(self, access: ShareAccess, hosts: tuple[str, ...]) -> None:
-        """What was to be taken away, perhaps is, and is needed all the same, is given once more."""
+        """Grant an access again that is being revoked, if the server still needs it."""
         if self._db.read(lambda connection: self._needs(access, hosts, connection)):
-            with contextlib.suppress(Wait):  # another server's is being taken away: it is looked at again
+            with contextlib.suppress(Wait):  # another server's access is being revoked; checked again later
                 self._allow(access.share_id, access.host, 0)
 
     def _needs(self, access: ShareAccess, hosts: tuple[str, ...], connection: sa.Connection) -> bool:
-        """Whether the server has the share, and may be there (or ``hosts`` are), as the rows say now."""
+        """Return True if the server has the share, and its possible hosts (or ``hosts``) include that of the access."""
         uuid = self._wishes.instance.uuid
         now = servers.get(connection, uuid, deleted=True)
         has = not now.deleted and any(
@@ -107,18 +107,18 @@ class OutsideShares:
         return has and access.host in (hosts or servers.places(connection, [uuid]).get(uuid, set()))
 
     def release(self) -> None:
-        for access in self._known():
+        for access in self._accesses():
             with self._suppressed():
                 self._deny(access.share_id, access.host)
 
     @contextlib.contextmanager
     def _suppressed(self) -> Iterator[None]:
-        """Nobody's server waits for what is not needed any more, or is given up for it."""
+        """Log failures to grant or revoke an unneeded access, which must not delay or fail the operation."""
         try:
             yield
         except (exception.ShareAccessRemovalError, exception.ShareAccessGrantError) as error:
-            LOG.warning("[instance: %s] An access that nobody needs stays for now: %s", self._wishes.instance.uuid,
-                        error)
+            LOG.warning("[instance: %s] Cannot revoke an unused share access, will retry: %s",
+                        self._wishes.instance.uuid, error)
 
     def _deny(self, share_id: str, host: str, unless: Callable[[sa.Connection], bool] | None = None) -> None:
         uuid = self._wishes.instance.uuid
@@ -128,11 +128,11 @@ class OutsideShares:
             if self._db.write(lambda connection: share_accesses.gone(connection, share_id, host, uuid)):
                 self._service.allow(self._wishes.ctx, share_id, host, connector, uuid)
 
-    def _known(self) -> list[ShareAccess]:
+    def _accesses(self) -> list[ShareAccess]:
         uuid = self._wishes.instance.uuid
         return self._db.read(lambda connection: share_accesses.of_instance(connection, uuid))
 
     def _connector(self, host: str) -> dict[str, str]:
-        """What the host told of itself that is about shares; of one that has been deleted nothing."""
-        found = self._db.read(lambda connection: services.connector(connection, host)) or {}
-        return {name: str(value) for name, value in found.items() if name == ADDRESS}
+        """Return the host's address for share access rules; empty if the host was deleted."""
+        connector = self._db.read(lambda connection: services.connector(connection, host)) or {}
+        return {name: str(value) for name, value in connector.items() if name == ADDRESS}

@@ -1,6 +1,6 @@
-"""The volumes of one server, for the steps of its operations: what they want is written in their transaction.
+"""Volumes of a server, for the steps of its operations. Changes are written in the transaction of the step.
 
-Of volumes that an outside service keeps this knows the server's row; outside_volumes asks the service.
+For volumes of an external service, only the server's row is changed; outside_volumes calls the service.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from nova.objects.instance import BlockDevice, Instance, root_volume, with_curre
 from nova.objects.requirements import device_names
 from nova.objects.volume import Volume, VolumeContent, VolumeEncryption, VolumeRemoval
 
-# What becomes of a device; None: the server has it no longer.
+# Returns the changed device, or None to remove it from the server.
 Change = Callable[[sa.Connection, BlockDevice], BlockDevice | None]
-# The same of what has to know all devices of the server.
+# A change that also needs all devices of the server.
 KnowingChange = Callable[[sa.Connection, BlockDevice, list[BlockDevice]], BlockDevice | None]
 
 
 class Wishes(Protocol):
-    """What is known of a step: its instance, and what its transaction is to do."""
+    """The context of a step: its instance, and the effects of its transaction."""
 
     core: Core
     ctx: context.RequestContext
     instance: Instance
     effects: list[Callable[[sa.Connection], None]]
-    # Told to their hosts after the commit.
+    # Sent to their hosts after the commit.
     removals: list[VolumeRemoval]
 
     def set(self, **changes: Any) -> None: ...
@@ -60,7 +60,7 @@ class ServerVolumes:
                 reason=f"volume {device.volume_id} is already attached to instances: {instance.uuid}")
         device = msgspec.structs.replace(device, uuid=new_uuid())
         if device.volume_id in [other.serial for other in instance.volumes]:
-            device.serial = device.uuid  # the guest knows another disk by the volume's id
+            device.serial = device.uuid  # another disk of the guest already has the volume's id as its serial
         check_count(instance, 1)
         device_names.assign(instance, [device])
         if not self._outside:
@@ -72,7 +72,7 @@ class ServerVolumes:
         return device
 
     def begin_detaching(self, device: BlockDevice, connection: sa.Connection) -> None:
-        """Raises InvalidVolume when somebody else is at it."""
+        """Mark the volume as detaching. Raises InvalidVolume if another request changes it."""
         if not self._outside:
             self._attachments.begin_detaching(self._wishes.ctx, device, connection)
 
@@ -90,7 +90,7 @@ class ServerVolumes:
         return new
 
     def reimage(self, image: Image, connection: sa.Connection) -> VolumeContent | None:
-        """Of what the server boots from. Raises InvalidInput, InvalidVolume (somebody else is at it)."""
+        """Begin to reimage the root volume. Raises InvalidInput, InvalidVolume (another request changes it)."""
         wishes = self._wishes
         device = root_volume(wishes.instance.block_devices)
         assert device is not None
@@ -199,13 +199,14 @@ class ServerVolumes:
 
 
 def are_outside(core: Core, instance: Instance) -> bool:
-    """Whether the server has, or is to have, volumes that an outside service keeps."""
+    """Return True if the server has or requests volumes of an external service."""
     return any(device.is_volume for device in instance.block_devices) and core.attachments.external
 
 
 def look(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]) -> dict[str, Volume]:
-    """Before the transaction that accepts a new server: its volumes that an outside service keeps, with the caller's
-    eyes; by the ids of snapshots what volumes will be that are made from them.
+    """Return the external volumes of a new server by volume id, and the volumes to be created by snapshot id.
+
+    Called before the accepting transaction, with the caller's rights.
 
     Raises VolumeNotFound, SnapshotNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable, KeyManagerUnavailable.
     """
@@ -226,7 +227,7 @@ def look(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]
 
 def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,
          images: dict[str, Image], seen: dict[str, Volume]) -> None:
-    """In the transaction that accepts a new server: its volumes, those that are there and those that are to be made.
+    """Reserve and create the volumes of a new server, in the accepting transaction.
 
     The devices of ``instance`` become its own; ``seen`` is what look() returned. Raises VolumeNotFound, InvalidVolume,
     InvalidInput, QuotaLimit, DevicePathInUse, TooManyDiskDevices.
@@ -245,7 +246,7 @@ def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, ins
         if volume is None:
             continue
         if device.source in ("volume", "snapshot") and device.boot_index == 0:
-            # Whoever names an image beside it says what boots; as upstream, the volume is not asked then.
+            # An image in the request decides what boots; as upstream, the volume is not checked then.
             if not volume.bootable and instance.image is None:
                 raise exception.InvalidVolume(
                     reason=f"{device.source} {volume.uuid or device.snapshot_id} is not bootable")
@@ -261,8 +262,10 @@ def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, ins
 
 
 def _image_of(described: Image | None, of_volume: Image | None) -> Image | None:
-    """Of what a server is that boots from a volume; ``described``: the image without data that named the volume, if
-    one did. What that says of guests counts."""
+    """Return the image of a server that boots from a volume.
+
+    The properties of ``described``, an image without data that refers to the volume, take precedence.
+    """
     if described is None or of_volume is None:
         return described or of_volume
     return msgspec.structs.replace(of_volume, properties=described.properties, min_ram=described.min_ram)
@@ -287,7 +290,7 @@ def _check_fits(image: Image | None, device: BlockDevice) -> None:
 
 
 def host_of(core: Core, connection: sa.Connection, instance: Instance) -> str | None:
-    """The host on which the server with its volumes has to be; None: anywhere. Raises InvalidVolume."""
+    """Return the host to which the volumes bind the server, or None for any host. Raises InvalidVolume."""
     if core.attachments.external:
         return None
     hosts = core.attachments.hosts(instance.volumes, connection)
@@ -297,7 +300,7 @@ def host_of(core: Core, connection: sa.Connection, instance: Instance) -> str | 
 
 
 def bound_elsewhere(core: Core, connection: sa.Connection, instance: Instance, host: str) -> list[str]:
-    """The ids of the server's volumes that cannot be reached from this host."""
+    """Return the ids of the server's volumes that cannot be reached from this host."""
     if core.attachments.external:
         return []
     return [device.volume_id or "" for device in instance.volumes
@@ -305,7 +308,7 @@ def bound_elsewhere(core: Core, connection: sa.Connection, instance: Instance, h
 
 
 def check_count(instance: Instance, more: int) -> None:
-    """Raises TooManyDiskDevices."""
+    """Raise TooManyDiskDevices if the server cannot have ``more`` additional disks."""
     maximum = CONF.compute.max_disk_devices_to_attach
     # The local root disk is the one of the image, whether or not it is named.
     disks = int(not instance.volume_backed) + sum(

@@ -1,4 +1,4 @@
-"""Whose the embedded shares are (:class:`nova.share.service.ShareService`): all of it is in our rows."""
+"""Embedded shares, stored in the database (:class:`nova.share.service.ShareService`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nova.objects.share import Share
 
 
 class EmbeddedShares:
-    """Shares of this database. Nobody has to open them for hosts: a directory is there, or is not."""
+    """Shares in this database. Directories need no access rules."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
@@ -33,14 +33,14 @@ class EmbeddedShares:
             raise exception.ShareAccessGrantError(share_id=share_id, reason=str(error)) from error
 
     def deny(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any]) -> None:
-        """Whose directory it is stays known: its data are there."""
+        """Do nothing: the share stays bound to the host that stores its directory."""
 
 
 class NoShareService:
-    """Servers have no shares here."""
+    """A share service of deployments without shares."""
 
     def __init__(self, db: Database) -> None:
-        """It asks nobody."""
+        """Ignore the database: there are no shares."""
 
     def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
         raise exception.ShareNotFound(share_id=share_id)
@@ -50,4 +50,4 @@ class NoShareService:
         raise exception.ShareAccessGrantError(share_id=share_id, reason="there is no share service")
 
     def deny(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any]) -> None:
-        """There is nothing to take away."""
+        """Do nothing: no access was granted."""

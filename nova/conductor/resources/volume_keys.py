@@ -1,7 +1,7 @@
-"""The keys of encrypted volumes: fetched with the caller's token when a server gets a volume, and kept with its device.
+"""Keys of encrypted volumes, fetched with the caller's token when a server gets a volume, and stored with its device.
 
-So whoever starts or moves the server afterwards needs no token of its user. They are kept as only conductors can read
-them (nova.conductor.vault); hosts get them with their orders for steps that connect volumes, and nobody else does.
+Later starts and moves of the server need no token of its user. The keys are stored encrypted for conductors only
+(nova.conductor.vault). Only hosts receive them, with the orders of steps that connect volumes.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from nova.db.sql.engine import Database
 from nova.objects.instance import BlockDevice, Instance
 from nova.objects.volume import Volume, VolumeEncryption, VolumeKey
 
-# Servers that are looked for in one statement.
+# Servers read in one statement.
 _AT_ONCE = 500
 
 
 def fetched(core: Core, ctx: context.RequestContext, volume: Volume) -> VolumeEncryption | None:
-    """By what a volume is encrypted, with its passphrase; None: it is not. Outside of any transaction.
+    """Return the encryption of a volume with its passphrase, or None. Call outside any transaction.
 
     Raises InvalidVolume (no host could decrypt it, or the caller cannot have its key), KeyManagerUnavailable,
     VolumeNotFound, Forbidden, VolumeServiceUnavailable, ServiceUnavailable.
@@ -36,8 +36,10 @@ def fetched(core: Core, ctx: context.RequestContext, volume: Volume) -> VolumeEn
 
 
 def of_successor(core: Core, ctx: context.RequestContext, old: BlockDevice, volume_id: str) -> VolumeEncryption | None:
-    """The same of a volume that is to take the place of another one. Who asks for that may be the volume service, which
-    has no key of its users; but where it migrates a volume, both are encrypted by the same secret."""
+    """Return the encryption of a volume that replaces ``old``, or None.
+
+    The caller may be the volume service, which cannot fetch its users' keys. Migration keeps the secret.
+    """
     secret = core.attachments.secret_of(ctx, volume_id, own_rights=True)
     if not secret:
         return None
@@ -47,7 +49,7 @@ def of_successor(core: Core, ctx: context.RequestContext, old: BlockDevice, volu
 
 
 def check(core: Core, ctx: context.RequestContext, volume_id: str) -> None:
-    """Whether a server can have what is made from this encrypted volume. Raises what fetched() does."""
+    """Check that a volume created from this encrypted volume is usable. Raises the errors of fetched()."""
     core.attachments.secret_of(ctx, volume_id)
     try:
         key_manager.check_configured()
@@ -74,16 +76,18 @@ def _no_key_manager(volume_id: str) -> exception.InvalidVolume:
 
 
 def opened(vault: Vault, instance: Instance) -> list[VolumeKey]:
-    """What a host decrypts the volumes of the server with. One that cannot be read any more is left out: the host says
-    that it has none."""
-    known = {each.encryption.key_id: each.encryption.sealed for each in instance.block_devices if each.encryption}
-    found = {key_id: vault.known(sealed) for key_id, sealed in known.items()}
-    return [VolumeKey(key_id=key_id, passphrase=text) for key_id, text in found.items() if text]
+    """Return the keys of the server's volumes for a host. Undecryptable keys are omitted; the host reports them."""
+    encrypted = {device.encryption.key_id: device.encryption.sealed
+                 for device in instance.block_devices if device.encryption}
+    passphrases = {key_id: vault.known(sealed) for key_id, sealed in encrypted.items()}
+    return [VolumeKey(key_id=key_id, passphrase=text) for key_id, text in passphrases.items() if text]
 
 
 def renew(db: Database, vault: Vault) -> int:
-    """Encrypt all keys of before with the first one of the vault; returns of how many servers. Those that cannot be
-    read any more stay as they are."""
+    """Re-encrypt all volume keys with the first key of the vault; return the number of changed servers.
+
+    Undecryptable keys are left unchanged.
+    """
     def renewed(devices: list[BlockDevice]) -> list[BlockDevice]:
         return [device if device.encryption is None else msgspec.structs.replace(
             device, encryption=_renewed(vault, device.encryption)) for device in devices]

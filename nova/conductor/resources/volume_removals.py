@@ -1,4 +1,4 @@
-"""Telling hosts which data of volumes they have to remove. Rows say it; messages only make it quick."""
+"""Requests to hosts to remove the data of deleted volumes. Rows store the removals; messages only speed them up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nova.objects.volume import VolumeRemoval
 
 LOG = logging.getLogger(__name__)
 
-# How much hosts are told of at once.
+# Removals sent in one pass.
 _PAGE = 1000
 
 
@@ -39,11 +39,11 @@ def tell(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemov
         try:
             core.compute_at(name).remove_volumes(ctx, by_host[host])
         except exception.NovaException as error:
-            LOG.warning("Host %s was not told of volumes that it has to remove, and is reminded: %s", name, error)
+            LOG.warning("Cannot send volume removals to host %s, will retry: %s", name, error)
 
 
 def remind(core: Core) -> None:
-    """Tell hosts once more what they have not removed yet: they were away, or the message got lost."""
+    """Send pending removals again: the host was down, or the message was lost."""
     before = clock.after(-CONF.volume.removal_interval)
     left = core.db.read(lambda connection: volumes.forgotten(connection, before, _PAGE))
     if left:

@@ -23,7 +23,7 @@ from nova import conf, context, exception
 from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
-from nova.conductor.network_events import told
+from nova.conductor.network_events import process
 from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
 from nova.db import actions, audit, compute_nodes, evictions, flavors, migrate, networks, servers, services, volumes
@@ -221,7 +221,7 @@ class Machine(RuleBasedStateMachine):
             server = self.row(self.uuids[pick % len(self.uuids)])
             if server.vm_state != states.BUILDING and server.network_info:
                 vif = server.network_info[which % len(server.network_info)]
-                told(self.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)])
+                process(self.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)])
 
     def make_volume(self):
         made = Volume(uuid=new_uuid(), project_id="p", size_gb=1)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from nova.conductor.acceptance import start
-from nova.conductor.network_events import told
+from nova.conductor.network_events import process
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import KINDS, Engine
 from nova.db import servers
@@ -34,7 +34,7 @@ def test_a_project_does_not_wait_for_the_interfaces_of_all_servers(machine):
     machine.world.allocator.refreshed = renewed
     engine = Engine(machine.world, pool)
     engine.in_background("other", lambda: gate.wait(60))
-    told(engine, [ExternalEvent(name="network-changed", instance_uuid=uuid) for uuid in machine.uuids])
+    process(engine, [ExternalEvent(name="network-changed", instance_uuid=uuid) for uuid in machine.uuids])
     engine.in_background("project", lambda: order.append("project"))
     gate.set()
     pool.shutdown()
@@ -69,7 +69,7 @@ def test_addresses_that_change_while_an_interface_is_bound_elsewhere_are_kept(ma
 def port_is_deleted(machine):
     """The service tells it of the first server's only interface."""
     vif, = machine.row().network_info
-    told(machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=machine.uuids[0], tag=vif.id)])
+    process(machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=machine.uuids[0], tag=vif.id)])
 
 
 def has_no_interface(machine):
@@ -196,7 +196,7 @@ def test_a_port_that_is_deleted_during_a_build_that_fails_is_in_nobodys_way(mach
 def test_a_port_that_is_deleted_before_the_build_has_it_is_detached_after_it(machine, being_built):
     vif, = machine.row().network_info
     machine.world.db.write(lambda connection: servers.update(connection, being_built, {"network_info": []}))
-    told(machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=being_built, tag=vif.id)])
+    process(machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=being_built, tag=vif.id)])
     machine.world.db.write(lambda connection: servers.update(connection, being_built, {"network_info": [vif]}))
     assert has_no_interface(machine)
 

@@ -1,0 +1,136 @@
+"""Notifications of the changes that endpoints write.
+
+The functions here are passed as ``notify`` (:mod:`nova.conductor.endpoints.derived`).
+Each function runs the change. It reads the previous state before the change if the notification contains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import aggregates, flavors, keypairs, server_groups, services
+from nova.notifications import legacy, resources
+from nova.notifications.messages import NotificationBuilder, publisher
+from nova.objects.aggregate import Aggregate
+from nova.objects.flavor import Flavor
+from nova.objects.keypair import Keypair
+from nova.objects.notification import Notification
+from nova.objects.server_group import ServerGroup
+from nova.objects.service import Service
+
+Do = Callable[[], Any]
+Messages = list[Notification]
+
+
+# --- aggregates ----------------------------------------------------------------------------------------
+def _aggregate(builder: NotificationBuilder, event: str, phase: str, of: Aggregate) -> Messages:
+    old_name = "" if event == "cache_images" else f"aggregate.{event.replace('_', '')}.{phase}"
+    return builder.resource(f"aggregate.{event}.{phase}", of.uuid, resources.aggregate(of), old_name,
+                           legacy.aggregate(of))
+
+
+def aggregate_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
+                      **_named: Any) -> Messages:
+    created: Aggregate = do()
+    return [*_aggregate(builder, "create", "start", resources.without_id(created)),
+            *_aggregate(builder, "create", "end", created)]
+
+
+def aggregate(event: str) -> Callable[..., Messages]:
+    """Return the notification function for a change of an existing aggregate."""
+    def notify(builder: NotificationBuilder, connection: sa.Connection, do: Do, aggregate_id: int, *_args: Any,
+              **_named: Any) -> Messages:
+        before = aggregates.get(connection, aggregate_id)
+        after: Aggregate = do() or before
+        return [*_aggregate(builder, event, "start", before), *_aggregate(builder, event, "end", after)]
+
+    return notify
+
+
+# --- flavors -------------------------------------------------------------------------------------------
+def _flavor(builder: NotificationBuilder, event: str, of: Flavor, projects: list[str]) -> Messages:
+    return builder.resource(f"flavor.{event}", of.flavorid, resources.flavor(of, projects))
+
+
+def flavor_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, **_named: Any) -> Messages:
+    return _flavor(builder, "create", do(), [])
+
+
+def flavor_changed(builder: NotificationBuilder, connection: sa.Connection, do: Do, flavorid: str, *_args: Any,
+                   **_named: Any) -> Messages:
+    do()
+    return _flavor(builder, "update", flavors.get(connection, flavorid), flavors.access(connection, flavorid))
+
+
+def flavor_deleted(builder: NotificationBuilder, connection: sa.Connection, do: Do, flavorid: str) -> Messages:
+    before, projects = flavors.get(connection, flavorid), flavors.access(connection, flavorid)
+    do()
+    return _flavor(builder, "delete", before, projects)
+
+
+# --- key pairs -----------------------------------------------------------------------------------------
+def _key(builder: NotificationBuilder, event: str, of: Keypair, at_start: dict[str, Any]) -> Messages:
+    """Return the start and end notifications. ``at_start``: values of fields that are unset at the start."""
+    old = legacy.keypair(of, builder.context.get("project_id"))
+    return [message for phase, overrides in (("start", at_start), ("end", {}))
+            for message in builder.resource(f"keypair.{event}.{phase}", of.user_id, resources.keypair(of, overrides),
+                                        f"keypair.{event}.{phase}", old)]
+
+
+def key_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
+                **_named: Any) -> Messages:
+    return _key(builder, "create", do(), {"fingerprint": None, "public_key": None})
+
+
+def key_imported(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
+                 **_named: Any) -> Messages:
+    return _key(builder, "import", do(), {"fingerprint": None})
+
+
+def key_deleted(builder: NotificationBuilder, connection: sa.Connection, do: Do, user_id: str, name: str) -> Messages:
+    before = keypairs.get(connection, user_id, name)
+    do()
+    return _key(builder, "delete", before, {})
+
+
+# --- server groups -------------------------------------------------------------------------------------
+def _group(builder: NotificationBuilder, event: str, of: ServerGroup) -> Messages:
+    return builder.resource(f"server_group.{event}", of.uuid, resources.server_group(of),
+                           f"servergroup.{event}", legacy.server_group(of))
+
+
+def group_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, **_named: Any) -> Messages:
+    return _group(builder, "create", do())
+
+
+def group_deleted(builder: NotificationBuilder, connection: sa.Connection, do: Do, uuid: str,
+                  project_id: str | None = None) -> Messages:
+    before = server_groups.get(connection, uuid, project_id)
+    do()
+    return _group(builder, "delete", before)
+
+
+# --- services ------------------------------------------------------------------------------------------
+def service(builder: NotificationBuilder, event: str, of: Service) -> Messages:
+    return builder.resource(f"service.{event}", of.uuid, resources.service(of), by=publisher(of.binary, of.host))
+
+
+def service_changed(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
+                    **_named: Any) -> Messages:
+    changed, _up = do()
+    return service(builder, "update", changed)
+
+
+def service_registered(builder: NotificationBuilder, connection: sa.Connection, do: Do, host: str, binary: str,
+                       *_args: Any, **_named: Any) -> Messages:
+    """Notify the creation of the service; a restart is not notified."""
+    try:
+        services.uuid_of(connection, host, binary)
+    except exception.HostBinaryNotFound:
+        return service(builder, "create", do())
+    do()
+    return []
