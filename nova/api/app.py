@@ -27,7 +27,7 @@ from nova.api import (
     versions,
 )
 from nova.api.clients import Clients
-from nova.api.observed import ROUTE, observed
+from nova.api.instrumentation import ROUTE, instrumented
 from nova.api.request import Request, Response
 from nova.conf import CONF
 
@@ -74,7 +74,7 @@ def create_app(bus_transport: Any = None, clients: Clients | None = None,
     app = falcon.App()
     app.req_options.strip_url_path_trailing_slash = False
     limits = limits or rates.Rates()
-    app.add_sink(observed(Dispatcher(clients, routes.table(), limits).serve), prefix="/")
+    app.add_sink(instrumented(Dispatcher(clients, routes.table(), limits).serve), prefix="/")
     return _with_cors(limits.by_address(auth.protect(app)))
 
 

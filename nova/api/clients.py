@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from nova import bus
-from nova.api.withdrawals import Withdrawals
+from nova.api.orphaned_creates import OrphanedCreates
 from nova.rpcapi.aggregates import Aggregates
 from nova.rpcapi.availability_zones import Zones
 from nova.rpcapi.compute import Compute
@@ -84,7 +84,7 @@ class Clients:
         self._lock = threading.Lock()
         self._transport: Any = None
         self._kept: dict[str, tuple[float, Any]] = {}
-        self.withdrawals = Withdrawals(lambda: self.servers)
+        self.orphaned_creates = OrphanedCreates(lambda: self.servers)
 
     def transport(self) -> Any:
         with self._lock:

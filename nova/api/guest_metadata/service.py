@@ -15,7 +15,7 @@ from nova.api.guest_metadata.app import Application
 from nova.api.guest_metadata.instances import Instances
 from nova.api.guest_metadata.namespaces import listen as listen
 from nova.api.guest_metadata.server import Server
-from nova.api.observed import Wsgi, observed_metadata
+from nova.api.instrumentation import Wsgi, instrumented_metadata
 from nova.conf import CONF
 from nova.metadata import settings
 from nova.network import state_files
@@ -36,7 +36,7 @@ def instances_of(transport: messaging.RPCTransport) -> Instances:
 
 def application(instances: Instances) -> Wsgi:
     """The WSGI application, for any server."""
-    return observed_metadata(
+    return instrumented_metadata(
         Application(instances, settings.from_conf(CONF), CONF.metadata.metadata_proxy_shared_secret))
 
 

@@ -132,5 +132,5 @@ def test_what_a_refused_create_made_is_deleted_when_somebody_can_be_asked(api, m
 def test_a_named_create_is_left_for_its_client_to_ask_again(api):
     servers = stub(api, "servers", Servers, create=LOST, made=LOST)
     assert post(api, "k").status == 503
-    assert not api.behind.withdrawals.waiting()
+    assert not api.behind.orphaned_creates.pending()
     assert [name for name, _given in servers.calls] == ["create", "made"]

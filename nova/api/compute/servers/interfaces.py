@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.api import waiting
+from nova.api import polling
 from nova.api.compute.servers.servers import authorize, authorized_get, operate, server_id
 from nova.api.fields import (
     IP,
@@ -107,7 +107,7 @@ def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
     vif = msgspec.convert(accepted.answer, VIF)
     if vif.id:
         return vif
-    found = waiting.until(req, lambda: req.clients.servers.attached_interface(
+    found = polling.until(req, lambda: req.clients.servers.attached_interface(
         req.ctx, server_id(req), accepted.action.uuid, project_id=req.scope), _PATIENCE, _PAUSE)
     if found is None:
         raise exception.InterfaceAttachTimedOut()

@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 from nova import exception, image
-from nova.api import waiting
+from nova.api import polling
 from nova.api.compute.images.image_metadata import check_quota
 from nova.api.compute.servers.servers import authorize, get, operate, server_id
 from nova.api.fields import METADATA, NAME, STRING, Field, Object, Plain, only
@@ -69,7 +69,7 @@ def _wait_until_known(req: Request, image_id: str) -> None:
             pass  # nobody can tell
         return True
 
-    waiting.until(req, is_known, _PATIENCE, _PAUSE)
+    polling.until(req, is_known, _PATIENCE, _PAUSE)
 
 
 def _over(req: Request) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api import waiting
+from nova.api import polling
 from nova.api.compute.servers.servers import authorize, operate, server_id
 from nova.api.compute.servers.servers_create import given_password, new_password
 from nova.api.fields import (
@@ -109,7 +109,7 @@ def live_migrate(req: Request) -> None:
         "host": host, "block_migration": None if block == "auto" else is_true(block),
         "force": _forced(req, wanted, since=30)})
     if req.version < 34:
-        waiting.until(req, lambda: req.clients.servers.live_migration_checked(
+        polling.until(req, lambda: req.clients.servers.live_migration_checked(
             req.ctx, server_id(req), action.uuid, project_id=req.scope), _CHECKS_WAIT, _CHECKS_POLL)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api import waiting
+from nova.api import polling
 from nova.api.compute.servers import servers
 from nova.api.compute.servers.servers_create import given_password
 from nova.api.fields import STRING, Field, Object, only
@@ -41,5 +41,5 @@ def change(req: Request) -> None:
             "admin_pass": given_password(req.body["changePassword"])}, project_id=req.scope)
     except exception.InstanceIsLocked as error:  # clients know no better message
         raise exception.InstanceStateUnknown(instance_uuid=uuid, method="changePassword") from error
-    waiting.until(req, lambda: conductor.password_changed(
+    polling.until(req, lambda: conductor.password_changed(
         req.ctx, uuid, accepted.action.uuid, project_id=req.scope), _PATIENCE, _PAUSE)

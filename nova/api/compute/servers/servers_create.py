@@ -130,7 +130,7 @@ def _look(req: Request, request: ServerCreate, until: float) -> ServerCreated | 
     if found is not None:
         found.admin_pass = request.admin_pass
     elif not final:
-        req.clients.withdrawals.add(req.ctx, request, until)
+        req.clients.orphaned_creates.add(req.ctx, request, until)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Counting and tracing requests; does nothing while both are off."""
+"""Metrics and traces of requests; no-ops while metrics and tracing are disabled."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import falcon
 
 from nova.telemetry import metrics, tracing
 
-# Where the dispatcher leaves the route it found, in the WSGI environment.
+# Key of the WSGI environment under which the dispatcher stores the matching route.
 ROUTE = "nova.route"
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
@@ -21,8 +21,8 @@ Sink = Callable[..., None]
 Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
-def observed(serve: Sink) -> Sink:
-    """A Falcon sink whose requests are counted by route, and traced."""
+def instrumented(serve: Sink) -> Sink:
+    """Return the Falcon sink ``serve`` with metrics by route and a trace span per request."""
     def sink(req: falcon.Request, resp: falcon.Response, **values: Any) -> None:
         if not (metrics.on or tracing.on):
             serve(req, resp, **values)
@@ -38,13 +38,13 @@ def observed(serve: Sink) -> Sink:
                 metrics.API_IN_FLIGHT.add(-1)
                 metrics.API_REQUESTS.inc(method, route, str(status))
                 metrics.API_SECONDS.observe(time.perf_counter() - started, method, route)
-                _answered(span, method, route, status, resp.get_header("x-openstack-request-id"))
+                _end_span(span, method, route, status, resp.get_header("x-openstack-request-id"))
 
     return sink
 
 
-def observed_metadata(application: Wsgi) -> Wsgi:
-    """The metadata application, whose requests are counted and traced (not by path: guests choose it)."""
+def instrumented_metadata(application: Wsgi) -> Wsgi:
+    """Return the metadata application with metrics and traces. Paths are no labels, as guests choose them."""
     def wrapped(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if not (metrics.on or tracing.on):
             return application(environ, start_response)
@@ -60,13 +60,13 @@ def observed_metadata(application: Wsgi) -> Wsgi:
                 return application(environ, begin)
             finally:
                 metrics.METADATA_REQUESTS.inc(statuses[-1])
-                _answered(span, method, "metadata", int(statuses[-1]), None)
+                _end_span(span, method, "metadata", int(statuses[-1]), None)
 
     return wrapped
 
 
 def route_of(environ: dict[str, Any]) -> str:
-    """The template of the path, and of an action its name; "none" for what no route takes."""
+    """Return the path template, followed by the action name if any; "none" if no route matches."""
     route = environ.get(ROUTE)
     if route is None:
         return _NO_ROUTE
@@ -88,7 +88,7 @@ def _span(method: str, environ: dict[str, Any]) -> contextlib.AbstractContextMan
     return tracing_export.request(method, headers)
 
 
-def _answered(span: Any, method: str, route: str, status: int, request_id: str | None) -> None:
+def _end_span(span: Any, method: str, route: str, status: int, request_id: str | None) -> None:
     if span is not None:
         from nova.telemetry import tracing_export
 

@@ -1,0 +1,71 @@
+"""Polling for the outcome of an accepted operation; each waiting request occupies a thread of its worker.
+
+The awaited program may be a tenant's or unavailable. At most half of the threads wait, and at most half of those wait
+for the same project.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from nova import exception
+from nova.api.request import Request
+from nova.conf import CONF
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Consecutive polls that may fail. The operation is accepted, so a 503 would make clients repeat the request.
+_FAILURES = 3
+
+
+class _Slots:
+    """A counter of the waiting threads of this process, by project."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken: collections.Counter[str] = collections.Counter()
+
+    @contextlib.contextmanager
+    def acquire(self, project: str) -> Iterator[bool]:
+        """Occupy a slot inside the context; yield False if none is free for the project."""
+        with self._lock:
+            most = max(1, CONF.api.threads // 2)
+            acquired = self._taken.total() < most and self._taken[project] < max(1, most // 2)
+            self._taken[project] += acquired
+        try:
+            yield acquired
+        finally:
+            with self._lock:
+                self._taken[project] -= acquired
+                self._taken += collections.Counter()  # drops the projects with a count of 0
+
+
+_SLOTS = _Slots()
+
+
+def until(req: Request, poll: Callable[[], T | None], seconds: float, pause: float) -> T | None:
+    """Call ``poll`` every ``pause`` seconds and return its first true result.
+
+    Return None after ``seconds``, after 3 consecutive polls without a conductor, or at once if no slot is free.
+    """
+    failures = 0
+    with _SLOTS.acquire(req.ctx.project_id or "") as acquired:
+        end = time.monotonic() + seconds
+        while acquired and time.monotonic() < end and failures < _FAILURES:
+            try:
+                if result := poll():
+                    return result
+                failures = 0
+            except exception.ServiceUnavailable as error:
+                failures += 1
+                LOG.info("Cannot poll the outcome of an accepted operation: %s", error)
+            time.sleep(pause)
+    return None
