@@ -45,7 +45,7 @@ def test_a_second_one_ends_with_an_error_and_a_code(first: Process, config: path
                             check=False)
     assert second.returncode == os.EX_TEMPFAIL
     [line] = [line for line in second.stdout.splitlines() if " ERROR " in line]
-    assert f"Another nova-compute of host one runs on state_path {config.parent} (process {first.pid}" in line
+    assert f"Another nova-compute of host one uses state_path {config.parent} (process {first.pid}" in line
     assert first.running()
 
 

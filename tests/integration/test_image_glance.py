@@ -299,7 +299,7 @@ def test_data_of_an_image_that_is_gone_or_has_another_sender_are_refused(glance,
         store.upload(CTX, "s1", str(source), "qcow2")
     store.create(CTX, WANTED)
     glance.images["s1"]["status"] = "saving"
-    with pytest.raises(exception.ImageBackendUnavailable, match="somebody else"):
+    with pytest.raises(exception.ImageBackendUnavailable, match="another upload"):
         store.upload(CTX, "s1", str(source), "qcow2")
     assert glance.data == {}
 

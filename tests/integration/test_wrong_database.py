@@ -89,4 +89,4 @@ def test_a_host_starts_with_a_restored_older_database_and_keeps_guests_that_it_d
 def test_a_host_that_cannot_tell_its_deployment_says_so_and_ends(nova: Cluster) -> None:
     nova.stop("compute-1")
     (nova.directory / "deployment").write_text("ours\n")
-    assert "deployment does not tell a deployment" in refusal(nova)
+    assert "deployment does not contain a deployment id" in refusal(nova)

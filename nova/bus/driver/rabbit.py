@@ -20,7 +20,7 @@ from nova.bus.driver.options import Options
 
 LOG = logging.getLogger(__name__)
 
-_BLOCKED = "The broker takes no messages at present (memory or disk alarm)."
+_BLOCKED = "The broker accepts no messages at present (memory or disk alarm)."
 # Seconds between two checks of the connections that wait for use, and between two attempts to publish.
 _REST, _PAUSE = 15.0, 0.5
 # Connections that are kept however long nothing was published.
@@ -227,7 +227,7 @@ class RabbitBroker:
         with self._changed:
             first, self._blocked = not self._blocked, True
         if first:
-            LOG.error("The broker takes no messages (memory or disk alarm): requests that need one fail until it does")
+            LOG.error("The message broker accepts no messages (memory or disk alarm): calls fail until the alarm ends")
             threading.Thread(target=self._wait_until_unblocked, args=(publisher,), name="blocked broker",
                              daemon=True).start()
         else:
@@ -244,7 +244,7 @@ class RabbitBroker:
         finally:
             self._drop(publisher)
             self._blocked = False
-            LOG.info("The broker takes messages again")
+            LOG.info("The message broker accepts messages again")
 
     # --- connections that wait for use ---------------------------------------------------------------
     def _start_checker(self) -> None:
