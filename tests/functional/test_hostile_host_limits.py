@@ -82,7 +82,7 @@ def test_what_a_host_has_told_on_the_bus_has_a_rate(evil, caplog, monkeypatch): 
         wait_for(lambda: any("another host's" in str(each) for each in listener.versioned), reason="others may say it")
         assert 1 < len(listener.versioned) < 30
     assert 1 < sum("has lost its hypervisor" in record.getMessage() for record in caplog.records) < 30
-    assert sum("more than is passed on" in record.getMessage() for record in caplog.records) == 1
+    assert sum("exceed its rate limit" in record.getMessage() for record in caplog.records) == 1
 
 
 def test_what_a_host_has_done_for_a_guest_has_a_rate(admin, evil, monkeypatch):  # noqa: F811
