@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import oslo_messaging as messaging
+import psutil
 import pytest
 from oslo_config import cfg
 from oslo_messaging._metrics.client import oslo_messaging_metrics
@@ -54,16 +55,16 @@ class Server:
     announce = note
 
 
-Connect = Callable[[str], Any]
+Connect = Callable[..., Any]
 
 
 @pytest.fixture
 def connect(rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[Connect]:
     vhost, made = rabbitmq.new_vhost(), []
 
-    def new(driver: str) -> Any:
+    def new(driver: str, **rabbit: int) -> Any:
         options = cfg.ConfigOpts()
-        options(["--config-file", str(configure(tmp_path, vhost))])
+        options(["--config-file", str(configure(tmp_path, vhost, **rabbit))])
         options.register_opts(rpc.OPTIONS["rpc"], group="rpc")
         options.register_opts(oslo_messaging_metrics, "oslo_messaging_metrics")
         options.register_opts(oslo_messaging_tracing, "oslo_messaging_tracing")
@@ -133,6 +134,31 @@ def test_idle_connections_outlive_the_brokers_restart(connect: Connect, rabbitmq
     finally:
         bus.stop_taking(server)
         server.wait()
+
+
+def test_idle_connections_stay_open(connect: Connect, rabbitmq: Rabbit) -> None:
+    """RabbitMQ sends heartbeats; the driver handles each one without a wait for another frame, and sends its own."""
+    heartbeat = 2
+    server = bus.serve(connect("nova", heartbeat_timeout_threshold=heartbeat), Echo.topic, "h1", [(Echo, Server())],
+                       threads=2)
+    client = bus.client(connect("nova", heartbeat_timeout_threshold=heartbeat), Echo)
+    try:
+        assert client.repeat(CTX, "before") == "u: before"
+        before = _local_ports(rabbitmq)
+        assert len(before) >= 4  # two publishers, the server's consumer, the client's replies
+        time.sleep(5 * heartbeat)
+        assert before <= _local_ports(rabbitmq)
+        assert client.repeat(CTX, "after") == "u: after"
+    finally:
+        bus.stop_taking(server)
+        server.wait()
+
+
+def _local_ports(rabbitmq: Rabbit) -> set[int]:
+    """Return the ports of this process's connections to the broker."""
+    return {connection.laddr.port for connection in psutil.Process().net_connections("tcp")
+            if connection.raddr and connection.raddr.port == rabbitmq.port
+            and connection.status == psutil.CONN_ESTABLISHED}
 
 
 def _repeats(client: Echo) -> bool:

@@ -48,7 +48,7 @@ class Connection:
         self.blocked = False
 
     def handle(self, seconds: float, wake: int | None = None) -> bool:
-        """Handle incoming frames; return False if none came in ``seconds``, or ``wake`` (a file) became readable."""
+        """Handle one incoming frame; return False if none came in ``seconds``, or ``wake`` (a file) became readable."""
         sock = self.amqp.sock
         pending = getattr(sock, "pending", None)
         if not (pending and pending()):
@@ -59,7 +59,8 @@ class Connection:
             ready = {number for number, _event in poll.poll(max(0, int(seconds * 1000)))}
             if sock.fileno() not in ready:
                 return False
-        self.amqp.drain_events(timeout=_FRAME)
+        # One frame: drain_events() would wait for another one after each heartbeat of the broker.
+        self.amqp.blocking_read(_FRAME)
         return True
 
     def heartbeat(self) -> None:
