@@ -138,7 +138,7 @@ class Build(Operation):
         ctl.release_claim()
         ctl.volumes.disconnect(self.data.host)
         ctl.set(host=None, node=None, availability_zone=self.instance.pinned_availability_zone, numa_topology=None,
-                pci_devices=None)
+                pci_devices=None, power_state=states.NOSTATE)
         placing.rule_out(data)
 
     def unmake_volumes(self, ctl: Control) -> None:

@@ -85,7 +85,7 @@ class _Offloading(Operation):
     def _leave(self, ctl: Control) -> None:
         ctl.release_claim()
         ctl.volumes.disconnect(self.data.host)
-        ctl.set(host=None, node=None, numa_topology=None, pci_devices=None)
+        ctl.set(host=None, node=None, numa_topology=None, pci_devices=None, power_state=states.SHUTDOWN)
 
 
 class Shelve(_Offloading, Saving, FollowsPowerState):

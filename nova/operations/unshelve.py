@@ -208,7 +208,7 @@ class Unshelve(Operation):
         data: UnshelveData = self.data
         ctl.release_claim()
         ctl.volumes.disconnect(data.host)
-        ctl.set(host=None, node=None, numa_topology=None, pci_devices=None)
+        ctl.set(host=None, node=None, numa_topology=None, pci_devices=None, power_state=states.SHUTDOWN)
         placing.rule_out(data)
 
     def take_back(self, of: Step, ctl: Control) -> None:

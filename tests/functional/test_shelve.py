@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.background import overdue
+from nova.conductor.resources.server_volumes import ServerVolumes
 from nova.conf import CONF
 from nova.db import evictions, models
 from nova.image.directory import DirectoryStore
@@ -281,6 +282,24 @@ def test_a_shelved_server_that_does_not_start_stays_on_the_shelf(suite, admin, s
     admin.wait(server, "ACTIVE")
 
 
+@pytest.mark.parametrize("fault", ["a step after the start fails", "the host fails"])
+def test_a_failed_unshelve_leaves_the_power_state_of_a_server_without_a_guest(suite, admin, server, driver,
+                                                                              monkeypatch, fault):
+    admin.action(server, "shelve")
+    admin.wait(server, "SHELVED_OFFLOADED")
+    assert admin.wait_idle(server)["OS-EXT-STS:power_state"] == states.SHUTDOWN
+
+    def fail(*_arguments, **_named):
+        raise exception.HostDown(host=suite.compute.host) if fault == "the host fails" else exception.Conflict("no")
+
+    patched = (driver, "spawn") if fault == "the host fails" else (ServerVolumes, "complete")
+    monkeypatch.setattr(*patched, fail)
+    admin.action(server, "unshelve")
+    shown = admin.wait_idle(server)
+    assert (shown["status"], shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"]) == (
+        "SHELVED_OFFLOADED", None, states.SHUTDOWN)
+
+
 def test_a_server_whose_image_was_deleted_on_the_shelf_is_lost(admin, server):
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
@@ -336,7 +355,8 @@ def test_a_reset_in_the_middle_of_shelving_takes_it_back(admin, server, driver, 
     held.let_go()
     wait_for(lambda: driver.power_state(server) == states.RUNNING)
     wait_for(lambda: images() == nothing_left)
-    assert admin.wait_idle(server)["status"] == "ACTIVE"
+    # A report of the power state, sent while the guest was off, may have set SHUTOFF for a moment.
+    wait_for(lambda: admin.wait_idle(server)["status"] == "ACTIVE")
 
 
 def given_up(admin, server, hold):
