@@ -52,7 +52,7 @@ def history(novad: Novad, args: argparse.Namespace) -> Rows:
          " ".join(f"{component.component}={component.version}" if component.version else component.component
                   for component in deployment.components),
          f"for {deployment.control}" if deployment.control else "; ".join(
-             f"{node.node}: {node.components or '-'}{'' if node.settled else ' (does not know yet)'}"
+             f"{node.node}: {node.components or '-'}{'' if node.settled else ' (has not received the outcome yet)'}"
              for node in deployment.nodes), deployment.error) for deployment in answer.deployments]
 
 

@@ -425,7 +425,7 @@ def test_what_was_decided_is_told_to_a_node_that_was_away(nodes, monkeypatch):
     monkeypatch.setattr(fleet, "_tell", away)
     out = nodes.nova("deploy", "compute=2").out
     assert "n3 does not answer; it is told later that the deployment is done" in out
-    assert "n3: compute (does not know yet)" in nodes.listed("history")[0]["Nodes"]
+    assert "n3: compute (has not received the outcome yet)" in nodes.listed("history")[0]["Nodes"]
     monkeypatch.setattr(fleet, "_tell", tell)
     nodes.n3.start()
     nodes.settled()
