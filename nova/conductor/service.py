@@ -109,7 +109,7 @@ SERVICE_VERSION = 1
 
 # A heartbeat is a statement or two.
 _HEARTBEAT_THREADS = 4
-# Its own connections: hosts must not count as down since all others wait for a lock.
+# Connections of heartbeats alone, so that hosts do not count as down while all other transactions wait for a lock.
 _HEARTBEAT_CONNECTIONS = 2
 # Seconds between two looks for tokens of consoles that are over.
 _TOKENS = 60
@@ -119,11 +119,13 @@ _RESCUED = 60
 _CONNECTIONS = 40
 
 
-def open_database(connections: int | None = None, at_once: int | None = None, statement_seconds: int = 0) -> Database:
-    """The database of the configuration, with a pool of so many connections; open it after the fork."""
+def open_database(connections: int | None = None, at_once: int | None = None, statement_seconds: int = 0,
+                  queue: str | None = None) -> Database:
+    """Return the configured database with a pool of ``connections``; call it after the fork. See Database for the rest.
+    """
     size, overflow = (connections, 0) if connections else (CONF.database.max_pool_size, CONF.database.max_overflow)
     return Database(CONF.database.connection, size or connections_of(workers_of(CONF.conductor.workers)), overflow,
-                    CONF.database.connection_recycle_time, CONF.database.max_retries, at_once, statement_seconds)
+                    CONF.database.connection_recycle_time, CONF.database.max_retries, at_once, statement_seconds, queue)
 
 
 def check_keys() -> None:
@@ -151,7 +153,8 @@ class ConductorService:
             name=name, db=db, transport=transport, scheduler=scheduler_proxy,
             compute=bus.client(transport, Compute), fleet=announcer, usage=UsageFeed(db, announcer))
         self.engine = Engine(self.core)
-        self._beats_db = open_database(_HEARTBEAT_CONNECTIONS, statement_seconds=CONF.database.statement_timeout)
+        self._beats_db = open_database(_HEARTBEAT_CONNECTIONS, statement_seconds=CONF.database.statement_timeout,
+                                       queue="heartbeats")
         self._heartbeat = heartbeat.Heartbeat(dataclasses.replace(self.core, db=self._beats_db))
         self._liveness = Liveness(self._heartbeat, self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION, worker)
         self._hearing = Hearing()

@@ -58,15 +58,17 @@ class Database:
     """A pool of connections to one database. Never share one across a fork."""
 
     def __init__(self, url: str, pool_size: int = 20, max_overflow: int = 50, recycle: int = 3600,
-                 max_retries: int = 20, at_once: int | None = None, statement_seconds: int = 0) -> None:
-        """``statement_seconds``: after which a statement is cancelled; 0: never.
+                 max_retries: int = 20, at_once: int | None = None, statement_seconds: int = 0,
+                 queue: str | None = None) -> None:
+        """Create the pool; connections are opened on first use.
 
-        ``at_once``: transactions that run at the same time; None: as many as there are connections.
-
-        More than the processors can serve take longer each. Those that wait take turns by the project of their
-        request, and whoever waits for a lock has given way to the others.
+        ``statement_seconds``: time limit of a statement; 0 for none. ``at_once``: maximum number of concurrent
+        transactions; None for the number of connections. ``queue``: name of the fair queue for transactions that wait
+        for a slot or for SQLite's write lock; None for one queue per project of the request. A transaction that waits
+        for a lock for long gives its slot to another one.
         """
         self.max_retries = max_retries
+        self._queue = queue
         self._seconds = statement_seconds
         # Since when no transaction that writes, or that only reads, was done although some were tried; by the
         # monotonic clock.
@@ -176,10 +178,11 @@ class Database:
     @contextlib.contextmanager
     def _turn(self, write: bool) -> Iterator[None]:
         current = oslo_context.get_current()
+        queue = self._queue or (current.project_id if current else None)
         with contextlib.ExitStack() as stack:
             for semaphore in (self._transactions, self._writers if write else None):
                 if semaphore is not None:
-                    stack.enter_context(semaphore.slot(current.project_id if current else None))
+                    stack.enter_context(semaphore.slot(queue))
             yield
 
     def _connect(self) -> sa.Connection:

@@ -93,6 +93,35 @@ def test_who_writes_to_sqlite_has_his_turn_in_the_order_of_coming(databases: lis
     assert order == list(range(12))
 
 
+def test_transactions_of_another_queue_wait_for_one_other_writer(tmp_path: pathlib.Path,
+                                                                 databases: list[Database]) -> None:
+    """Heartbeats use their own queue, so that hosts do not count as down while many transactions wait."""
+    heartbeats = Database(f"sqlite:///{tmp_path}/one.sqlite", queue="heartbeats")
+    order: list[str] = []
+    begun, go = threading.Event(), threading.Event()
+
+    def hold(_connection: sa.Connection) -> None:
+        begun.set()
+        go.wait(60)
+
+    threads = [threading.Thread(target=databases[0].write, args=(hold,))]
+    threads[0].start()
+    assert begun.wait(60)
+    for number, (database, text) in enumerate([(databases[0], "other")] * 5 + [(heartbeats, "heartbeat")]):
+        threads.append(threading.Thread(
+            target=database.write, args=(lambda _connection, text=text: order.append(text),)))
+        threads[-1].start()
+        end = time.monotonic() + 60
+        while heartbeats.waiting() <= number:
+            assert time.monotonic() < end
+            time.sleep(0.005)
+    go.set()
+    for thread in threads:
+        thread.join(60)
+    assert order.index("heartbeat") <= 1
+    heartbeats.close()
+
+
 def test_who_reads_sqlite_does_not_wait_for_who_writes(databases: list[Database]) -> None:
     read = databases[0].write(lambda _connection: databases[1].read(lambda other: other.scalar(sa.text("SELECT 1"))))
     assert read == 1
