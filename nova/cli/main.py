@@ -33,6 +33,8 @@ _EXIT_CODES = [
     ("0", "success"), ("1", "the command failed, or a service refused it"), ("2", "wrong usage"),
     ("3", "no such object, or several objects with the name"), ("4", "not logged in, or the service does not answer"),
     ("130", "interrupted"), ("255", "a bug; --debug shows where")]
+# Their values may begin with a hyphen, which argparse takes for another option.
+_SECRETS = ("--secret", "--os-password", "--os-token")
 # Global options of the Compute API: flags, arguments of add_argument, description.
 _COMPUTE_OPTIONS: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
     (("--os-compute-api-version",), {"metavar": "2.N"},
@@ -68,10 +70,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _with_joined_secrets(words: Sequence[str]) -> list[str]:
+    """Return the words with every ``--secret VALUE`` as ``--secret=VALUE``."""
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in _SECRETS:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code (_EXIT_CODES)."""
     parser = _parser()
-    options = parser.parse_args(sys.argv[1:] if argv is None else argv)
+    options = parser.parse_args(_with_joined_secrets(sys.argv[1:] if argv is None else argv))
     if not options.debug:
         warnings.simplefilter("ignore")  # hide deprecation warnings of libraries from users
         logging.getLogger("keystoneauth").setLevel(logging.CRITICAL)

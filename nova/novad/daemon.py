@@ -118,7 +118,7 @@ class Daemon:
         """What callers have to know; made at the first start unless secret_file names it."""
         file = pathlib.Path(self.options.secret_file or self.data.root / "shared-secret")
         if not file.exists() and not self.options.secret_file:
-            write_private(file, random.token_urlsafe(32).encode())
+            write_private(file, random.token_hex(32).encode())
         secret = file.read_text().strip()
         if not secret:
             raise Invalid(f"secret_file: {file} is empty")

@@ -253,6 +253,14 @@ def test_address_and_secret_are_global_options(axyon):
         assert "Services" in axyon.nova(flag, address, "--secret", axyon.secret, "platform-info").out
 
 
+@pytest.mark.parametrize("words", [
+    ("--addr", "tcp://127.0.0.1:1", "--secret", "-x", "platform-info"),
+    ("--os-auth-url", "http://127.0.0.1:1", "--os-username", "u", "--os-project-name", "p", "--os-password", "-x", "list"),
+    ("--os-auth-url", "http://127.0.0.1:1", "--os-auth-type", "token", "--os-token", "-x", "list")])
+def test_a_secret_may_begin_with_a_hyphen(words):
+    assert run(*words).code == 4
+
+
 def test_remove_has_the_options_of_the_document(axyon):
     volume = axyon.data_dir / "volumes/fusion"
     axyon.nova("remove", "--yes")
