@@ -42,10 +42,10 @@ _QCOW2 = ".qcow2"
 _both = pytest.mark.parametrize("suffix", ["", _QCOW2], ids=["luks", "qcow2"])
 # Writes at its first boot, and reads at each.
 WRITE = """#!/bin/sh
-echo precious > /dev/vdb; sync
-echo "it wrote $(head -c 8 /dev/vdb)"
+echo precious > /dev/vdb
 echo 'echo "it read $(head -c 8 /dev/vdb)"' >> /etc/init.d/boot
 sync
+echo "it wrote $(head -c 8 /dev/vdb)"
 """
 
 
