@@ -372,13 +372,14 @@ MOMENTS = [("fetch", "registry/compute:2"), ("stop", "suite-compute"), ("create"
 
 
 def kill_at(victim, node, moment):
-    """Kill one when a node is about to do this for the first time."""
-    done = threading.Event()
+    """Kill one when a node is about to do this for the first time; the event is set when it is dead."""
+    begun, done = threading.Event(), threading.Event()
 
     def before(verb, name):
-        if (verb, name) == moment and not done.is_set():
-            done.set()
+        if (verb, name) == moment and not begun.is_set():
+            begun.set()
             victim.kill()
+            done.set()
             if victim is node:
                 raise Killed
     node.runtime.before = before
@@ -390,7 +391,7 @@ def test_a_node_that_is_killed_in_the_middle_ends_as_the_others(nodes, moment):
     nodes.nova("deploy")
     done = kill_at(nodes.n3, nodes.n3, moment)
     nodes.nova("deploy", "db=2", "compute=2", code=1)
-    assert done.is_set()
+    assert done.wait(20)
     assert nodes.n1.runs() == ONE[0]
     nodes.n3.start()
     nodes.settled()
@@ -404,7 +405,7 @@ def test_a_control_node_that_is_killed_in_the_middle_undoes_it_on_all(nodes, mom
     nodes.nova("deploy")
     done = kill_at(nodes.n1, nodes.n3, moment)
     run("deploy", "db=2", "compute=2")
-    assert done.is_set()
+    assert done.wait(20)
     wait_for(lambda: not nodes.n3.daemon.journal.unfinished(), 20, "that n3 has ended its part")
     nodes.n1.start()
     nodes.settled()
@@ -438,7 +439,7 @@ def test_a_node_whose_control_node_never_comes_back_is_made_free_by_removing(nod
     nodes.nova("deploy")
     done = kill_at(nodes.n1, nodes.n3, MOMENTS[-1])
     run("deploy", "compute=2")
-    assert done.is_set()
+    assert done.wait(20)
     wait_for(lambda: nodes.n3.daemon.journal.pending(), 20, "that n3 waits")
     assert "waits for the decision of n1" in nodes.ask(nodes.n3, "restart", code=1).err
     nodes.ask(nodes.n3, "remove", "--yes")
