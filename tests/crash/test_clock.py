@@ -38,7 +38,7 @@ def cluster(rabbitmq: Rabbit, postgresql: Server, tmp_path_factory: pytest.TempP
     database_url = postgresql.new_database()
     give_own_clock(database_url)
     with Cluster(rabbitmq.new_vhost(), database_url, computes=2, options=options,
-                 launcher=clockwork.launcher(tmp_path_factory.mktemp("clock"))) as made:
+                 forked=False, launcher=clockwork.launcher(tmp_path_factory.mktemp("clock"))) as made:
         yield made
 
 

@@ -65,7 +65,7 @@ def transport_url(rabbitmq: Rabbit) -> str:
 @pytest.fixture
 def nova(transport_url: str, server: Server | None, tmp_path: pathlib.Path) -> Iterator[Cluster]:
     with Cluster(transport_url, server.new_database() if server else None, computes=len(COMPUTES),
-                 options=_OPTIONS, launcher=clockwork.launcher(tmp_path)) as made:
+                 options=_OPTIONS, forked=False, launcher=clockwork.launcher(tmp_path)) as made:
         made.flavor("huge", ram=10**7, disk=1)
         made.flavor("larger", ram=128, disk=1)
         yield made

@@ -31,6 +31,7 @@ from typing import Any, Self
 import pytest
 import requests
 
+from tests.integration import forkserver
 from tests.integration.client import Client
 from tests.integration.processes import Process, eventually, free_port
 
@@ -57,16 +58,19 @@ class Cluster:
     ``places`` have a nova-compute and a nova-metadata each (compute-HOST, metadata-HOST) beside the ``computes`` of
     this machine; ``proxies`` of consoles run beside them, by their names; ``parent`` is where the state_path is made.
     ``launcher`` is a command line that runs a service named by the argument after it, in place of the service's own
-    program.
+    program. ``forked``: services start as forks of one process, which is wrong for measurements of CPU time and memory
+    and for a launcher that must run before Nova is imported.
     """
 
     def __init__(self, transport_url: str, database_url: str | None = None, *, computes: int = 1, conductors: int = 2,
                  schedulers: int = 2, options: Options | None = None, places: Sequence[Place] = (),
-                 proxies: Sequence[str] = (), parent: str = "/tmp", launcher: Sequence[str] = ()) -> None:
+                 proxies: Sequence[str] = (), parent: str = "/tmp", launcher: Sequence[str] = (),
+                 forked: bool = True) -> None:
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cluster-", dir=parent))
         self.directory.chmod(0o755)  # guests run as another user
         self.config = self.directory / "nova.conf"
         self.launcher = list(launcher)
+        self.forked = forked
         self.transport_url = transport_url
         self.database_url = database_url or f"sqlite:///{self.directory}/nova.sqlite"
         port = int((options or {}).get("api", {}).get("port") or free_port())
@@ -202,7 +206,7 @@ class Cluster:
         config = ["--config-file", str(self.config)]
         program = ("import sys; from nova.cmd.manage import main; "
                    f"sys.exit(next(filter(None, map(main, {[[*config, *command] for command in commands]!r})), 0))")
-        done = _output([sys.executable, "-c", program], timeout)
+        done = forkserver.run([sys.executable, "-c", program], environment(), timeout)
         assert done.returncode == 0, f"{commands}: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
@@ -230,7 +234,8 @@ class Cluster:
         return (done.returncode, done.stdout) == (0, "")
 
     def _run(self, program: str, arguments: Iterable[str], timeout: float) -> subprocess.CompletedProcess[str]:
-        return _output([*command_of(program), "--config-file", str(self.config), *arguments], timeout)
+        command = [*command_of(program), "--config-file", str(self.config), *arguments]
+        return forkserver.run(command, environment(), timeout)
 
     def import_image(self, file: pathlib.Path, name: str, disk_format: str, **properties: str) -> str:
         """Add a file to the directory of images; returns the image's id."""
@@ -297,7 +302,7 @@ class Cluster:
         program = [*self.launcher, kind] if self.launcher else command_of(kind)
         self.processes[name] = Process(
             name, [*place.prefix, *program, "--config-file", str(self.config), "--config-file", str(own)],
-            self.directory / f"{name}.log", env=environment())
+            self.directory / f"{name}.log", env=environment(), forked=self.forked and not place.prefix)
 
     def _prepare(self) -> None:
         """Make the tables, and what every test needs to boot: a network and an image."""
@@ -308,11 +313,6 @@ class Cluster:
             ("db", "sync"), ("network", "create", "--name", "net", "--cidr", "10.77.0.0/22"),
             ("image", "import", str(content), "--name", "plain", "--disk-format", "raw"))
         self.api.image_id = printed.split()[-1]
-
-
-def _output(command: Sequence[str], timeout: float) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False, cwd="/",
-                          env=environment())
 
 
 def _can_be_written(file: pathlib.Path) -> bool:

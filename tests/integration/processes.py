@@ -18,6 +18,8 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.integration import forkserver
+
 _TAIL = 6000
 # Seconds within which all threads of a process have stopped, but for one that waits for a disk.
 _STOPPED = 5
@@ -28,16 +30,20 @@ _STARTER = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="starter"
 
 
 class Process:
-    """A service that a test starts, kills and starts again. Signals reach all of its worker processes."""
+    """A service that a test starts, kills and starts again. Signals reach all of its worker processes.
+
+    ``forked``: a Python program that starts as a fork (see tests.integration.forkserver).
+    """
 
     def __init__(self, name: str, command: Sequence[str], log: pathlib.Path, *, env: Mapping[str, str] | None = None,
-                 user: str | None = None) -> None:
+                 user: str | None = None, forked: bool = False) -> None:
         self.name = name
         self.log = log
         self._command = list(command)
         self._env = dict(env or {})
         self._user = user
-        self._process: subprocess.Popen[bytes] | None = None
+        self._forked = forked
+        self._process: subprocess.Popen[bytes] | forkserver.Forked | None = None
 
     @property
     def pid(self) -> int:
@@ -47,6 +53,10 @@ class Process:
     def start(self) -> None:
         """Start it; when this process dies the child dies too."""
         assert not self.running(), f"{self.name} runs already"
+        if self._forked:
+            with self.log.open("ab") as output:
+                self._process = forkserver.start(self._command, self._env, output)
+            return
         command = self._command
         if shutil.which("setpriv"):
             command = ["setpriv", "--pdeathsig", "KILL", "--", *command]

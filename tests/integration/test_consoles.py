@@ -81,7 +81,8 @@ def url_of(api: Any, uuid: str, protocol: str = "vnc", console_type: str = "novn
 def idle(rabbitmq: Rabbit) -> Iterator[tuple[Cluster, int]]:
     port = free_port()
     settings = {**options(port), "console": {"connections_per_server": IDLE}}
-    with Cluster(rabbitmq.new_vhost(), conductors=1, options=settings, proxies=["novncproxy"]) as nova:
+    with Cluster(rabbitmq.new_vhost(), conductors=1, options=settings, proxies=["novncproxy"],
+                 forked=False) as nova:
         yield nova, port
 
 

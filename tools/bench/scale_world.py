@@ -168,7 +168,8 @@ def start(fleet: dict[str, Any], network: str | None) -> Iterator[World]:
             "-c", "shared_preload_libraries=pg_stat_statements", "-c", "pg_stat_statements.max=10000",
             "-c", "fsync=on", "-c", "shared_buffers=512MB", "-c", "max_wal_size=2GB"))
         url = server.new_database()
-        cluster = Cluster(rabbit.new_vhost(), url, conductors=CONDUCTORS, schedulers=1, computes=1, options=options)
+        cluster = Cluster(rabbit.new_vhost(), url, conductors=CONDUCTORS, schedulers=1, computes=1, options=options,
+                          forked=False)
         stack.callback(cluster._clear)
         path = pathlib.Path(cluster.directory) / "fleet.yaml"
         path.write_text(yaml.safe_dump(fleet, sort_keys=False))

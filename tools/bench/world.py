@@ -166,7 +166,8 @@ def start(setup: Setup) -> Iterator[World]:
         server = _database(stack, setup)
         url = server.new_database() if server else None
         cluster = stack.enter_context(Cluster(
-            rabbit.new_vhost(), url, conductors=1, schedulers=1, computes=setup.computes, options=options))
+            rabbit.new_vhost(), url, conductors=1, schedulers=1, computes=setup.computes, options=options,
+            forked=False))
         world = World(setup, rabbit, server, url, cluster, Broker(f"http://127.0.0.1:{port}/metrics"))
         stack.callback(world.database.close)
         world.furnish()

@@ -255,7 +255,8 @@ def test_address_and_secret_are_global_options(axyon):
 
 @pytest.mark.parametrize("words", [
     ("--addr", "tcp://127.0.0.1:1", "--secret", "-x", "platform-info"),
-    ("--os-auth-url", "http://127.0.0.1:1", "--os-username", "u", "--os-project-name", "p", "--os-password", "-x", "list"),
+    ("--os-auth-url", "http://127.0.0.1:1", "--os-username", "u", "--os-project-name", "p", "--os-password", "-x",
+     "list"),
     ("--os-auth-url", "http://127.0.0.1:1", "--os-auth-type", "token", "--os-token", "-x", "list")])
 def test_a_secret_may_begin_with_a_hyphen(words):
     assert run(*words).code == 4

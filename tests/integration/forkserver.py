@@ -1,0 +1,179 @@
+"""Start Python programs as forks of a process that has already imported Nova.
+
+A service imports for about a second of CPU time, and a cluster of tests has ten of them. What a fork does afterwards is
+what ``python -c`` or ``python -m`` does: arguments, environment, output and session are its own.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import pathlib
+import runpy
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+_ROOT = pathlib.Path(__file__).resolve().parents[2]
+# The first one chooses oslo.service's threading back end.
+_PRELOADED = (
+    "nova.service.run", "nova.compute.identity", "nova.compute.virtual_hosts", "nova.conductor.service",
+    "nova.scheduler.manager", "nova.scheduler.service", "nova.cmd.api_workers", "nova.cmd.metadata",
+    "nova.cmd.console_proxies", "nova.cmd.manage", "nova.virt.fake", "amqp", "pymysql", "psycopg2")
+_PR_SET_PDEATHSIG = 1
+_MESSAGE = 1 << 20
+# glibc's setting of Nova's services, without which each of them would execute Python again.
+_TUNABLES = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
+_lock = threading.Lock()
+_servers: list[socket.socket] = []
+# Linux takes the end of the thread that started a child for the end of its parent: one that lives as long as we do.
+_STARTER = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="forkserver")
+
+
+class Forked:
+    """A running program, with the methods of a ``subprocess.Popen`` that tests use."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._file: int | None = None
+        with contextlib.suppress(ProcessLookupError):
+            self._file = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """None as long as it runs, then 0."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float) -> int:
+        """Raises subprocess.TimeoutExpired."""
+        if self._file is not None:
+            if not select.select([self._file], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            os.close(self._file)
+            self._file = None
+        return 0
+
+    def terminate(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._file, signal.SIGTERM)
+
+
+def start(command: Sequence[str], env: Mapping[str, str], output: IO[bytes]) -> Forked:
+    """Start ``[sys.executable, "-c" or "-m", …]`` with both outputs to ``output``, in ``/`` and a new session."""
+    return _order(command, env, output.fileno(), output.fileno())
+
+
+def run(command: Sequence[str], env: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
+    """As subprocess.run with captured output."""
+    reader, writer = os.pipe()
+    try:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            try:
+                process = _order(command, env, out.fileno(), err.fileno(), writer)
+            finally:
+                os.close(writer)
+            try:
+                process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+            texts = []
+            for file in (out, err):
+                file.seek(0)
+                texts.append(file.read().decode(errors="replace"))
+            status = os.read(reader, 16)
+            return subprocess.CompletedProcess(command, int(status) if status else -signal.SIGKILL, *texts)
+    finally:
+        os.close(reader)
+
+
+def _order(command: Sequence[str], env: Mapping[str, str], *files: int) -> Forked:
+    message = json.dumps([list(command[1:]), {**os.environ, **env, **_TUNABLES}]).encode()
+    with _lock:
+        if not _servers:
+            _servers.append(_STARTER.submit(_launch).result())
+        socket.send_fds(_servers[0], [message], files)
+        answer = _servers[0].recv(64)
+    assert answer, "the fork server has ended; its error is in the output of the tests"
+    return Forked(int(answer))
+
+
+def _launch() -> socket.socket:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    guard = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
+    with theirs:
+        subprocess.Popen([*guard, sys.executable, "-m", "tests.integration.forkserver", str(theirs.fileno())],
+                         env={**os.environ, **_TUNABLES, "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"},
+                         pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd="/", start_new_session=True)
+    return ours
+
+
+# --- the server --------------------------------------------------------------------------------------------
+def _main() -> None:
+    control = socket.socket(fileno=int(sys.argv[1]))
+    for name in _PRELOADED:
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
+    gc.freeze()
+    libc = ctypes.CDLL(None)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps children, and their pidfd becomes readable
+    while True:
+        message, files, _flags, _address = socket.recv_fds(control, _MESSAGE, 3)
+        if not message:
+            return
+        assert threading.active_count() == 1, threading.enumerate()
+        pid = os.fork()
+        if not pid:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            control.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            words, env = json.loads(message)
+            _execute(words, env, files)
+            return
+        for file in files:
+            os.close(file)
+        control.send(str(pid).encode())
+
+
+def _execute(words: list[str], env: dict[str, str], files: list[int]) -> None:
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(env)
+    for number, file in enumerate(files[:2]):
+        os.dup2(file, number + 1)
+        os.close(file)
+    option, program, *arguments = words
+    sys.argv[:] = ["-c" if option == "-c" else program, *arguments]
+    status: Any = 0
+    try:
+        if option == "-c":
+            exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102
+        else:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except SystemExit as error:
+        status = error.code or 0
+        raise
+    except BaseException:
+        status = 1
+        raise
+    finally:
+        if len(files) > 2:
+            os.write(files[2], str(status if isinstance(status, int) else 1).encode())
+
+
+if __name__ == "__main__":
+    _main()
