@@ -1,6 +1,6 @@
 """No statement of a list reads more rows because the table has more: every filter, every sort key, counted.
 
-Each list runs on a database of 48,000 servers with small windows. SQLite counts the instructions of each statement,
+Each list runs on a database of 24,000 servers with small windows. SQLite counts the instructions of each statement,
 PostgreSQL and MariaDB (tests/integration/test_db_lists.py) the rows that it reads.
 """
 
@@ -24,7 +24,7 @@ from nova.objects.migration import MigrationQuery
 from nova.objects.server_request import ServerQuery
 from tools.bench import million_rows
 
-LIVE, DELETED = 12_000, 36_000
+LIVE, DELETED = 6_000, 18_000
 FEW, LIMIT = 100, 10
 # What a statement may read: rows of ten ranges and of the servers found; instructions of SQLite, dozens for each.
 MOST_ROWS, MOST_INSTRUCTIONS = 2000, 75_000
