@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=${NOVA_TEST_VENV:-.venv}
+unset PYTHONDONTWRITEBYTECODE # else each start of a service would compile Nova again
 PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-daemon libvirt-daemon-driver-qemu
     libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils rabbitmq-server postgresql mariadb-server
     dnsmasq-base nftables iproute2 iputils-ping genisoimage procps
@@ -39,7 +40,6 @@ install_python() {
     local stamp="$VENV/.stamp"
     if [ ! -e "$stamp" ] || [ setup.cfg -nt "$stamp" ] || [ constraints.txt -nt "$stamp" ]; then
         say "Creating the virtual environment $VENV"
-        unset PYTHONDONTWRITEBYTECODE
         [ -x "$VENV/bin/python" ] || python3 -m venv "$VENV"
         "$VENV/bin/pip" install -q -c constraints.txt -e '.[test,libvirt,postgresql,bench]' 2>&1 | grep -v '^WARNING' || true
         "$VENV/bin/python" -c 'import nova, pytest'
