@@ -39,6 +39,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 Options = Mapping[str, Mapping[str, Any]]
 # The clusters of this test session that have not ended; their logs are shown when a test fails.
 RUNNING: list[Cluster] = []
+# The commands of nova-manage that prepare the database of a cluster.
+PREPARATIONS = (("db", "sync"), ("network", "create", "--name", "net", "--cidr", "10.77.0.0/22"))
 # What a loaded machine with two cores needs until all services have started, in seconds.
 _START = 90.0
 
@@ -310,8 +312,7 @@ class Cluster:
         content.write_bytes(b"\0" * 512)
         # One interpreter for the three commands: it imports Nova for longer than they take.
         printed = self.manage_all(
-            ("db", "sync"), ("network", "create", "--name", "net", "--cidr", "10.77.0.0/22"),
-            ("image", "import", str(content), "--name", "plain", "--disk-format", "raw"))
+            *PREPARATIONS, ("image", "import", str(content), "--name", "plain", "--disk-format", "raw"))
         self.api.image_id = printed.split()[-1]
 
 

@@ -7,12 +7,11 @@ import hashlib
 import urllib.parse
 import uuid
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from tests.integration.cluster import Cluster
+from tests.integration.cluster import PREPARATIONS, Cluster
 from tests.integration.databases import Server, start_postgresql
 from tests.integration.keystone_server import KeystoneServer
 from tests.integration.processes import eventually
@@ -75,10 +74,10 @@ class WithGlance(Cluster):
 
     glance: Glance
 
-    def import_image(self, *_described: Any, **_properties: str) -> str:
-        image_id = str(uuid.uuid4())
-        self.glance.add(image_id, disk_format="raw")
-        return image_id
+    def _prepare(self) -> None:
+        self.manage_all(*PREPARATIONS)
+        self.api.image_id = str(uuid.uuid4())
+        self.glance.add(self.api.image_id, disk_format="raw")
 
 
 @pytest.fixture(scope="module")
