@@ -21,11 +21,20 @@ from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
 from tests.integration.linuxnet_lab import lab_fixture  # noqa: F401 (fixture)
 from tests.integration.rabbit import Rabbit, start_rabbitmq
 
+# Fixtures of real guests, of clusters and of the benchmark.
+_LONG = {"guest_image", "cloud", "nova", "results", "list_url"}
+
 
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[Rabbit]:
     with start_rabbitmq() as rabbit:
         yield rabbit
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the files with long tests first, so that no process of pytest-xdist has one of them left at the end."""
+    long = {item.path for item in items if _LONG & set(getattr(item, "fixturenames", ()))}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_sessionstart() -> None:
