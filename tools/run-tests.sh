@@ -96,7 +96,7 @@ case "${1:-all}" in
         lint
         in_memory tests tests/unit -n 3 --timeout 120
         # These wait more than they work: more than two at a time, on two cores. A file's tests share what takes long to set up.
-        in_memory crowded tests/functional -n 4 --dist loadfile
+        in_memory crowded tests/functional -n 5 --dist loadfile
         crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' # "integration" runs those too
         crowded tests/crash --quick -n 4 --dist loadfile
         tests tests/fuzz --quick -n 2

@@ -211,7 +211,7 @@ def test_a_guest_that_is_removed_when_its_host_is_back_leaves_no_share_connected
     let_go.clear()
     db.write(lambda connection: evictions.add(connection, server, host, False))
     suite.compute.reconciler.compare()
-    assert let_go == [server]
+    assert let_go.count(server) == 1  # guests of other tests may be removed at the same time
 
 
 def test_a_share_that_cannot_be_opened_is_an_error_and_can_be_taken_away(suite, member, server, make, books,

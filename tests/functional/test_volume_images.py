@@ -13,7 +13,7 @@ from nova.conf import CONF
 from nova.db import servers
 from nova.image.directory import DirectoryStore
 from nova.operations import volume_image
-from tests.functional.client import Client, wait_for
+from tests.functional.client import Client, Failed, wait_for
 from tests.functional.hosts import error_of, events_of, newest_action, refused, set_service
 from tests.functional.test_cinder import (  # noqa: F401 (fixtures)
     MEMBER,
@@ -84,7 +84,14 @@ def failed(admin, server):
 
 
 def nothing_made(client, cinder, image_id):
-    assert refused(lambda: image_of(client, image_id))[0] == 404
+    """The image is gone, which may be a moment after the end of the action: the deletion is a deferred cleanup."""
+    def gone():
+        try:
+            image_of(client, image_id)
+        except Failed as error:
+            return error.code == 404
+
+    wait_for(gone, 15, "the image is deleted")
     assert cinder.snapshots == {}
 
 
