@@ -228,7 +228,7 @@ class ConductorService:
     def start(self) -> None:
         """Returns when requests are answered."""
         core = self.core
-        core.db.read(clock.ask)
+        core.db.read(clock.synchronize)
         self._liveness.register()
         core.usage.start()
         core.peers.start()
@@ -277,7 +277,7 @@ class ConductorService:
     # --- periodic ----------------------------------------------------------------------------------
     def _beat(self) -> None:
         """Renew our own leases and, from one worker, the service's liveness."""
-        self.core.db.read(clock.ask)
+        self.core.db.read(clock.synchronize)
         self.engine.renew()
         self._liveness.beat()
 
@@ -299,5 +299,5 @@ class ConductorService:
 
 def _last_heard(connection: sa.Connection) -> datetime.datetime | None:
     """The newest sign of life, and the time to compare it with."""
-    clock.ask(connection)
+    clock.synchronize(connection)
     return service_rows.last_heard(connection)

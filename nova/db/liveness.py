@@ -19,14 +19,14 @@ def is_alive(row: sa.Row[Any], now: datetime.datetime) -> bool:
 
     A time in the future was written before the clock was set back: that is no sign, either.
     """
-    if clock.doubted():
+    if clock.in_grace_period():
         return bool(row.up)
     return row.last_seen is not None and abs((now - row.last_seen).total_seconds()) <= CONF.service_down_time
 
 
 def alive() -> sa.ColumnElement[bool]:
     """The same as a condition: services that gave a sign of life, forced down or not."""
-    if clock.doubted():
+    if clock.in_grace_period():
         return SERVICES.c.up == sa.true()
     return SERVICES.c.last_seen.between(clock.after(-CONF.service_down_time), clock.after(CONF.service_down_time))
 

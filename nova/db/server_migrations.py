@@ -70,7 +70,7 @@ def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:
         if query.project_id is not None:
             marked = marked.where(TABLE.c.project_id == query.project_id)
         marker = rows.marker_row(connection, marked, query.marker)
-    wanted = searches.Wanted(TABLE, [("created_at", "desc"), ("id", "desc")], _SELECTIVE, prefixes, equal,
+    wanted = searches.Search(TABLE, [("created_at", "desc"), ("id", "desc")], _SELECTIVE, prefixes, equal,
                              {"updated_at": sa.and_(*changes)} if changes else {})
     return rows.to_objects(Migration, searches.page(connection, wanted, list(TABLE.c), query.limit, marker).rows)
 

@@ -47,7 +47,7 @@ def search(connection: sa.Connection, query: ServerQuery, partial: bool = False)
 
     Raises MarkerNotFound, InvalidInput (unknown filter, bad expression).
     """
-    wanted = _wanted(query)
+    wanted = _search(query)
     marker = None
     if query.marker is not None:
         known = sa.select(TABLE).where(TABLE.c.uuid == query.marker)
@@ -56,11 +56,11 @@ def search(connection: sa.Connection, query: ServerQuery, partial: bool = False)
         marker = rows.marker_row(connection, known, query.marker)
     columns = brief_columns() if query.brief else list(TABLE.c)
     page = searches.page(connection, wanted, columns, query.limit, marker, partial)
-    return Found(rows.each_object(Instance, page.rows), page.last)
+    return Found(rows.iterate_objects(Instance, page.rows), page.last)
 
 
 def _sort(query: ServerQuery) -> list[tuple[str, str]]:
-    """The columns that decide, each once: what comes after a unique one, or again, changes nothing."""
+    """Return the columns of the order without repetitions and without those after a unique column."""
     sort: dict[str, str] = {}
     for name, direction in [*query.sort, ("created_at", query.sort[0][1] if query.sort else "desc")]:
         column = _NAMES.get(name, name)
@@ -73,8 +73,8 @@ def _sort(query: ServerQuery) -> list[tuple[str, str]]:
     return list(sort.items())
 
 
-def _wanted(query: ServerQuery) -> searches.Wanted:
-    """Sort what the query asks for by how it is looked up."""
+def _search(query: ServerQuery) -> searches.Search:
+    """Return the search for the query, with each filter in the group of its access path."""
     equal: dict[str, list[Any]] = {}
     indexed: dict[str, sa.ColumnElement[bool]] = {}
     where: list[sa.ColumnElement[bool]] = []
@@ -87,7 +87,7 @@ def _wanted(query: ServerQuery) -> searches.Wanted:
     if changes:
         indexed["updated_at"] = sa.and_(*changes)
     elif not query.deleted and "vm_state" not in query.filters and not query.filters.get("soft_deleted"):
-        # Few servers are, which every index passes over.
+        # Few servers are soft-deleted.
         rare.append(TABLE.c.vm_state != states.SOFT_DELETED)
     for name, value in query.filters.items():
         if name == "soft_deleted":
@@ -96,7 +96,7 @@ def _wanted(query: ServerQuery) -> searches.Wanted:
         if column in _EXACT and name not in _SPECIAL:
             values = _values(TABLE.c[column], value)
             # (a project that is filtered by as well has to be the same)
-            equal[column] = [each for each in values if each in equal.get(column, values)]
+            equal[column] = [value for value in values if value in equal.get(column, values)]
             continue
         condition = _condition(name, value)
         if isinstance(condition, regexp.Match):
@@ -105,7 +105,7 @@ def _wanted(query: ServerQuery) -> searches.Wanted:
             indexed["locked_by"] = condition
         else:
             where.append(condition)
-    return searches.Wanted(TABLE, _sort(query), _SELECTIVE, _deleted(query.deleted), equal, indexed, where, rare,
+    return searches.Search(TABLE, _sort(query), _SELECTIVE, _deleted(query.deleted), equal, indexed, where, rare,
                            expressions)
 
 

@@ -102,7 +102,7 @@ def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
     row = connection.execute(statement.with_for_update() if lock else statement).first()
     if row is None:
         return False
-    clock.hear(row.time_there, asked)
+    clock.record(row.database_time, asked)
     return not row.forced_down and liveness.is_alive(row, clock.now())
 
 
@@ -249,7 +249,7 @@ def last_heard(connection: sa.Connection) -> datetime.datetime | None:
 
 def mark_down(connection: sa.Connection) -> list[str]:
     """Services that gave no sign of life are down from now on; returns the hosts of new ones."""
-    if clock.doubted():
+    if clock.in_grace_period():
         return []
     silent = sa.or_(TABLE.c.last_seen < clock.after(-CONF.service_down_time),
                     TABLE.c.last_seen > clock.after(CONF.service_down_time))

@@ -61,7 +61,7 @@ def test_a_server_that_does_not_let_us_in_says_why(start: object, user: str, why
         assert "secret" not in str(raised.value)
         with pytest.raises(exception.DatabaseUnusable, match="missing"):
             readiness.check(url.set(database="missing").render_as_string(hide_password=False))
-        with pytest.raises(exception.DatabaseUnusable, match="it has no tables"):
+        with pytest.raises(exception.DatabaseUnusable, match="the database has no tables"):
             readiness.check(url.render_as_string(hide_password=False))
 
 

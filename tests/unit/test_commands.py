@@ -34,7 +34,7 @@ def test_every_command_says_that_there_is_no_database(config, tmp_path):
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120,
                            check=False, env={"PATH": os.environ["PATH"], "NOVA_CONFIG": str(config)})
     assert ended.stdout.splitlines() == [" ".join(("4", *arguments)) for arguments in COMMANDS]
-    line = (f"nova-manage: The database sqlite:///{tmp_path}/nova.sqlite cannot be used: there is no such file: run "
+    line = (f"nova-manage: The database sqlite:///{tmp_path}/nova.sqlite cannot be used: the file does not exist: run "
             "nova-manage db sync")
     assert ended.stderr.splitlines() == [line] * len(COMMANDS)
 
@@ -58,14 +58,14 @@ def test_the_first_file_may_be_followed_by_others(config, tmp_path):
 def test_the_upgrade_check_is_a_failure_without_a_database(config):
     ended = start("nova-status", "upgrade", "check", NOVA_CONFIG=str(config))
     assert ended.returncode == 2
-    assert "there is no such file" in ended.stdout
+    assert "the file does not exist" in ended.stdout
     assert "Traceback" not in ended.stderr
 
 
 def test_a_conductor_without_a_database_ends(config):
     ended = start("nova-conductor", "--config-file", str(config))
     assert ended.returncode == 1
-    assert "cannot be used: there is no such file: run nova-manage db sync" in ended.stderr
+    assert "cannot be used: the file does not exist: run nova-manage db sync" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

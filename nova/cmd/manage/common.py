@@ -28,7 +28,7 @@ def core() -> Core:
     transport = bus.connect(CONF)
     name = f"nova-manage@{CONF.host}:{new_uuid()[:8]}"
     db = open_database()
-    db.read(clock.ask)  # use the clock of the database, as conductors do
+    db.read(clock.synchronize)  # use the clock of the database, as conductors do
     scheduler_proxy = bus.client(transport, scheduler.Scheduler)
     publisher = FleetAnnouncer(scheduler_proxy, name)
     return Core(name=name, db=db, transport=transport, scheduler=scheduler_proxy,

@@ -53,7 +53,7 @@ def _purge(arguments: argparse.Namespace) -> int:
         raise exception.InvalidInput(reason="--page must be at least 1")
     readiness.check(CONF.database.connection)
     with contextlib.closing(open_database()) as db, contextlib.ExitStack() as stack:
-        db.read(clock.ask)
+        db.read(clock.synchronize)
         selected = _selection(arguments)
         expected = purge.count(db, selected)
         if arguments.dry_run:

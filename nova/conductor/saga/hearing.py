@@ -19,11 +19,11 @@ class Hearing:
 
     def __init__(self) -> None:
         self.hears = True
-        clock.doubt()
+        clock.start_grace_period()
 
     @property
     def may_judge(self) -> bool:
-        return self.hears and not clock.doubted()
+        return self.hears and not clock.in_grace_period()
 
     def look(self, last_heard: datetime.datetime | None) -> None:
         """``last_heard``: the newest sign of life of any service that sends its by message."""
@@ -34,4 +34,4 @@ class Hearing:
             LOG.warning("Services are heard again" if hears else "No service is heard: is the broker down?")
         self.hears = hears
         if not hears:
-            clock.doubt()
+            clock.start_grace_period()

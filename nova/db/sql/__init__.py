@@ -1,1 +1,1 @@
-"""What every query stands on: connections and transactions, the clock, types of columns, searches, limits."""
+"""The base of all queries: connections, transactions, the database's clock, column types, searches and limits."""

@@ -1,14 +1,14 @@
-"""The clock by which leases and signs of life are judged: the database's, which all conductors share.
+"""The database's clock, by which all conductors judge leases and heartbeats.
 
-The wall clock of one machine may be wrong, or jump; what one conductor writes the others judge. A conductor asks
-the database at every heartbeat and counts on by its monotonic clock in between. A process that never asks
-(nova-manage) goes by its own clock.
+The wall clock of a machine may be wrong or jump, and times that one conductor writes are judged by the others. A
+conductor queries the database's time at every heartbeat and extrapolates it by its monotonic clock. A process that
+never queries it (nova-manage) uses its own wall clock.
 
-The database's clock may jump, too (it was set, or another server took over). Then what was written before and what
-is written after cannot be compared, and whoever did would find every host silent and every lease ended. So each
-process notices a jump by its monotonic clock, and says for a while that times are in doubt: :func:`doubted`,
-:func:`steady`. Until then everything that lives has written its times anew. It is the same when the database was out
-of reach: nobody could write that he lives, and who does first afterwards says nothing about the others.
+The database's clock may jump as well, because it was set or because another server took over. Times written before the
+jump cannot be compared with later ones: every host would look silent and every lease expired. A process detects the
+jump by its monotonic clock and starts a grace period of service_down_time (:func:`in_grace_period`, :func:`steady`), in
+which every running service writes new times. An outage of the database starts a grace period too, because no service
+could store a heartbeat during the outage.
 """
 
 from __future__ import annotations
@@ -26,100 +26,100 @@ from nova.objects.base import utcnow
 
 LOG = logging.getLogger(__name__)
 
-_ASK = {
+_TIME = {
     "sqlite": "strftime('%Y-%m-%d %H:%M:%f', 'now')",
     "postgresql": "clock_timestamp() AT TIME ZONE 'UTC'",
     "mysql": "UTC_TIMESTAMP(6)",
     "mariadb": "UTC_TIMESTAMP(6)",
 }
-# An answer that took longer, in seconds, does not set the clock.
-_PROMPT = 1.0
-# Jumps that a process remembers.
+# Longest round trip, in seconds, whose result sets the clock.
+_MAX_ROUND_TRIP = 1.0
+# Number of jumps that a process remembers.
 _JUMPS = 100
 
 
-class _Heard:
-    """What this process knows of the database's clock, in seconds of its own monotonic clock."""
+class _State:
+    """The latest time of the database, and its jumps, by the monotonic clock of this process in seconds."""
 
     def __init__(self) -> None:
-        # What the database said, and the monotonic time then.
-        self.said: tuple[datetime.datetime, float] | None = None
-        # When the database answered last.
+        # Time of the database, and the monotonic time at which it was received.
+        self.sample: tuple[datetime.datetime, float] | None = None
+        # Monotonic time of the latest response of the database.
         self.answered: float | None = None
-        self.jumped = self.doubted = float("-inf")
-        # When the clock jumped, by the monotonic clock, and by how many seconds; the newest last.
+        self.jumped = self.grace_started = float("-inf")
+        # Monotonic time and size in seconds of each jump; the newest last.
         self.jumps: collections.deque[tuple[float, float]] = collections.deque(maxlen=_JUMPS)
 
-    def cut_off(self) -> float:
-        """For how many seconds the database has not answered, if that is so long that silence means nothing; or 0."""
+    def outage(self) -> float:
+        """Return the seconds without a response of the database if they are too many for heartbeats; otherwise 0."""
         silent = 0.0 if self.answered is None else time.monotonic() - self.answered
         return silent if silent > max(CONF.service_down_time / 2, 2 * CONF.report_interval) else 0.0
 
 
-_heard = _Heard()
+_state = _State()
 
 
-def ask(connection: sa.Connection) -> None:
-    """Hear from the database what time it is."""
-    asked = time.monotonic()
-    hear(connection.scalar(sa.select(column(connection))), asked)
+def synchronize(connection: sa.Connection) -> None:
+    """Query the database's time and record it."""
+    started = time.monotonic()
+    record(connection.scalar(sa.select(column(connection))), started)
 
 
 def column(connection: sa.Connection) -> sa.ColumnElement[Any]:
-    """The database's time as a column, so that a statement which judges times brings it along for :func:`hear`."""
-    return sa.literal_column(_ASK[connection.dialect.name]).label("time_there")
+    """Return the column ``database_time`` for a statement that compares times; pass its value to :func:`record`."""
+    return sa.literal_column(_TIME[connection.dialect.name]).label("database_time")
 
 
-def hear(said: Any, asked: float) -> None:
-    """The database said a time (a value of :func:`column`) between ``asked``, by the monotonic clock, and now."""
-    time_there = datetime.datetime.fromisoformat(said) if isinstance(said, str) else said
-    time_there, heard = time_there.replace(tzinfo=datetime.UTC), time.monotonic()
-    if cut_off := _heard.cut_off():
-        LOG.warning("The database has not been asked for %.0f s: for %d s nobody is judged by silence", cut_off,
+def record(value: Any, started: float) -> None:
+    """Record a value of :func:`column`, received by a statement that was sent at the monotonic time ``started``."""
+    database_time = datetime.datetime.fromisoformat(value) if isinstance(value, str) else value
+    database_time, received = database_time.replace(tzinfo=datetime.UTC), time.monotonic()
+    if outage := _state.outage():
+        LOG.warning("The database has not answered for %.0f s: no service is considered down for the next %d s", outage,
                     CONF.service_down_time)
-        _heard.doubted = heard
-    _heard.answered = heard
-    if _heard.said is not None:
-        before, then = _heard.said
-        elapsed = (time_there - before).total_seconds()
-        ahead = max(0.0, elapsed - (heard - then)) + min(0.0, elapsed - (asked - then))
+        _state.grace_started = received
+    _state.answered = received
+    if _state.sample is not None:
+        previous, at = _state.sample
+        elapsed = (database_time - previous).total_seconds()
+        ahead = max(0.0, elapsed - (received - at)) + min(0.0, elapsed - (started - at))
         if abs(ahead) > _tolerance():
-            LOG.warning("The database's clock jumped by %+.0f s: for %d s nobody is judged by it", ahead,
-                        CONF.service_down_time)
-            _heard.jumped = _heard.doubted = heard
-            _heard.jumps.append((heard, ahead))
-        elif heard - asked > _PROMPT:
-            return  # nobody knows when exactly it was said: what we have is better
-    _heard.said = time_there, heard
+            LOG.warning("The database's clock jumped by %+.0f s: no service is considered down for the next %d s",
+                        ahead, CONF.service_down_time)
+            _state.jumped = _state.grace_started = received
+            _state.jumps.append((received, ahead))
+        elif received - started > _MAX_ROUND_TRIP:
+            return  # too inexact: keep the previous sample
+    _state.sample = database_time, received
 
 
 def _tolerance() -> float:
-    """Differences up to here are no jump: servers of one cluster never agree to the second."""
+    """Return the largest difference that is not a jump: clocks of a database cluster differ by up to seconds."""
     return float(CONF.service_down_time) / 10
 
 
 def now() -> datetime.datetime:
-    """What the database would say now: aware, in UTC."""
-    heard = _heard.said
-    if heard is None:
+    """Return the present time of the database: aware, in UTC."""
+    if _state.sample is None:
         return utcnow()
-    return heard[0] + datetime.timedelta(seconds=time.monotonic() - heard[1])
+    database_time, received = _state.sample
+    return database_time + datetime.timedelta(seconds=time.monotonic() - received)
 
 
 def after(seconds: float) -> datetime.datetime:
-    """The time in so many seconds (ago, if negative)."""
+    """Return the time in ``seconds`` from now; a negative number is in the past."""
     return now() + datetime.timedelta(seconds=seconds)
 
 
 def overdue(seconds: float) -> datetime.datetime:
     """Return the time before which a row was written that is at least ``seconds`` old.
 
-    Rows that were written before the clock jumped forward look older than they are. They get the difference on top, as
-    far as this process noticed the jump.
+    Rows written before a forward jump of the clock look older than they are: the size of jumps that this process has
+    detected is added.
     """
     earliest = time.monotonic() - seconds
     jumped = most = 0.0
-    for at, by in reversed(_heard.jumps):
+    for at, by in reversed(_state.jumps):
         if at < earliest:
             break
         jumped += by
@@ -127,22 +127,22 @@ def overdue(seconds: float) -> datetime.datetime:
     return after(-seconds - most)
 
 
-def doubt() -> None:
-    """Silence means nothing for service_down_time from now on: we could not have heard anybody."""
-    _heard.doubted = time.monotonic()
+def start_grace_period() -> None:
+    """Consider no service down during the next service_down_time, since heartbeats could not be stored."""
+    _state.grace_started = time.monotonic()
 
 
-def doubted() -> bool:
-    """Is silence in doubt: did the clock jump, or could we hear nobody, within service_down_time?"""
-    return bool(time.monotonic() - _heard.doubted < CONF.service_down_time or _heard.cut_off())
+def in_grace_period() -> bool:
+    """Return True if the clock jumped or heartbeats could not be stored within service_down_time."""
+    return bool(time.monotonic() - _state.grace_started < CONF.service_down_time or _state.outage())
 
 
 def steady(seconds: float) -> bool:
-    """Did the clock go on without a jump for so long, as far as this process knows?"""
-    return time.monotonic() - _heard.jumped >= seconds
+    """Return True if this process has detected no jump of the clock within ``seconds``."""
+    return time.monotonic() - _state.jumped >= seconds
 
 
-def forget() -> None:
-    """As in a new process."""
-    global _heard
-    _heard = _Heard()
+def reset() -> None:
+    """Forget all samples and jumps (for tests)."""
+    global _state
+    _state = _State()

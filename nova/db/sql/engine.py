@@ -1,8 +1,7 @@
-"""The database of a conductor: transactions that survive deadlocks and lost connections.
+"""The database of a conductor: transactions that are repeated after deadlocks and lost connections.
 
-A transaction is a function of a connection, run as a whole: it may be run again, so it must
-have no effect outside the database. When the connection is lost in the COMMIT nobody knows whether
-it was done: then it is looked up (see :meth:`Database.write`).
+A transaction is a function of a connection. It may run several times, so it must have no effect outside the database.
+If the connection is lost during the COMMIT, the outcome is unknown and is queried (see :meth:`Database.write`).
 """
 
 from __future__ import annotations
@@ -38,20 +37,20 @@ Transaction = Callable[[sa.Connection], T]
 # Errors of the database as SQLAlchemy and oslo.db raise them.
 _ERRORS = (sa.exc.SQLAlchemyError, db_exception.DBError, db_exception.RetryRequest,
            db_exception.DBInvalidUnicodeParameter)
-# What no column can hold: null characters, numbers out of range...
-_UNFIT = (db_exception.DBDataError, db_exception.DBInvalidUnicodeParameter)
-# One of so many tries of a transaction is logged at INFO, the others at DEBUG.
+# Errors of values that no column can hold, for example null characters and numbers out of range.
+_BAD_VALUE = (db_exception.DBDataError, db_exception.DBInvalidUnicodeParameter)
+# Every fifth attempt of a transaction is logged at INFO, the others at DEBUG.
 _LOGGED = 5
-# A refusal that so many tries have met is not over in a moment.
+# Number of failed attempts after which a database that refuses writes is not expected to recover in a moment.
 _PERSISTENT = 3
-# Seconds for which the database may be away, or take no writes, until those that a caller waits for fail at once. Each
-# that went on trying would hold a thread, which others need.
-_PATIENCE = 5.0
-# Seconds that who wants to write waits for SQLite's one write lock.
-_BUSY = 30.0
-_CANCELLED = ("The database was not done in time. Ask for less at once (a smaller page, fewer filters), or try again "
-              "when it has less to do.")
-_LOST = "The answer of the database got lost: look whether it was done."
+# Seconds without the database, or without writes, after which transactions that a caller waits for fail at once. Each
+# further attempt would occupy a thread.
+_OUTAGE_TIMEOUT = 5.0
+# Timeout in seconds for SQLite's only write lock.
+_BUSY_TIMEOUT = 30.0
+_CANCELLED = ("A statement of the request took longer than [database]statement_timeout and was cancelled. Request less "
+              "at once (a smaller page, fewer filters), or retry when the database has less load.")
+_UNKNOWN = "The connection to the database was lost during the commit: check whether the change was made."
 
 
 class Database:
@@ -70,8 +69,7 @@ class Database:
         self.max_retries = max_retries
         self._queue = queue
         self._seconds = statement_seconds
-        # Since when no transaction that writes, or that only reads, was done although some were tried; by the
-        # monotonic clock.
+        # Monotonic time of the first failure since the last success, for transactions that write and for others.
         self._failing_since: dict[bool, float | None] = {True: None, False: None}
         self._transactions = FairSemaphore(at_once) if at_once else None
         self.engine = _create(url, pool_size, max_overflow, recycle)
@@ -79,7 +77,7 @@ class Database:
             limits.limit_statements(self.engine, statement_seconds)
         sa.event.listen(self.engine, "before_cursor_execute", _stop_when_late)
         self.dialect = self.engine.dialect.name
-        # Who finds SQLite's write lock taken would sleep and try again, longer each time, overtaken by the others.
+        # A queue for SQLite's write lock: SQLite itself sleeps and retries, in growing intervals, in no order.
         self._writers = _writers(os.path.realpath(self.engine.url.database or "")) if self.dialect == "sqlite" else None
         if metrics.on:
             count_statements(self.engine)
@@ -90,16 +88,16 @@ class Database:
             return self._run(transaction, None, write=False)
 
     def snapshot(self, transaction: Transaction[T]) -> T:
-        """Run a transaction that only reads, and whose statements all see the database as of one moment."""
+        """Run a transaction that only reads, all of whose statements see the same state of the database."""
         with metrics.timed(metrics.DB_SECONDS, "read"):
             return self._run(transaction, None, write=False, snapshot=True)
 
     def write(self, transaction: Transaction[T], made: Transaction[T | None] | None = None) -> T:
-        """Run a transaction that writes: all of it, or nothing and the error it raised.
+        """Run a transaction that writes; an error that it raises rolls it back.
 
-        ``made`` is asked when the answer to a COMMIT got lost: it looks whether the transaction was done after all,
-        and returns what that would have returned, or None. Without it the transaction runs again in this case, too;
-        if that is refused, perhaps because of what it has done itself, it raises ServiceUnavailable.
+        ``made`` runs if the connection was lost during the COMMIT: it returns the result of the transaction if it was
+        committed, otherwise None. Without ``made`` the transaction is repeated in this case; if it then fails, perhaps
+        because of its own earlier changes, ServiceUnavailable is raised.
         """
         with metrics.timed(metrics.DB_SECONDS, "write"):
             return self._run(transaction, made, write=True)
@@ -111,68 +109,68 @@ class Database:
             committing = False
             try:
                 with self._turn(write), self._connect() as connection:
-                    if not doubt and context.too_late():  # it was too long in line
-                        raise exception.ServiceUnavailable("Nobody waits for this any more: nothing was done.")
-                    # SQLite takes its one write lock at once: a lock taken later cannot be waited for.
+                    if not doubt and context.too_late():  # it waited too long in the queue
+                        raise exception.ServiceUnavailable("The request has timed out: nothing was changed.")
+                    # SQLite must take its write lock at once: it cannot wait for a lock taken later.
                     committed: list[Callable[[], object]] = []
                     connection = connection.execution_options(nova_write=write, nova_seconds=self._seconds,
                                                               nova_committed=committed, nova_doubt=doubt)
-                    if snapshot and self.dialect != "sqlite":  # where every transaction is one
+                    if snapshot and self.dialect != "sqlite":  # every transaction of SQLite is a snapshot
                         connection = connection.execution_options(isolation_level="REPEATABLE READ")
                     with connection.begin():
-                        found = made(connection) if doubt and made else None
-                        answer = transaction(connection) if found is None else found
-                        if write and found is None and context.too_late():
-                            raise exception.ServiceUnavailable("Nobody waits for this any more: nothing was written.")
+                        earlier = made(connection) if doubt and made else None
+                        result = transaction(connection) if earlier is None else earlier
+                        if write and earlier is None and context.too_late():
+                            raise exception.ServiceUnavailable("The request has timed out: nothing was changed.")
                         committing = write
                     self._failing_since.update({False: None, write: None})
                     if write:
                         context.begun()
-                    for each in committed:
-                        each()
-                    return answer
+                    for function in committed:
+                        function()
+                    return result
             except exception.StaleReport:
-                raise  # says the truth, whoever moved the action on
+                raise  # true, whichever conductor advanced the action
             except exception.NovaException as error:
                 if doubt and not made:
-                    raise exception.ServiceUnavailable(_LOST) from error
+                    raise exception.ServiceUnavailable(_UNKNOWN) from error
                 raise
             except _ERRORS as error:
                 if isinstance(ours := getattr(error, "inner_exception", None), exception.NovaException):
                     raise ours from error  # of _stop_when_late
-                if limits.exceeded(error):  # another try would take as long
+                if limits.exceeded(error):  # another attempt would take as long
                     raise exception.ServiceUnavailable(_CANCELLED) from error
                 if not errors.is_transient(error):
                     if doubt and isinstance(error, db_exception.DBDuplicateEntry):
-                        raise exception.ServiceUnavailable(_LOST) from error
+                        raise exception.ServiceUnavailable(_UNKNOWN) from error
                     _check_values(error)
                     raise
                 # A deadlock was rolled back; after all other errors of a COMMIT its outcome is unknown.
                 doubt = doubt or (committing and not isinstance(error, db_exception.DBDeadlock))
                 impatient = self._fails_for_long(error, write) and not doubt and context.seconds_left() is not None
                 if write and (impatient or attempt >= _PERSISTENT) and errors.refuses_writes(error):
-                    clock.doubt()  # heartbeats are not stored, although the database answers
+                    clock.start_grace_period()  # heartbeats are not stored, although the database answers
                 if impatient or attempt == self.max_retries:
                     raise exception.ServiceUnavailable(_refusal(write, error)) from error
                 metrics.DB_RETRIES.inc(type(error).__name__)
                 LOG.log(logging.DEBUG if attempt % _LOGGED else logging.INFO,
-                        "Transaction failed and is tried again: %s", errors.summary(error))
-                # Losers of a deadlock must not meet again; a restarting server needs seconds.
+                        "Transaction failed, retrying: %s", errors.summary(error))
+                # Random, so that the transactions of a deadlock do not collide again; a restart takes seconds.
                 longest = min(2.0, 0.01 * 2**attempt)
                 time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
         raise AssertionError("unreachable")
 
     def _fails_for_long(self, error: Exception, write: bool) -> bool:
-        """Note a failure, and return True if all such transactions have failed for longer than ``_PATIENCE``."""
+        """Note a failure, and return True if all such transactions have failed for longer than ``_OUTAGE_TIMEOUT``."""
         if not errors.is_outage(error):
             return False
         since = self._failing_since[write]
         if since is None:
             since = self._failing_since[write] = time.monotonic()
-        return time.monotonic() - since > _PATIENCE
+        return time.monotonic() - since > _OUTAGE_TIMEOUT
 
     def waiting(self) -> int:
-        """How many transactions wait for their turn."""
+        """Return the number of transactions that wait for a slot or for SQLite's write lock."""
         return sum(semaphore.waiting() for semaphore in (self._transactions, self._writers) if semaphore)
 
     @contextlib.contextmanager
@@ -188,7 +186,7 @@ class Database:
     def _connect(self) -> sa.Connection:
         try:
             return self.engine.connect()
-        except (sa.exc.OperationalError, OSError) as error:  # the server is away, or a file of TLS is not there
+        except (sa.exc.OperationalError, OSError) as error:  # no connection, or a missing TLS file
             raise db_exception.DBConnectionError(error) from error
         except sa.exc.TimeoutError as error:
             raise exception.ServiceUnavailable("All connections to the database are in use.") from error
@@ -198,48 +196,48 @@ class Database:
 
 
 def _stop_when_late(connection: sa.Connection, *_statement: Any) -> None:
-    """Run no further statement for a caller that has given up, unless a COMMIT of unknown outcome is looked up."""
+    """Refuse statements of requests that have timed out, except those that query the outcome of a COMMIT."""
     if context.too_late() and not connection.get_execution_options().get("nova_doubt"):
-        raise exception.ServiceUnavailable("Nobody waits for this any more: the transaction was given up.")
+        raise exception.ServiceUnavailable("The request has timed out: the transaction was rolled back.")
 
 
 def after_commit(connection: sa.Connection, function: Callable[[], object]) -> None:
-    """Call ``function``, which must not fail, when this transaction is committed."""
+    """Call ``function``, which must not raise, after the commit of this transaction."""
     connection.get_execution_options()["nova_committed"].append(function)
 
 
 @functools.cache
 def _writers(_path: str) -> FairSemaphore:
-    """For all who write to an SQLite file from this process."""
-    return FairSemaphore(1, stalled_after=_BUSY)
+    """Return the queue of this process for the write lock of an SQLite file."""
+    return FairSemaphore(1, stalled_after=_BUSY_TIMEOUT)
 
 
 def _check_values(error: Exception) -> None:
-    """Whoever sent values that cannot be stored is told: InvalidInput. They are no defect of ours."""
+    """Raise InvalidInput if the error is that of a value which the database cannot store."""
     cause = getattr(error, "inner_exception", None)
     if isinstance(error, lengths.DoesNotFit):
         raise exception.InvalidInput(reason=str(cause)) from error
-    if isinstance(error, _UNFIT) or isinstance(cause, ValueError | OverflowError | sa.exc.DataError):
+    if isinstance(error, _BAD_VALUE) or isinstance(cause, ValueError | OverflowError | sa.exc.DataError):
         LOG.warning("The database refused a value: %s", type(cause or error).__name__)
         raise exception.InvalidInput(reason="a value cannot be stored in the database") from error
 
 
 def _refusal(write: bool, error: Exception) -> str:
-    """Return the message for clients when every try of a transaction has failed."""
+    """Return the message for clients when every attempt of a transaction has failed."""
     return "The database takes no changes at present." if write and errors.is_read_only(error) else \
         "The database is not available."
 
 
 def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Engine:
     parsed = sa.make_url(url)
-    # Every transaction has ended when its connection goes back to the pool: another ROLLBACK would be a round trip.
-    # What a statement is given are secrets, too: errors, and with them logs, have its text alone.
+    # No ROLLBACK when a connection returns to the pool: its transaction has ended, and the round trip is saved.
+    # Parameters of statements may be secrets: errors and logs contain the statement only.
     options: dict[str, Any] = {"pool_recycle": recycle, "pool_reset_on_return": None, "hide_parameters": True}
     if parsed.get_backend_name() == "sqlite":
-        options["connect_args"] = {"timeout": _BUSY, "check_same_thread": False}
+        options["connect_args"] = {"timeout": _BUSY_TIMEOUT, "check_same_thread": False}
         if parsed.database in (None, "", ":memory:"):
             raise ValueError("An in-memory SQLite database cannot be shared by threads; name a file.")
-        # Readers get a connection each; WAL lets them read while one writes.
+        # Each reader has its own connection; WAL allows reads during a write.
         options.update(poolclass=sa.pool.QueuePool, pool_size=pool_size, max_overflow=max_overflow)
     else:
         options.update(pool_size=pool_size, max_overflow=max_overflow, isolation_level="READ COMMITTED")
@@ -260,17 +258,17 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
 
 
 def _files_of_tls(url: sa.URL) -> dict[str, Any]:
-    """SQLAlchemy hands PyMySQL the files of TLS by another name, which it forgets when it is told to verify them."""
+    """Return the TLS files under PyMySQL's own names: it ignores SQLAlchemy's names if certificates are verified."""
     if not {"ssl_verify_cert", "ssl_verify_identity"} & url.query.keys():
         return {}
     return {name: url.query[name] for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in url.query}
 
 
 def _sqlite_make(path: str, *_connecting: Any) -> None:
-    """Nobody but its owner may use the file; those that SQLite makes beside it get the same mode."""
+    """Create the file, or restrict an existing one, with mode 0600; SQLite's files beside it get the same mode."""
     if path.startswith("file:"):
         return
-    with contextlib.suppress(OSError):  # what is wrong is said when it is connected to
+    with contextlib.suppress(OSError):  # the following connect reports the error
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         except FileExistsError:
@@ -280,17 +278,17 @@ def _sqlite_make(path: str, *_connecting: Any) -> None:
 
 
 def _sqlite_connect(connection: sqlite3.Connection, _record: Any) -> None:
-    connection.isolation_level = None  # we say BEGIN ourselves
+    connection.isolation_level = None  # _sqlite_begin sends BEGIN
     cursor = connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout={_BUSY * 1000:.0f}")
+    cursor.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT * 1000:.0f}")
     _use_wal(cursor)
     cursor.execute("PRAGMA synchronous=NORMAL")
     cursor.close()
 
 
 def _use_wal(cursor: sqlite3.Cursor) -> None:
-    """The first connections to a new file may disturb each other; SQLite does not wait in this case."""
-    import sqlite3  # which others do without
+    """Enable WAL; retry while another first connection to the new file does the same, since SQLite does not wait."""
+    import sqlite3  # not needed with other databases
 
     deadline = time.monotonic() + 30
     while True:
@@ -312,7 +310,7 @@ _VERBS = frozenset({"select", "insert", "update", "delete"})
 
 
 def count_statements(engine: sa.Engine) -> None:
-    """Count the statements of this database, and its connections, for Prometheus."""
+    """Count the statements and connections of this database for Prometheus."""
     def count(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         verb = statement[:6].lower()
         metrics.DB_STATEMENTS.inc(verb if verb in _VERBS else "other")
@@ -323,23 +321,23 @@ def count_statements(engine: sa.Engine) -> None:
 
 
 class StatementCounter:
-    """Notes the statements that databases run, by the request they are run for (tests assert counts)."""
+    """A recorder of the statements of databases, by request (for tests)."""
 
     def __init__(self, *databases: Database) -> None:
-        self._noted: list[tuple[str | None, str]] = []
+        self._recorded: list[tuple[str | None, str]] = []
         for database in databases:
-            sa.event.listen(database.engine, "before_cursor_execute", self._note)
+            sa.event.listen(database.engine, "before_cursor_execute", self._record)
 
-    def _note(self, _connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def _record(self, _connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         current = oslo_context.get_current()
         if not statement.startswith("BEGIN"):
-            self._noted.append((current.request_id if current else None, statement))
+            self._recorded.append((current.request_id if current else None, statement))
 
     def take(self) -> list[str]:
-        """All statements since the last time."""
-        taken, self._noted = self._noted, []
+        """Return all statements since the previous call."""
+        taken, self._recorded = self._recorded, []
         return [statement for _request_id, statement in taken]
 
     def of(self, request_id: str) -> list[str]:
-        """The statements of one request, in the order they ran."""
-        return [statement for noted, statement in self._noted if noted == request_id]
+        """Return the statements of a request, in their order."""
+        return [statement for recorded, statement in self._recorded if recorded == request_id]

@@ -1,4 +1,4 @@
-"""Errors of the database: which of them another try may cure, and their text without the values of statements."""
+"""Classification of database errors as transient or permanent, and their texts without values of statements."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ _STATEMENT_NUMBERS = frozenset({
 # SQLite's primary result codes of errors in a statement, its values or the use of the library: SQLITE_ERROR,
 # TOOBIG, CONSTRAINT, MISMATCH, MISUSE, RANGE.
 PERMANENT_RESULTS = frozenset({1, 18, 19, 20, 21, 25})
-# The server answers, and takes no writes: it became a standby, or an operator made it read only. Its clients connect
-# anew, as the address may belong to another server by now.
+# Errors of a server that became a standby or was set to read only. Clients reconnect, as the address may belong to
+# another server now.
 _READ_ONLY = frozenset({"25006", 1290, 1792, 1836})
-# Waiting for a lock took too long: lock_timeout, innodb_lock_wait_timeout; SQLITE_BUSY and SQLITE_LOCKED.
+# Timeouts of locks: lock_timeout, innodb_lock_wait_timeout; SQLITE_BUSY and SQLITE_LOCKED.
 _LOCKS = frozenset({"55P03", "40001", "40P01", 1205, 1213})
 _LOCK_RESULTS = frozenset({5, 6})
-# What the drivers call errors for which they give no code.
+# Exception classes of drivers for errors without a code.
 _PERMANENT_CLASSES_OF_DRIVERS = frozenset({"ProgrammingError", "DataError", "IntegrityError", "NotSupportedError"})
 _PERMANENT_OF_OSLO = (db_exception.DBConstraintError, db_exception.DBDataError, db_exception.DBDuplicateEntry,
                       db_exception.DBInvalidUnicodeParameter, db_exception.DBNonExistentConstraint,
@@ -47,10 +47,10 @@ _TRANSIENT_OF_OSLO = (db_exception.DBDeadlock, db_exception.DBConnectionError, d
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return True if another try of the whole transaction may succeed.
+    """Return True if a repetition of the whole transaction may succeed.
 
-    Errors of a statement, of its values and of our own code are permanent. All others are operational, also those
-    that nobody has listed: the server is read only, its disk is full, it restarts, sessions are terminated.
+    Errors of a statement, of its values and of Nova's own code are permanent. All others are operational, also those
+    that are not listed: a read-only server, a full disk, a restart, terminated sessions.
     """
     if isinstance(error, _TRANSIENT_OF_OSLO):
         return True
@@ -75,7 +75,7 @@ def is_read_only(error: BaseException) -> bool:
 
 
 def refuses_writes(error: BaseException) -> bool:
-    """Return True if the server is there and stores nothing; False for locks, deadlocks and lost connections."""
+    """Return True if the server responds but stores nothing; False for locks, deadlocks and lost connections."""
     if isinstance(error, db_exception.DBDeadlock | db_exception.RetryRequest):
         return False
     cause = driver_error(error)
@@ -87,7 +87,7 @@ def refuses_writes(error: BaseException) -> bool:
 
 
 def is_outage(error: BaseException) -> bool:
-    """Return True if the server is away or stores nothing; False for locks and deadlocks, which concern some rows."""
+    """Return True if the server does not respond or stores nothing; False for locks and deadlocks on single rows."""
     return isinstance(error, db_exception.DBConnectionError) or refuses_writes(error)
 
 
@@ -110,7 +110,7 @@ def code_of(cause: Any) -> Any:
 
 
 def reconnect_when_read_only(engine: sa.Engine) -> None:
-    """Discard each connection whose server turns out to be read only, so that the next try connects anew."""
+    """Discard each connection whose server turns out to be read only, so that the next attempt opens a new one."""
     def discard(context: sa.engine.ExceptionContext) -> None:
         if is_read_only(context.original_exception):
             context.is_disconnect, context.invalidate_pool_on_disconnect = True, False
@@ -134,16 +134,16 @@ def _shorten(context: sa.engine.ExceptionContext) -> None:
         "message_primary", "message_detail"))
     if not primary:
         return
-    said = str(error)
-    # Which value was there already is asked for (oslo.db), and is a name.
-    kept = f"{primary}\nDETAIL:  {detail}\n" if error.pgcode == "23505" else primary
-    error.args = (kept,)
+    original = str(error)
+    # oslo.db parses the detail of a duplicate key, which contains names only.
+    shortened = f"{primary}\nDETAIL:  {detail}\n" if error.pgcode == "23505" else primary
+    error.args = (shortened,)
     if context.sqlalchemy_exception is not None:
-        context.sqlalchemy_exception.args = tuple(
-            part.replace(said, kept) if isinstance(part, str) else part for part in context.sqlalchemy_exception.args)
+        context.sqlalchemy_exception.args = tuple(part.replace(original, shortened) if isinstance(part, str) else part
+                                                  for part in context.sqlalchemy_exception.args)
 
 
 def summary(error: Exception) -> str:
-    """Return one line for logs: the class and the first line of what the driver raised."""
+    """Return one line for logs: the class and the first line of the driver's error."""
     cause = driver_error(error) or error
     return f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}"

@@ -1,4 +1,4 @@
-"""What is written must fit its column: the same on SQLite, which would take anything, as on the others."""
+"""Length checks of written texts, also for SQLite, which does not enforce the lengths of columns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from oslo_db import exception as db_exception
 
 
 class DoesNotFit(db_exception.DBDataError):  # type: ignore[misc]
-    """The message is for the user; it says nothing of the value."""
+    """Raised for a text that is longer than its column. The message is for the user and does not contain the value."""
 
 
 def check_lengths(engine: sa.Engine) -> None:
-    """From now on a statement that writes a longer text than its column has room for raises DoesNotFit."""
+    """Make statements of the engine raise DoesNotFit if they write a text that is longer than its column."""
     sa.event.listen(engine, "before_cursor_execute", _check)
 
 
@@ -31,6 +31,6 @@ def _check(_connection: Any, _cursor: Any, _statement: str, _parameters: Any, ex
 
 @functools.cache
 def _lengths(table: sa.Table) -> list[tuple[str, int]]:
-    """The columns with an end."""
+    """Return the name and maximum length of each text column that has one."""
     return [(column.key, column.type.length) for column in table.c
             if isinstance(column.type, sa.String) and column.type.length]

@@ -1,4 +1,4 @@
-"""How long one statement may take, on every database: what takes longer is cancelled by the database itself."""
+"""Time limits of statements, enforced by the database itself."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from nova.db.sql import errors
 if TYPE_CHECKING:
     import sqlite3
 
-# Whoever is in the way of others for so long has most likely come to an end: their locks are waited for once more.
+# Share of the limit that is the timeout for locks, so that a transaction can wait again after its blocker was
+# cancelled.
 _LOCK_SHARE = 0.5
-# Instructions of SQLite between two looks at the time: a millisecond or so.
+# Instructions of SQLite between two checks of the time: about a millisecond.
 _INSTRUCTIONS = 100_000
-# What the databases call it. PostgreSQL has one code for whoever cancels; MariaDB tells the limit from KILL QUERY.
+# Error codes of cancelled statements. PostgreSQL has one code for all causes, MariaDB another one for KILL QUERY.
 _CANCELLED = frozenset({"57014", 1969})
 
 
 def limit_statements(engine: sa.Engine, seconds: int) -> None:
-    """From now on the statements of new connections are cancelled after ``seconds``; a lock is waited for half as long.
-    """
+    """Limit the statements of new connections to ``seconds``, and the waits for locks to half of that."""
     if engine.dialect.name == "sqlite":
         _limit_sqlite(engine, seconds)
         return
@@ -43,7 +43,7 @@ def limit_statements(engine: sa.Engine, seconds: int) -> None:
 
 
 def exceeded(error: Exception) -> bool:
-    """Whether a statement was cancelled, since it took too long or since somebody wanted that."""
+    """Return True if the statement was cancelled by its time limit or by a user of the database."""
     cause: Any = getattr(error, "orig", None) or getattr(error, "inner_exception", None)
     cause = getattr(cause, "orig", None) or cause
     code = errors.code_of(cause)
@@ -51,7 +51,8 @@ def exceeded(error: Exception) -> bool:
 
 
 def _limit_sqlite(engine: sa.Engine, seconds: int) -> None:
-    """SQLite asks us now and then whether to go on."""
+    """Limit SQLite's statements by a handler that SQLite calls every ``_INSTRUCTIONS``."""
+
     def watch(connection: sqlite3.Connection, record: Any) -> None:
         info: dict[str, float] = record.info
         connection.set_progress_handler(lambda: time.monotonic() > info.get("until", float("inf")), _INSTRUCTIONS)

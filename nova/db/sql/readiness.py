@@ -1,4 +1,4 @@
-"""Can the configured database be used? If not, why, in one line for the operator."""
+"""A check whether the configured database is usable, with an error of one line for the operator."""
 
 from __future__ import annotations
 
@@ -19,56 +19,56 @@ from nova.db.sql.engine import Database
 LOG = logging.getLogger(__name__)
 
 _SYNC = "run nova-manage db sync"
-# What a URL may name of PyMySQL, which says of none that it is missing.
+# Files in a URL of PyMySQL, whose error does not name the one that is missing.
 _FILES = frozenset({"ssl_ca", "ssl_cert", "ssl_key"})
-# Seconds between two attempts to connect to a server that is not there.
+# Seconds between two attempts to connect to a server that does not respond.
 _PAUSE = 1.0
 
 
 class Unreachable(exception.DatabaseUnusable):
-    """Nobody answers, or not as one should: it may come, or be given the right password."""
+    """Raised if the server does not respond or refuses the login, which may change without a change of the URL."""
 
 
 def check(url: str) -> None:
-    """Raises DatabaseUnusable unless it is there, lets us in and has the tables that this release needs."""
+    """Raise DatabaseUnusable unless the database accepts the login and has the tables that this release needs."""
     database = connected(url)
     try:
         current = database.read(_revision)
     finally:
         database.close()
     if current is None:
-        raise _unusable(url, f"it has no tables: {_SYNC}")
-    known = revisions()
-    # A newer release may have upgraded it already: this one goes on with it.
-    if current in known[:-1]:
-        raise _unusable(url, f"it is at revision {current}, this release needs {known[-1]}: {_SYNC}")
+        raise _unusable(url, f"the database has no tables: {_SYNC}")
+    *older, required = revisions()
+    # This release also works with the tables of a newer one.
+    if current in older:
+        raise _unusable(url, f"the database is at revision {current}, this release needs {required}: {_SYNC}")
 
 
 def wait(url: str, seconds: float) -> None:
-    """The same, but a server that does not answer has so long to come up."""
+    """Run :func:`check`, and repeat it for up to ``seconds`` while the server does not respond."""
     until = time.monotonic() + seconds
-    told = False
+    logged = False
     while True:
         try:
             return check(url)
         except Unreachable as error:
             if time.monotonic() >= until:
                 raise
-            if not told:
-                LOG.warning("%s; waiting for it up to %d s", error, seconds)
-            told = True
+            if not logged:
+                LOG.warning("%s; retrying for up to %d s", error, seconds)
+            logged = True
             time.sleep(_PAUSE)
 
 
 def connected(url: str, new: bool = False) -> Database:
-    """A Database that is there and lets us in. Raises DatabaseUnusable. ``new``: an SQLite file may be made."""
+    """Return a Database that accepts the login. Raise DatabaseUnusable. ``new``: create an SQLite file."""
     try:
         database = Database(url, max_retries=0)
     except (sa.exc.ArgumentError, ImportError, ValueError) as error:
         raise _unusable(url, _reason(error)) from error
     file = file_of(url)
     if file is not None and not new and not os.path.exists(file):
-        raise _unusable(url, f"there is no such file: {_SYNC}")
+        raise _unusable(url, f"the file does not exist: {_SYNC}")
     try:
         database.engine.connect().close()
     except (sa.exc.DBAPIError, db_exception.DBError) as error:
@@ -83,13 +83,13 @@ def connected(url: str, new: bool = False) -> Database:
 
 
 def file_of(url: str) -> str | None:
-    """The file of an SQLite database; None: it is another one."""
+    """Return the file of an SQLite database, or None for other databases."""
     parsed = sa.make_url(url)
     return parsed.database if parsed.get_backend_name() == "sqlite" else None
 
 
 def revisions() -> list[str]:
-    """Those of this release, oldest first (found without loading alembic, which conductors do without)."""
+    """Return the revisions of this release, oldest first, without loading alembic, which conductors do not need."""
     files = pathlib.Path(migrations.__file__).parent.glob("versions/v*.py")
     return sorted(match[1] for file in files if (match := re.match(r"v(\d+)_", file.name)))
 
@@ -97,8 +97,9 @@ def revisions() -> list[str]:
 def _revision(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
-    found: str | None = connection.scalar(sa.select(sa.column("version_num")).select_from(sa.table("alembic_version")))
-    return found
+    revision: str | None = connection.scalar(
+        sa.select(sa.column("version_num")).select_from(sa.table("alembic_version")))
+    return revision
 
 
 def _unusable(url: str, reason: str) -> exception.DatabaseUnusable:
@@ -106,16 +107,16 @@ def _unusable(url: str, reason: str) -> exception.DatabaseUnusable:
 
 
 def _shown(url: str) -> str:
-    """Without the password."""
+    """Return the URL without its password."""
     try:
         return sa.make_url(url).render_as_string(hide_password=True)
     except sa.exc.ArgumentError:
-        return "of [database]connection"
+        return "in [database]connection"
 
 
 def _reason(error: Exception) -> str:
-    """What the driver says, in one line."""
+    """Return the driver's message in one line."""
     cause: Any = getattr(error, "orig", None) or getattr(error, "inner_exception", None) or error
-    says: list[Any] = [*getattr(cause, "args", ()), cause]
-    # PyMySQL gives a number and a sentence.
-    return " ".join(str(says[1] if isinstance(says[0], int) else says[0]).split())
+    parts: list[Any] = [*getattr(cause, "args", ()), cause]
+    # PyMySQL's arguments are a number and a sentence.
+    return " ".join(str(parts[1] if isinstance(parts[0], int) else parts[0]).split())

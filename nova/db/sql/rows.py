@@ -1,4 +1,4 @@
-"""Between rows and objects."""
+"""Conversions between rows and objects, and pages of rows."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def to_object(object_type: type[T], row: sa.Row[Any]) -> T:
-    """The object with the row's values, by column name (columns that it has no field for are left out)."""
+    """Return an object with the values of the row; columns without a field of the same name are ignored."""
     return to_objects(object_type, [row])[0]
 
 
-def to_objects(object_type: type[T], found: Iterable[sa.Row[Any]]) -> list[T]:
-    """The same for all rows of one result."""
-    return list(each_object(object_type, found))
+def to_objects(object_type: type[T], result: Iterable[sa.Row[Any]]) -> list[T]:
+    """Return an object for each row of one result."""
+    return list(iterate_objects(object_type, result))
 
 
-def each_object(object_type: type[T], found: Iterable[sa.Row[Any]]) -> Iterator[T]:
-    """The same, one after the other; a row is let go as soon as its object is made."""
+def iterate_objects(object_type: type[T], result: Iterable[sa.Row[Any]]) -> Iterator[T]:
+    """Yield an object for each row of one result; a row can be freed as soon as its object is created."""
     names: tuple[str, ...] = ()
     pick: Callable[[Any], Any] | None = None
-    for row in found:
+    for row in result:
         if pick is None:
             names, pick = _columns(object_type, row._fields)
         yield object_type(**dict(zip(names, pick(row), strict=True)))
@@ -37,9 +37,9 @@ def each_object(object_type: type[T], found: Iterable[sa.Row[Any]]) -> Iterator[
 
 @functools.cache
 def _columns(object_type: type[Any], columns: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
-    """The fields that these columns fill, and what takes them out of a row.
+    """Return the fields that have a column, and a function that takes their values from a row by index.
 
-    Looking every column up by its name, for every row, would be most of the cost of a long list.
+    A lookup of every column by name would be most of the cost of a long list.
     """
     names = tuple(name for name in object_type.__struct_fields__ if name in columns)
     indexes = [columns.index(name) for name in names]
@@ -49,7 +49,7 @@ def _columns(object_type: type[Any], columns: tuple[str, ...]) -> tuple[tuple[st
 
 
 def values_of(table: sa.Table, value: msgspec.Struct) -> dict[str, Any]:
-    """The columns of ``table`` that ``value`` has fields for; its id is left to the database."""
+    """Return the values of the object by column; the database generates the id."""
     columns = table.c.keys()
     return {name: getattr(value, name) for name in value.__struct_fields__
             if name in columns and name != "id"}
@@ -57,7 +57,7 @@ def values_of(table: sa.Table, value: msgspec.Struct) -> dict[str, Any]:
 
 def page(statement: sa.Select[Any], table: sa.Table, sort: list[tuple[str, str]], limit: int | None,
          marker: sa.Row[Any] | None) -> sa.Select[Any]:
-    """``statement`` in the order of ``sort`` (column, asc|desc), from after the marker row, at most ``limit`` rows.
+    """Return the statement ordered by ``sort`` (column, asc|desc), behind the marker row, with at most ``limit`` rows.
 
     The last sort column must be unique. Nulls sort first ascending and last descending on every database.
     """
@@ -72,19 +72,19 @@ def page(statement: sa.Select[Any], table: sa.Table, sort: list[tuple[str, str]]
 
 
 def _after(table: sa.Table, sort: list[tuple[str, str]], marker: sa.Row[Any]) -> sa.ColumnElement[bool]:
-    """Lexicographically behind the marker row; one term per column."""
+    """Return the condition that a row is behind the marker row, with one term per column."""
     further: sa.ColumnElement[bool] = sa.false()
     for name, direction in reversed(sort):
         column: sa.ColumnElement[Any] = table.c[name]
         value = marker._mapping[name]
         if isinstance(value, bool):
-            # Truth values are compared for equality only: order them as numbers.
+            # Booleans can only be compared for equality: order them as numbers.
             column, value = sa.case((column, 1), else_=0), int(value)
         if value is None:
             behind = column.is_not(None) if direction == "asc" else sa.false()
             further = sa.or_(behind, sa.and_(column.is_(None), further))
         elif direction == "asc":
-            # Lets every database begin in the middle of an index.
+            # This form lets every database start in the middle of an index.
             further = sa.and_(column >= value, sa.or_(column > value, further))
         elif table.c[name].nullable:
             further = sa.or_(column < value, column.is_(None), sa.and_(column == value, further))
@@ -94,7 +94,7 @@ def _after(table: sa.Table, sort: list[tuple[str, str]], marker: sa.Row[Any]) ->
 
 
 def marker_row(connection: sa.Connection, statement: sa.Select[Any], marker: str) -> sa.Row[Any]:
-    """The row that a page continues from. Raises MarkerNotFound."""
+    """Return the marker row. Raises MarkerNotFound."""
     row = connection.execute(statement).first()
     if row is None:
         raise exception.MarkerNotFound(marker=marker)

@@ -1,10 +1,10 @@
-"""Pages of large tables by any filter and order: none reads more rows when the table has more.
+"""Pages of large tables by any filter and order, whose cost does not grow with the table.
 
-Every page is read in one of three ways:
-- What is wanted is a range of an index, or several: the page is read from there, however many rows follow.
-- A filter that has an index leaves few rows: all of these are read and sorted.
-- Else the index of the order is read in windows until the page is full, or until its time is over and it has a row.
-  Such a page is cut: it is short, and the list goes on behind its last row.
+A page is read in one of three ways:
+- If the filters select one or several ranges of an index, the page is read from these.
+- If a filter with an index selects few rows, all of them are read and sorted.
+- Otherwise the index of the order is read in windows until the page is full, or until its time is over and it has a
+  row. Such a page is cut: it is short, and the list continues behind its last row.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ import sqlalchemy as sa
 
 from nova.db.sql import regexp, rows, scans
 
-# Rows that are few: these a statement may read and sort; so many has a window.
+# Number of rows that a statement may read and sort, and the size of a window.
 FEW = 5000
 # Seconds after which no further window is read for a page that has rows. An empty page is never cut: stock clients take
 # it for the end of the list.
 _SECONDS = 0.05
-# Ranges that one statement merges.
-_MOST_RANGES = 16
-# Rows that one statement names.
-_AT_A_TIME = 1000
+# Maximum number of ranges per statement.
+_MAX_RANGES = 16
+# Maximum number of keys per statement.
+_MAX_KEYS = 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
-    """What a list is asked for.
+class Search:
+    """The filters and the order of a list.
 
-    ``order`` ends with a unique column. ``selective``: the columns that have an index together with the prefixes, in
-    front of (created_at, uuid or id); those first whose values have the fewest rows. ``prefixes``: alternatives of
-    which a row has one. ``equal``: columns and the values that each may have. Further conditions are ``indexed`` (each
-    has an index together with the prefixes), ``where``, and ``rare`` (nearly every row fulfils them).
+    ``order`` ends with a unique column. ``selective``: columns that have an index together with the prefixes, before
+    (created_at, uuid or id); the most selective column first. ``prefixes``: alternatives, of which a row fulfils one.
+    ``equal``: columns and their allowed values. Further conditions are ``indexed`` (each has an index together with
+    the prefixes), ``where``, and ``rare`` (fulfilled by nearly every row).
     """
 
     table: sa.Table
@@ -51,75 +51,76 @@ class Wanted:
     expressions: list[regexp.Match] = dataclasses.field(default_factory=list)
 
     def conditions(self, but: str = "") -> list[sa.ColumnElement[bool]]:
-        """Return the conditions beside the prefixes, and beside the values of the column ``but``."""
+        """Return all conditions except the prefixes and the values of the column ``but``."""
         return [*(among(self.table.c[name], values) for name, values in self.equal.items() if name != but),
                 *self.indexed.values(), *self.where, *self.rare, *(match.likely for match in self.expressions)]
 
     def prefixes_with(self, column: str) -> list[scans.Prefix]:
-        """Return the prefixes with each value of the column; [] if they are too many."""
+        """Return each prefix with each value of the column, or [] if these are too many."""
         if not column:
             return self.prefixes
-        found: list[scans.Prefix] = []
+        combined: list[scans.Prefix] = []
         for prefix in self.prefixes:
             if isinstance(prefix, Mapping):
-                found += [{**prefix, column: value} for value in self.equal[column]]
-            else:  # it has an index of its own
-                found.append(sa.and_(prefix, among(self.table.c[column], self.equal[column])))
-        return found if len(found) <= _MOST_RANGES else []
+                combined += [{**prefix, column: value} for value in self.equal[column]]
+            else:  # a condition with its own index
+                combined.append(sa.and_(prefix, among(self.table.c[column], self.equal[column])))
+        return combined if len(combined) <= _MAX_RANGES else []
 
     def range_column(self) -> str:
-        """Return the column whose values the ranges have beside the prefixes, "" for none."""
+        """Return the column whose values extend the prefixes to ranges, or "" for none."""
         if self.order[0][0] != "created_at":
             return ""
         return next((name for name in self.selective if name in self.equal and self.prefixes_with(name)), "")
 
     def columns(self) -> list[sa.Column[Any]]:
-        """Return the columns by which rows are found, sorted and searched."""
+        """Return the columns of the order and of the expressions."""
         return list(dict.fromkeys([*(self.table.c[name] for name, _way in self.order),
                                    *(match.column for match in self.expressions)]))
 
 
 class Page(NamedTuple):
-    """Rows, to be read within the transaction. ``last``: the unique column of the last row if the list may go on.
+    """A page of rows, to be read within the transaction.
 
-    A page without ``last`` is the last page if it has fewer rows than its limit. The last row is always one that the
-    list shows: a marker must not name a row that the caller may not see.
+    ``last``: the unique column of the last row if the list may continue. A page without it is the last page if it has
+    fewer rows than its limit. The last row always belongs to the list: a marker must not name a row that the caller may
+    not see.
     """
 
     rows: Iterator[sa.Row[Any]]
     last: Any = None
 
 
-def page(connection: sa.Connection, wanted: Wanted, columns: Sequence[sa.Column[Any]], limit: int | None,
+def page(connection: sa.Connection, search: Search, columns: Sequence[sa.Column[Any]], limit: int | None,
          marker: sa.Row[Any] | None, partial: bool = False) -> Page:
-    """Return the page behind the marker; only with ``partial`` it may be cut.
+    """Return the page behind the marker; ``partial`` allows a page that is cut.
 
-    Raises ServiceUnavailable if that would take longer than a statement may.
+    Raises ServiceUnavailable if the search exceeds the time limit of a statement.
     """
-    if not all(wanted.equal.values()):
+    if not all(search.equal.values()):
         return Page(iter(()))
     after = None if marker is None else {str(name): value for name, value in marker._mapping.items()}
-    column, keys, cut = wanted.range_column(), list[Any](), False
-    indexed = scans.is_indexed(wanted.table, wanted.order)
-    if indexed and not wanted.where and not wanted.indexed and not wanted.expressions \
-            and len(wanted.equal) == (column in wanted.equal):
-        ranges = _ranges(wanted, column)
-        if len(ranges) == 1 and wanted.order[0][0] == "created_at":
+    column, keys, cut = search.range_column(), list[Any](), False
+    indexed = scans.is_indexed(search.table, search.order)
+    if indexed and not search.where and not search.indexed and not search.expressions \
+            and len(search.equal) == (column in search.equal):
+        ranges = _ranges(search, column)
+        if len(ranges) == 1 and search.order[0][0] == "created_at":
             statement = scans.page(ranges, columns, limit, after)
             return Page(iter(()) if statement is None else iter(connection.execute(statement)))
-        keys = _keys(connection, wanted, scans.page(ranges, wanted.columns(), limit, after), limit)
-    elif (few := _few(connection, wanted)) is not None or not indexed:
-        statement = sa.select(*wanted.columns())
+        keys = _keys(connection, search, scans.page(ranges, search.columns(), limit, after), limit)
+    elif (few := _few(connection, search)) is not None or not indexed:
+        statement = sa.select(*search.columns())
         if few is not None:
-            statement = statement.select_from(scans.rows_of(wanted.table, few))
+            statement = statement.select_from(scans.rows_of(search.table, few))
         statement = rows.page(statement.where(
-            sa.or_(*(sa.and_(True, *scans.has(wanted.table, prefix)) for prefix in wanted.prefixes)),
-            *wanted.conditions()), wanted.table, wanted.order, None if wanted.expressions else limit, marker)
-        keys = _keys(connection, wanted, statement, limit)
+            sa.or_(*(sa.and_(True, *scans.has(search.table, prefix)) for prefix in search.prefixes)),
+            *search.conditions()), search.table, search.order, None if search.expressions else limit, marker)
+        keys = _keys(connection, search, statement, limit)
     else:
-        keys, cut = _windows(connection, wanted, column, limit, after, partial)
-    # A row that vanishes before it is read makes the page short, not the list.
-    return Page(_read(connection, wanted, columns, keys), keys[-1] if cut or (keys and len(keys) == limit) else None)
+        keys, cut = _windows(connection, search, column, limit, after, partial)
+    # A row that is deleted before it is read shortens the page, but does not end the list.
+    return Page(_read(connection, search, columns, keys), keys[-1] if cut or (keys and len(keys) == limit) else None)
 
 
 def among(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElement[bool]:
@@ -128,18 +129,18 @@ def among(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElem
     return sa.or_(condition, column.is_(None)) if None in values else condition
 
 
-def _ranges(wanted: Wanted, column: str) -> list[scans.Range]:
-    return scans.ranges(wanted.table, wanted.order, wanted.prefixes_with(column), wanted.conditions(column))
+def _ranges(search: Search, column: str) -> list[scans.Range]:
+    return scans.ranges(search.table, search.order, search.prefixes_with(column), search.conditions(column))
 
 
-def _few(connection: sa.Connection, wanted: Wanted) -> sa.Subquery | None:
-    """Return the ids of a set with an index that has few rows and all wanted ones; None if there is none."""
-    tail = [("created_at", "desc"), (wanted.order[-1][0], "desc")]
-    candidates = [scans.ranges(wanted.table, tail, prefixes) for name in wanted.selective
-                  if name in wanted.equal and (prefixes := wanted.prefixes_with(name))]
+def _few(connection: sa.Connection, search: Search) -> sa.Subquery | None:
+    """Return the keys of an indexed set of few rows that contains all results, or None if there is no such set."""
+    tail = [("created_at", "desc"), (search.order[-1][0], "desc")]
+    candidates = [scans.ranges(search.table, tail, prefixes) for name in search.selective
+                  if name in search.equal and (prefixes := search.prefixes_with(name))]
     # (nulls fulfil none of the conditions)
-    candidates += [[each for each in scans.ranges(wanted.table, [(name, "desc"), *tail], wanted.prefixes, [condition])
-                    if not each.nulls] for name, condition in wanted.indexed.items()]
+    candidates += [[part for part in scans.ranges(search.table, [(name, "desc"), *tail], search.prefixes, [condition])
+                    if not part.nulls] for name, condition in search.indexed.items()]
     for ranges in candidates:
         count = sa.select(sa.func.count()).select_from(scans.at_most(ranges, FEW + 1))
         if (connection.scalar(count) or 0) <= FEW:
@@ -147,17 +148,17 @@ def _few(connection: sa.Connection, wanted: Wanted) -> sa.Subquery | None:
     return None
 
 
-def _windows(connection: sa.Connection, wanted: Wanted, column: str, limit: int | None, after: scans.Place | None,
+def _windows(connection: sa.Connection, search: Search, column: str, limit: int | None, after: scans.Place | None,
              partial: bool) -> tuple[list[Any], bool]:
     """Return the keys of a page, and True if it was cut."""
     began, keys = time.monotonic(), list[Any]()
-    ranges = scans.ranges(wanted.table, wanted.order, wanted.prefixes_with(column))
+    ranges = scans.ranges(search.table, search.order, search.prefixes_with(column))
     while True:
         end = scans.window_end(connection, ranges, FEW, after)
-        left = None if limit is None else limit - len(keys)
-        statement = scans.page(ranges, wanted.columns(), None if wanted.expressions else left, after, end,
-                               window=(2 * FEW, wanted.conditions(column)))  # rows may move into it meanwhile
-        keys += _keys(connection, wanted, statement, left)
+        remaining = None if limit is None else limit - len(keys)
+        statement = scans.page(ranges, search.columns(), None if search.expressions else remaining, after, end,
+                               window=(2 * FEW, search.conditions(column)))  # rows may have moved into the window
+        keys += _keys(connection, search, statement, remaining)
         if end is None or (limit is not None and len(keys) >= limit):
             return keys, False
         if partial and keys and time.monotonic() - began > _SECONDS:
@@ -166,17 +167,17 @@ def _windows(connection: sa.Connection, wanted: Wanted, column: str, limit: int 
         after = end
 
 
-def _keys(connection: sa.Connection, wanted: Wanted, statement: sa.Select[Any] | None, limit: int | None) -> list[Any]:
+def _keys(connection: sa.Connection, search: Search, statement: sa.Select[Any] | None, limit: int | None) -> list[Any]:
     """Return the values of the unique column."""
     if statement is None:
         return []
-    return regexp.filtered(connection, wanted.order[-1][0], statement, wanted.expressions, limit)
+    return regexp.filtered(connection, search.order[-1][0], statement, search.expressions, limit)
 
 
-def _read(connection: sa.Connection, wanted: Wanted, columns: Sequence[sa.Column[Any]],
+def _read(connection: sa.Connection, search: Search, columns: Sequence[sa.Column[Any]],
           keys: list[Any]) -> Iterator[sa.Row[Any]]:
-    """Return the rows with the keys in order, reading as many at a time as a statement may name."""
-    key = wanted.table.c[wanted.order[-1][0]]
+    """Yield the rows with the keys in order, by statements of at most ``_MAX_KEYS`` keys."""
+    key = search.table.c[search.order[-1][0]]
     return itertools.chain.from_iterable(
-        connection.execute(rows.page(sa.select(*columns).where(key.in_(keys[begin:begin + _AT_A_TIME])), wanted.table,
-                                     wanted.order, None, None)) for begin in range(0, len(keys), _AT_A_TIME))
+        connection.execute(rows.page(sa.select(*columns).where(key.in_(keys[begin:begin + _MAX_KEYS])), search.table,
+                                     search.order, None, None)) for begin in range(0, len(keys), _MAX_KEYS))

@@ -1,4 +1,4 @@
-"""What all tables have in common, and the list of them."""
+"""The metadata of all tables, and their common columns."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def long_text() -> Any:
 
 
 def _mysql() -> Any:
-    """Its dialect: a megabyte that processes with another database do without."""
+    """Return the MySQL dialect, whose import costs a megabyte that processes with another database save."""
     from sqlalchemy.dialects import mysql
 
     return mysql

@@ -23,9 +23,9 @@ def database_url(tmp_path: pathlib.Path) -> str:
 @pytest.fixture(autouse=True)
 def own_clock() -> Iterator[None]:
     """What one test's process knows of the database's clock is no business of the next."""
-    clock.forget()
+    clock.reset()
     yield
-    clock.forget()
+    clock.reset()
 
 
 @pytest.fixture(scope="session")

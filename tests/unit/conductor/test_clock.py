@@ -40,7 +40,7 @@ class Conductor:
         return self._began + self.ahead + datetime.timedelta(seconds=self.passed)
 
     def ask(self) -> None:
-        self.core.db.read(clock.ask)
+        self.core.db.read(clock.synchronize)
 
     def beat(self, *hosts: str) -> None:
         for host in hosts:
@@ -137,7 +137,7 @@ def test_a_slow_answer_is_no_jump(nova: Conductor) -> None:
     before = clock.now()
     asked, said = nova.passed, nova.now()
     nova.passed += 30
-    clock.hear(str(said.replace(tzinfo=None)), asked)
+    clock.record(str(said.replace(tzinfo=None)), asked)
     assert clock.steady(1)
     assert (clock.now() - before).total_seconds() == pytest.approx(30)
 
@@ -160,7 +160,7 @@ def test_nobody_is_dead_who_could_not_tell_that_he_lives(nova: Conductor) -> Non
 def test_after_a_new_start_silence_means_nothing_for_a_while(nova: Conductor) -> None:
     """All conductors were away for long: nobody could tell anybody that he lives."""
     nova.passed += 600
-    clock.forget()
+    clock.reset()
     hearing = Hearing()
     nova.ask()
     assert not hearing.may_judge

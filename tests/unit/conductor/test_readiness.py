@@ -46,7 +46,7 @@ def test_its_revisions_are_those_that_alembic_knows(database_url: str) -> None:
 
 def test_a_file_that_is_not_there_is_not_made_either(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "nova.sqlite"
-    assert "there is no such file: run nova-manage db sync" in why(f"sqlite:///{file}")
+    assert "the file does not exist: run nova-manage db sync" in why(f"sqlite:///{file}")
     assert migrate.version(f"sqlite:///{file}") is None
     assert not file.exists()
 
@@ -72,14 +72,14 @@ def test_a_file_that_we_may_not_write(tmp_path: pathlib.Path, database_url: str)
 
 def test_an_empty_database_needs_its_tables(tmp_path: pathlib.Path) -> None:
     (tmp_path / "empty").touch()
-    assert "it has no tables: run nova-manage db sync" in why(f"sqlite:///{tmp_path}/empty")
+    assert "the database has no tables: run nova-manage db sync" in why(f"sqlite:///{tmp_path}/empty")
 
 
 def test_an_older_schema_needs_an_upgrade(database_url: str) -> None:
     migrate.sync(database_url)
     at_revision(database_url, "0001")
     said = why(database_url)
-    assert f"it is at revision 0001, this release needs {migrate.newest()}: run nova-manage db sync" in said
+    assert f"the database is at revision 0001, this release needs {migrate.newest()}: run nova-manage db sync" in said
 
 
 def test_a_newer_release_may_have_upgraded_it_already(database_url: str) -> None:
