@@ -1,4 +1,4 @@
-"""What is asked of the QEMU guest agent, and of a guest past it."""
+"""Requests to the QEMU guest agent, and guest actions that bypass the agent."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ _TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPS
 
 
 class VolumeFiles:
-    """All verbs may be repeated; nova/operations/guest_driver.py tells them."""
+    """Volumes in files. The methods are idempotent; nova/operations/guest_driver.py documents them."""
 
     def __init__(self, guests: Guests, snapshots: Snapshots) -> None:
         self._guests = guests
@@ -132,7 +132,7 @@ class VolumeFiles:
 
 
 def snapshot_xml(target: str, path: str, targets: Iterable[str]) -> str:
-    """What libvirt is told: this disk goes on in that file, and all others of ``targets`` where they are."""
+    """Return the XML of an external snapshot of one disk to ``path`` that excludes the rest of ``targets``."""
     root = ET.Element("domainsnapshot")
     disks = element(root, "disks")
     for other in targets:

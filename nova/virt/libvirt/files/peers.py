@@ -1,7 +1,6 @@
-"""Where other hosts are reached, by what they say of themselves: an address, and nothing else.
+"""Addresses of peer hosts, as the hosts report them: validated, because a compromised host may report anything.
 
-A host that was taken over says what it likes. libvirt runs programs that a URI names ("qemu+ext:///?command=…"), and a
-comma begins another option of a block device.
+libvirt runs programs that a URI names ("qemu+ext:///?command=…"), and a comma begins another option of a block device.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f
 
 
 def address(said: str) -> str:
-    """Raises MigrationError for what is neither a name nor an address."""
+    """Return the address if it is a host name or an IP address. Raises MigrationError otherwise."""
     if not _ADDRESS.fullmatch(said):
         raise exception.MigrationError(reason="the other host names no address at which it is reached")
     return said
