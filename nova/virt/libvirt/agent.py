@@ -27,13 +27,13 @@ def set_password(domain: libvirt.virDomain, instance: Instance, password: str) -
 
 
 def freeze(domain: libvirt.virDomain) -> None:
-    """The guest's file systems are at rest, until thaw(). Raises libvirtError."""
+    """Freeze the guest's file systems until thaw(). Raises libvirtError."""
     domain.agentSetResponseTimeout(REST)
     domain.fsFreeze()
 
 
 def thaw(domain: libvirt.virDomain) -> None:
-    """The guest's file systems go on, if they were at rest. Raises libvirtError."""
+    """Thaw the guest's file systems if they are frozen. Raises libvirtError."""
     domain.agentSetResponseTimeout(REST)
     domain.fsThaw()
 

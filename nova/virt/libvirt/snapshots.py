@@ -42,7 +42,7 @@ class Snapshots:
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
         self._room = CopyRoom()
-        # Guests at rest between quiesce() and unquiesce().
+        # Guests quiesced between quiesce() and unquiesce().
         self._resting: set[str] = set()
 
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
@@ -99,8 +99,8 @@ class Snapshots:
         xml = _backup_of(self._guests.on_domain(uuid, lambda domain: domain.XMLDesc()), disk, path)
         with self.quiesced(instance) as frozen:
             self._guests.on_domain(uuid, lambda domain: domain.backupBegin(xml, None))
-        LOG.info("[instance: %s] Its running guest's disk is being copied%s", uuid,
-                 ", with its file systems at rest" if frozen else "")
+        LOG.info("[instance: %s] Started the backup of the running guest's disk%s", uuid,
+                 ", with quiesced file systems" if frozen else "")
 
     @contextlib.contextmanager
     def quiesced(self, instance: Instance) -> Iterator[bool]:

@@ -69,7 +69,7 @@ class VolumeFiles:
             except libvirt.libvirtError as error:
                 raise _failed(new, error.get_error_message()) from error
         LOG.info("[instance: %s] Its guest writes to the file %s of volume %s%s", uuid, wanted[0], new.volume_id,
-                 ", begun with its file systems at rest" if frozen else "")
+                 ", started with quiesced file systems" if frozen else "")
 
     def merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
               cancelled: Cancelled) -> None:
