@@ -1,4 +1,4 @@
-"""What is asked of the QEMU guest agent, and of a guest past it."""
+"""Requests to the QEMU guest agent, and guest actions that bypass the agent."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def set_password(domain: libvirt.virDomain, instance: Instance, password: str) -
 
 
 def freeze(domain: libvirt.virDomain) -> None:
-    """The guest's file systems are at rest, until thaw(). Raises libvirtError."""
+    """Freeze the guest's file systems until thaw(). Raises libvirtError."""
     domain.agentSetResponseTimeout(REST)
     domain.fsFreeze()
 
 
 def thaw(domain: libvirt.virDomain) -> None:
-    """The guest's file systems go on, if they were at rest. Raises libvirtError."""
+    """Thaw the guest's file systems if they are frozen. Raises libvirtError."""
     domain.agentSetResponseTimeout(REST)
     domain.fsThaw()
 

@@ -28,7 +28,7 @@ _FLAT_MEMORY = {"memory": "maximum", "memory-actual": "current", "memory-rss": "
 
 
 def collect(connection: libvirt.virConnect, domain: libvirt.virDomain, instance: Instance) -> Diagnostics:
-    """What is known now; a guest that is off has no counters."""
+    """Return the guest's current diagnostics. A stopped guest has no counters."""
     (_domain, stats), = connection.domainListGetStats([domain], 0, 0)
     return Diagnostics(values=_values(domain, instance, stats), flat=_flat(stats))
 

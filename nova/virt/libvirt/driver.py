@@ -95,7 +95,7 @@ class LibvirtDriver(Driver):
         return self._host.call(inventory.cpu)
 
     def _reconnected(self) -> None:
-        """It may be another version of libvirt now, and events may have been missed."""
+        """Refresh cached state after a reconnect: libvirt may have been upgraded, and events may have been missed."""
         self._guests.forget_capabilities()
         if self._events is not None:
             self._events.reconnected()

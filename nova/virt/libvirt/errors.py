@@ -1,4 +1,4 @@
-"""What libvirt's errors mean here."""
+"""Classification of libvirt errors."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _NO_JOB_CODES = frozenset({libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATIO
 
 
 def is_disconnect(error: libvirt.libvirtError) -> bool:
-    """Whether the connection to libvirtd is gone (so that the call may be repeated on a new one)."""
+    """Return True if the connection to libvirtd is lost, so the call may be repeated on a new connection."""
     if error.get_error_code() in (libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_INVALID_CONN):
         return True
     return error.get_error_domain() in _CONNECTION_DOMAINS and error.get_error_code() in _CONNECTION_CODES
 
 
 def is_missing(error: libvirt.libvirtError) -> bool:
-    """Whether the domain does not exist (any more)."""
+    """Return True if the domain does not exist."""
     return bool(error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN)
 
 
 def says_no_job(error: libvirt.libvirtError) -> bool:
-    """Whether a disk has no job that could be ended (any more), or its guest does not run."""
+    """Return True if the disk has no block job to end, or if its guest is not running."""
     return not is_disconnect(error) and error.get_error_code() in _NO_JOB_CODES
 
 

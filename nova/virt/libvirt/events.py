@@ -1,4 +1,4 @@
-"""From libvirt's lifecycle events to "this guest is now like that".
+"""Conversion of libvirt lifecycle events to power state reports.
 
 An event says only that a guest changed; its state is read when the event is handled, so a report is
 never older than the guest. After a reconnect every guest whose state differs from the last known is reported.
@@ -37,7 +37,7 @@ class EventReporter:
     _END = ""
 
     def start(self) -> None:
-        """What guests are like now is known; only changes are reported."""
+        """Record the current power states and start the thread that reports changes."""
         self._known = {guest.uuid: guest.power_state for guest in self._look_all()}
         self._thread.start()
 

@@ -39,7 +39,7 @@ MOVED_DEFINITION = "domain.xml"
 
 
 class Guests:
-    """What the driver's verbs have in common: the connection, the host's settings, a lock per guest."""
+    """Shared state of the driver: the libvirt connection, the host's settings, and a lock per guest."""
 
     def __init__(self, name: str, host: Host) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class Guests:
         return self._settings
 
     def forget_capabilities(self) -> None:
-        """It may be another version of libvirt now."""
+        """Drop the cached capabilities: libvirt may have been upgraded."""
         self._capabilities = None
 
     def learn(self) -> None:
@@ -138,7 +138,7 @@ class Guests:
         return found
 
     def _is_ours(self, domain: libvirt.virDomain) -> bool:
-        """Whether it is a guest of this nova-compute; the host may have others."""
+        """Return True if the domain's metadata name this nova-compute as the owner."""
         try:
             text = domain.metadata(libvirt.VIR_DOMAIN_METADATA_ELEMENT, domain_xml.NAMESPACE)
         except libvirt.libvirtError as error:
@@ -172,7 +172,7 @@ class Guests:
             self.call(lambda connection: secrets.define(connection, uuid, devices), uuid)
 
     def forget_keys(self, uuid: str) -> None:
-        """It knows none of volumes that the guest does not have (any more); for who has its lock."""
+        """Undefine the libvirt secrets of volumes the guest does not use. The caller must hold the guest's lock."""
         def look(domain: libvirt.virDomain) -> str:
             return str(domain.XMLDesc(0)) + str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
 
@@ -183,7 +183,7 @@ class Guests:
             self.call(lambda connection: secrets.undefine(connection, uuid, defined), uuid)
 
     def with_ports(self, instance: Instance, config: GuestConfig) -> GuestConfig:
-        """With a TCP port for each serial port, where those are consoles: a running guest keeps those that it has.
+        """Assign a TCP port to each serial console. A running guest keeps its ports.
 
         Raises SocketPortRangeExhausted.
         """
@@ -197,13 +197,12 @@ class Guests:
         return dataclasses.replace(config, serial_tcp=has)
 
     def previous(self, uuid: str) -> Definition:
-        """How the guest was defined last, here or where it came from, and before it was rescued; an empty one if
-        nothing is known."""
+        """Return the last definition before any rescue, from this host or the migration source, or an empty one."""
         return Definition(directories.text(uuid, disks.BEFORE_RESCUE) or self.definition_now(uuid)
                           or directories.text(uuid, MOVED_DEFINITION))
 
     def definition_now(self, uuid: str) -> str:
-        """How libvirt has it; "": it does not know it."""
+        """Return the guest's persistent libvirt definition, or "" if the guest does not exist."""
         try:
             return self.on_domain(uuid, lambda domain: str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)))
         except exception.GuestNotFound:
@@ -215,7 +214,7 @@ class Guests:
         self._define(instance, self.definition_of(instance))
 
     def _define(self, instance: Instance, xml: str) -> None:
-        """As described; nothing is left of a rescue."""
+        """Define the domain and remove the files of a rescue."""
         name = instance.name_by(self.settings.names)
         self.call(lambda connection: define_domain(connection, name, xml), instance.uuid)
         directories.remove_files(instance.uuid, disks.OF_RESCUE)
@@ -272,7 +271,7 @@ class Guests:
             return self.host.call(lambda connection: power.shut_down(connection, uuid, timeout, wait), uuid)
 
     def exists(self, uuid: str) -> bool:
-        """Whether libvirt knows such a guest."""
+        """Return True if the guest exists in libvirt."""
         try:
             self.on_domain(uuid, lambda domain: None)
         except exception.GuestNotFound:
@@ -280,7 +279,7 @@ class Guests:
         return True
 
     def is_active(self, uuid: str) -> bool:
-        """Whether it has a process; a guest that does not exist has none."""
+        """Return True if the guest is active. Return False if the guest does not exist."""
         try:
             return bool(self.on_domain(uuid, lambda domain: domain.isActive()))
         except exception.GuestNotFound:
@@ -288,7 +287,7 @@ class Guests:
 
 
 def _serial_ports_of_all(connection: libvirt.virConnect) -> dict[str, tuple[bool, tuple[int, ...]]]:
-    """Of each guest whether it runs, and the TCP ports of its serial ports; one that is saved wants them back."""
+    """Return for each domain its running state and the TCP ports of its serial consoles."""
     found = {}
     for domain in connection.listAllDomains():
         try:

@@ -169,7 +169,7 @@ class Host:
         return connection
 
     def _close(self) -> None:
-        """With the lock held. A connection that is dead complains at every step."""
+        """Close the connection. The caller must hold the lock. Errors of a dead connection are ignored."""
         connection, self._connection = self._connection, None
         if connection is None:
             return

@@ -135,7 +135,7 @@ class Hotplug:
 
 
 def definitions(guests: Guests, uuid: str) -> tuple[Definition | None, Definition]:
-    """As the guest runs (None: it does not), and as it will start next. Raises GuestNotFound."""
+    """Return the live definition (None if stopped) and the persistent definition. Raises GuestNotFound."""
     def look(domain: libvirt.virDomain) -> tuple[Definition | None, Definition]:
         live = Definition(domain.XMLDesc(0)) if domain.isActive() else None
         return live, Definition(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))

@@ -146,7 +146,7 @@ class LiveMigrationSource:
         return parameters
 
     def _is_over(self, uuid: str, target: MigrationTarget) -> bool:
-        """Whether the guest is off here because it runs there."""
+        """Return True if the guest stopped on this host because it was migrated to the target."""
         active, reason = self._guests.on_domain(uuid, lambda domain: (domain.isActive(), domain.state()[1]))
         if active:
             return False
@@ -207,7 +207,7 @@ class _Watch:
             disk_processed=last.disk_total))
 
     def failed(self, error: libvirt.libvirtError | None) -> exception.NovaException:
-        """What came of a migration whose guest is still here."""
+        """Return the outcome of a migration whose guest never left this host."""
         if self._late:
             return exception.MigrationError(reason=f"it did not end in {self._allowed():.0f} s")
         if self._aborted or (error is not None and error.get_error_code() == libvirt.VIR_ERR_OPERATION_ABORTED):
@@ -262,14 +262,14 @@ class _Watch:
 
 
 def is_leaving(domain: libvirt.virDomain) -> bool:
-    """Whether a migration away from here is under way."""
+    """Return True if an outgoing migration of the domain is in progress."""
     stats = domain.jobStats()
     return bool(stats.get("type", libvirt.VIR_DOMAIN_JOB_NONE) != libvirt.VIR_DOMAIN_JOB_NONE
                 and stats.get("operation") == libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT)
 
 
 def runs_at(uri: str, uuid: str) -> bool:
-    """Whether the guest runs under another libvirtd. Raises MigrationError when nobody can say."""
+    """Return True if the guest runs under the libvirtd at ``uri``. Raises MigrationError if the query fails."""
     try:
         with contextlib.closing(libvirt.openReadOnly(uri)) as there:
             return bool(there.lookupByUUIDString(uuid).isActive())

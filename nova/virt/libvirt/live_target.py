@@ -80,7 +80,7 @@ class LiveMigrationTarget:
             return False
 
     def _make_room(self, instance: Instance, source: MigrationSource) -> None:
-        """What does not change is copied now; disks are made empty, standing on their images."""
+        """Copy the served files, and create empty disks on top of their backing images."""
         served = msgspec.structs.replace(source.served or DiskSource(host=""), host=source.host)
         allowance.check(instance, [*served.files, *source.disks], served.bases)
         place = copies.begin(instance.uuid, source.token, self._host)
@@ -92,7 +92,7 @@ class LiveMigrationTarget:
             directories.once(place, disk.name, _empty(disk, base))
 
     def _check(self, source: MigrationSource) -> None:
-        """Whether the guest can run here. Raises MigrationPreCheckError."""
+        """Check that the guest can run on this host. Raises MigrationPreCheckError."""
         guest = self._guests.settings.architecture(source.architecture)
         if guest is None:
             raise exception.MigrationPreCheckError(

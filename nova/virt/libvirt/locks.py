@@ -1,4 +1,4 @@
-"""One action on a guest at a time, and a way past one that hangs."""
+"""A lock per guest, and a way to bypass an action that hangs."""
 
 from __future__ import annotations
 

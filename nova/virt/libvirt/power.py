@@ -54,14 +54,14 @@ def state(domain: libvirt.virDomain) -> int:
 
 
 def is_arriving(domain: libvirt.virDomain) -> bool:
-    """Whether a migration is just bringing it."""
+    """Return True if an incoming migration of the domain is in progress."""
     value, reason = domain.state()
     return bool(value == libvirt.VIR_DOMAIN_PAUSED and not domain.isPersistent()
                 and reason in (libvirt.VIR_DOMAIN_PAUSED_MIGRATION, libvirt.VIR_DOMAIN_PAUSED_STARTING_UP))
 
 
 def is_here(domain: libvirt.virDomain) -> bool:
-    """Whether it is a guest of this host: no migration is just bringing it, and none took it away."""
+    """Return True unless the domain is being migrated to this host or was migrated to another host."""
     gone = (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED)
     return tuple(domain.state()) != gone and not is_arriving(domain)
 

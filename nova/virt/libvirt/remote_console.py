@@ -1,4 +1,4 @@
-"""Where the consoles of a running guest listen."""
+"""Addresses of the consoles of a running guest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from nova.virt.libvirt import power, serial_ports
 
 
 def address(domain: libvirt.virDomain, protocol: str) -> ConsoleAddress | None:
-    """None: the guest was started without such a console. Raises GuestNotRunning, GuestNotFound (it is on its way)."""
+    """Return the address of a console, or None if the guest was started without it.
+
+    Raises GuestNotRunning, or GuestNotFound during an incoming migration.
+    """
     if power.is_arriving(domain):
         raise exception.GuestNotFound(instance_uuid=domain.UUIDString())
     if not domain.isActive():

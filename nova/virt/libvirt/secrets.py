@@ -21,7 +21,7 @@ _USAGE = "nova/{server}/{volume}"
 
 
 def define(connection: libvirt.virConnect, server: str, devices: Iterable[BlockDevice]) -> None:
-    """Those of these devices of the server, as they are connected here."""
+    """Define a libvirt secret for each of the server's encrypted devices that are connected to this host."""
     for device in devices:
         key = device.connection.key if device.connection else None
         if key is not None:
@@ -30,7 +30,7 @@ def define(connection: libvirt.virConnect, server: str, devices: Iterable[BlockD
 
 
 def undefine(connection: libvirt.virConnect, server: str, unless: str) -> None:
-    """Those of the server which its definition (``unless``) does not name."""
+    """Undefine the server's secrets whose UUID does not occur in the definition ``unless``."""
     for secret in of_server(connection, server):
         if secret.UUIDString() not in unless:
             with _gone_is_fine():

@@ -24,7 +24,7 @@ class SerialPorts:
         self._given: dict[int, float] = {}
 
     def take(self, count: int, taken: Collection[int]) -> tuple[int, ...]:
-        """So many of [serial_console]port_range that are free, and none of ``taken``.
+        """Allocate ``count`` free ports of [serial_console]port_range that are not in ``taken``.
 
         Raises SocketPortRangeExhausted.
         """
@@ -51,7 +51,7 @@ def of_definition(text: str) -> tuple[int, ...]:
 
 
 def _in_any_order() -> Iterator[int]:
-    """Of the range, from somewhere on: a port is not soon another guest's."""
+    """Return the ports of the range from a random start, so that a released port is not reused soon."""
     low, high = (int(number) for number in CONF.serial_console.port_range.split(":"))
     size = max(high - low, 0)
     start = random.randrange(size) if size else 0  # noqa: S311

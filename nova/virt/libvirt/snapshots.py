@@ -42,7 +42,7 @@ class Snapshots:
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
         self._room = CopyRoom()
-        # Guests at rest between quiesce() and unquiesce().
+        # Guests quiesced between quiesce() and unquiesce().
         self._resting: set[str] = set()
 
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
@@ -77,7 +77,7 @@ class Snapshots:
 
     # --- copying -----------------------------------------------------------------------------------
     def _copy(self, instance: Instance, path: str, cancelled: Cancelled) -> None:
-        """Nobody waits for the guest's lock meanwhile: what must come through ends the copy with the guest."""
+        """Copy the root disk to ``path``. The guest's lock is not held during the backup job of a running guest."""
         root = disks.look(instance).root
         if root is None:
             raise exception.InvalidDiskInfo(reason="the server has no root disk on its host")
@@ -99,8 +99,8 @@ class Snapshots:
         xml = _backup_of(self._guests.on_domain(uuid, lambda domain: domain.XMLDesc()), disk, path)
         with self.quiesced(instance) as frozen:
             self._guests.on_domain(uuid, lambda domain: domain.backupBegin(xml, None))
-        LOG.info("[instance: %s] Its running guest's disk is being copied%s", uuid,
-                 ", with its file systems at rest" if frozen else "")
+        LOG.info("[instance: %s] Started the backup of the running guest's disk%s", uuid,
+                 ", with quiesced file systems" if frozen else "")
 
     @contextlib.contextmanager
     def quiesced(self, instance: Instance) -> Iterator[bool]:
@@ -143,7 +143,7 @@ class Snapshots:
         return reason
 
     def _wait(self, uuid: str, place: str, cancelled: Cancelled) -> None:
-        """Until the copy in ``place`` is complete. Raises SnapshotFailed, DiskFull."""
+        """Wait until the copy in ``place`` is complete. Raises SnapshotFailed, DiskFull."""
         while self._guests.on_domain(uuid, _backs_up):
             if cancelled.is_set():
                 self._guests.on_domain(uuid, _end_backup)
@@ -190,7 +190,7 @@ def _backs_up(domain: libvirt.virDomain) -> bool:
 
 
 def _why_not(domain: libvirt.virDomain) -> str:
-    """What went wrong with the backup that has ended; "": nothing."""
+    """Return the reason why the finished backup failed, or "" if it succeeded."""
     if not domain.isActive():
         return "its guest went off meanwhile"
     stats = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)

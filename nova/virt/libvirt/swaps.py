@@ -1,4 +1,4 @@
-"""One volume takes the place of another under a guest that runs: QEMU copies it, and then goes on with the copy.
+"""Replacement of a volume of a running guest: QEMU mirrors the volume, then switches to the new volume.
 
 What the guest writes meanwhile is written to both. libvirt changes what is defined together with what runs, so a guest
 that goes off at any moment starts with the volume that it had last.
@@ -34,7 +34,7 @@ _PLACES = ("file", "dev", "protocol", "name")
 
 
 class Swaps:
-    """Both verbs may be repeated; nova/operations/guest_driver.py tells them."""
+    """Volume swaps. The methods are idempotent; nova/operations/guest_driver.py documents them."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
@@ -118,7 +118,7 @@ class Swaps:
             self._guests.on_domain(uuid, lambda domain: block_jobs.end(domain, disk.target, flags))
 
     def _define(self, uuid: str, key: str) -> None:
-        """What is defined is what runs."""
+        """Update the persistent definition of the disk to match the live definition, and remove unused secrets."""
         with self._guests.locks.hold(uuid):
             live, config = definitions(self._guests, uuid)
             there, defined = (live or config).disks.get(key), config.disks.get(key)
@@ -130,6 +130,6 @@ class Swaps:
 
 
 def _place(item: ET.Element) -> list[str | None]:
-    """Of a disk, or of the copy of one."""
+    """Return the attributes that identify the source of a disk or of its mirror."""
     source = item.find("source")
     return [source.get(name) if source is not None else None for name in _PLACES]

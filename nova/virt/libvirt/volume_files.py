@@ -36,7 +36,7 @@ _TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPS
 
 
 class VolumeFiles:
-    """All verbs may be repeated; nova/operations/guest_driver.py tells them."""
+    """Volumes in files. The methods are idempotent; nova/operations/guest_driver.py documents them."""
 
     def __init__(self, guests: Guests, snapshots: Snapshots) -> None:
         self._guests = guests
@@ -69,7 +69,7 @@ class VolumeFiles:
             except libvirt.libvirtError as error:
                 raise _failed(new, error.get_error_message()) from error
         LOG.info("[instance: %s] Its guest writes to the file %s of volume %s%s", uuid, wanted[0], new.volume_id,
-                 ", begun with its file systems at rest" if frozen else "")
+                 ", started with quiesced file systems" if frozen else "")
 
     def merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
               cancelled: Cancelled) -> None:
@@ -132,7 +132,7 @@ class VolumeFiles:
 
 
 def snapshot_xml(target: str, path: str, targets: Iterable[str]) -> str:
-    """What libvirt is told: this disk goes on in that file, and all others of ``targets`` where they are."""
+    """Return the XML of an external snapshot of one disk to ``path`` that excludes the rest of ``targets``."""
     root = ET.Element("domainsnapshot")
     disks = element(root, "disks")
     for other in targets:

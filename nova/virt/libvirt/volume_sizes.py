@@ -25,7 +25,7 @@ _BYTES = libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES
 
 
 class VolumeSizes:
-    """Both verbs may be repeated; nova/operations/guest_driver.py tells them."""
+    """Volume extension. The methods are idempotent; nova/operations/guest_driver.py documents them."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
@@ -70,13 +70,14 @@ class VolumeSizes:
         return disk.target if disk is not None else None
 
     def _size(self, uuid: str, target: str) -> int:
-        """As the guest has it, in bytes."""
+        """Return the size of the disk in the guest, in bytes."""
         return int(self._guests.on_domain(uuid, lambda domain: domain.blockInfo(target))[0])
 
 
 def _wanted(device: BlockDevice, there: int, size_gb: int) -> int:
-    """How many bytes the guest is to have. Of an encrypted volume it has not what the header takes of whole GiB, which
-    is known by what it has ``there``: before as after. Raises VolumeExtendFailed.
+    """Return the new size in bytes as the guest sees it: ``size_gb`` less the header of an encrypted volume.
+
+    The header size is derived from the current size ``there``. Raises VolumeExtendFailed.
     """
     header = -there % _GIB if device.encryption else 0
     if header > _LARGEST_HEADER:

@@ -1,4 +1,4 @@
-"""How large the files of a server may be, which another host says that it has: what its flavor and its image pay for.
+"""Size limits for files received from another host, derived from the server's flavor and image.
 
 Each file has a name that the server has a use for, and its own limit: so their sum has one, too.
 """
@@ -22,7 +22,7 @@ _SMALL = 64 * _MIB
 
 
 def check(instance: Instance, files: Sequence[DiskFile], bases: Sequence[DiskFile]) -> None:
-    """Whether a server may have these files, and the image (among ``bases``) that its root disk stands on.
+    """Check the names and sizes of the server's files, and the backing image (in ``bases``) of its root disk.
 
     Nothing of them is there yet. Raises MigrationError.
     """

@@ -55,12 +55,12 @@ def begin(uuid: str, token: str, host: str) -> str:
 
 
 def is_incomplete(uuid: str) -> bool:
-    """Whether what is here is a copy that nobody finished."""
+    """Return True if the guest's directory holds an unfinished copy."""
     return os.path.exists(os.path.join(directories.directory(uuid), _COPIED_FROM))
 
 
 def complete(uuid: str) -> None:
-    """What was copied is the guest's now."""
+    """Mark the copy of the guest's files as complete."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(directories.directory(uuid), _COPIED_FROM))
 
@@ -131,7 +131,7 @@ def serve(uuid: str, place: str, files: list[DiskFile], bases: dict[str, DiskFil
 
 
 def base_name(name: str) -> str:
-    """What an image is called among the served files."""
+    """Return the name of a backing image among the served files."""
     return f"base/{name}"
 
 
@@ -147,7 +147,7 @@ def _remote(uuid: str, source: DiskSource, name: str, length: int) -> Copier:
 
 
 def _local(source: str, length: int) -> Copier:
-    """Of a file of this length within one file system; without any work where that can share blocks."""
+    """Return a copier for a local file of ``length`` bytes. Shares blocks (reflink) if the file system can."""
     def copy(path: str) -> None:
         with _opened(source, length) as file:
             command = ["prlimit", f"--fsize={length}", "--", "cp", "--reflink=auto", "--sparse=always",
@@ -218,7 +218,7 @@ def writer(text: str) -> Copier:
 
 
 def content(path: str) -> str:
-    """Of a text file; "": there is none."""
+    """Return the content of a text file, or "" if the file does not exist."""
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()

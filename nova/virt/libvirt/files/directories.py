@@ -37,7 +37,7 @@ class Owner:
 
 
 def directory(uuid: str) -> str:
-    """Of a guest. Raises InvalidInput for what is no uuid (it becomes part of a path)."""
+    """Return the path of the guest's directory. Raises InvalidInput if ``uuid`` is not a canonical UUID."""
     if not is_canonical(uuid):
         raise exception.InvalidInput(reason=f"{uuid} is not a uuid")
     return os.path.join(CONF.instances_path, uuid)
@@ -50,7 +50,7 @@ def make_instances_path() -> None:
 
 
 def make(uuid: str, host: str) -> str:
-    """There is a directory, and it is this host's. Half-made files of a crash are removed."""
+    """Create the guest's directory, make ``host`` its owner, and remove partial files left by a crash."""
     # the hypervisor's user must reach the files, which libvirt gives to it alone while the guest runs
     make_instances_path()
     place = directory(uuid)
@@ -111,7 +111,7 @@ def mark(uuid: str) -> str:
 
 
 def text(uuid: str, name: str) -> str:
-    """What is in a file of a guest; "": there is no such file."""
+    """Return the content of a file of the guest, or "" if the file does not exist."""
     try:
         with open(os.path.join(directory(uuid), name), encoding="utf-8") as file:
             return file.read()
@@ -125,7 +125,7 @@ def write(path: str, content: str) -> None:
 
 
 def remove_files(uuid: str, names: Iterable[str]) -> None:
-    """These files of a guest; those that are not there are fine."""
+    """Remove files of the guest. Missing files are ignored."""
     for name in names:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(os.path.join(directory(uuid), name))
@@ -140,7 +140,7 @@ def _remove_whatever(path: str) -> None:
 
 # --- whose it is -------------------------------------------------------------------------------------
 def owner(place: str) -> Owner | None:
-    """Who has the directory in use; None: it is not there, or nobody says (an older release made it)."""
+    """Return the owner of the directory, or None if the directory or its owner file (older releases) is missing."""
     try:
         with open(os.path.join(place, _OWNER), encoding="utf-8") as file:
             host, _, token = file.read().strip().rpartition(" ")
@@ -150,7 +150,7 @@ def owner(place: str) -> Owner | None:
 
 
 def is_ours(place: str, host: str) -> bool:
-    """Whether this host may remove the directory."""
+    """Return True if ``host`` owns the directory or the directory has no owner."""
     known = owner(place)
     return known is None or known.host == host
 
@@ -262,7 +262,7 @@ def _remove_tree(path: str) -> None:
 
 # --- the file system -----------------------------------------------------------------------------------
 def supports_direct_io(path: str) -> bool:
-    """Whether files below ``path`` can be read and written past the page cache."""
+    """Return True if the file system of ``path`` supports direct I/O."""
     probe = os.path.join(path, f".direct-io.{os.getpid()}")
     try:
         os.close(os.open(probe, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, stat.S_IRUSR | stat.S_IWUSR))

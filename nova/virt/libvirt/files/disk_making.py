@@ -101,7 +101,7 @@ def make_rescue(instance: Instance, image: Image, disks: Disks, definition: str,
 
 
 def _builders(instance: Instance, disks: Disks) -> dict[str, Callable[[str], None]]:
-    """How each file of a guest is made, by its name."""
+    """Return the function that creates each file of the guest, by file name."""
     found: dict[str, Callable[[str], None]] = {}
     if disks.root:
         root, root_format = disks.root, format_of(disks.root) or disks.root_format

@@ -34,7 +34,7 @@ _STOP_TIMEOUT = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Served:
-    """Where files are served, and what the other side must know. Never logged: it has the key."""
+    """The address and the key of a disk server. Must not be logged."""
 
     address: str
     port: int
@@ -127,7 +127,7 @@ def _place(uuid: str) -> str:
 
 
 def _running(uuid: str, files: Sequence[tuple[str, str]]) -> Served | None:
-    """Where just these files are served already."""
+    """Return the running disk server for exactly these files, or None."""
     place = _place(uuid)
     if _pid(place) is None:
         return None

@@ -60,7 +60,7 @@ def ephemeral_name(index: int) -> str:
 
 
 def name_in_metadata(name: str) -> str:
-    """What nova.objects.instance.disk_names() calls a file; "": it is no disk of the server's own."""
+    """Return the disk name used by nova.objects.instance.disk_names(), or "" for any file but a local disk."""
     if is_ephemeral(name):
         return f"ephemeral{name.removeprefix(_EPHEMERAL)}"
     return {ROOT: "root", SWAP: "swap"}.get(name, "")
@@ -127,7 +127,7 @@ def format_to_copy(name: str) -> str | None:
 
 
 def has_any(place: str) -> bool:
-    """Whether there is a disk with data of the guest's own."""
+    """Return True if the directory ``place`` contains a local disk."""
     with contextlib.suppress(FileNotFoundError):
         return any(_is_disk(name) for name in os.listdir(place))
     return False
@@ -156,7 +156,7 @@ def bases_in_use() -> set[str]:
 
 
 def promised_bytes() -> int:
-    """What the sparse disks of this host's guests may still grow by."""
+    """Return the number of bytes by which the sparse disks on this host can still grow."""
     total = 0
     for path in _guest_disks():
         with contextlib.suppress(OSError, ValueError):

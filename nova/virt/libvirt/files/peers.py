@@ -1,7 +1,6 @@
-"""Where other hosts are reached, by what they say of themselves: an address, and nothing else.
+"""Addresses of peer hosts, as the hosts report them: validated, because a compromised host may report anything.
 
-A host that was taken over says what it likes. libvirt runs programs that a URI names ("qemu+ext:///?command=…"), and a
-comma begins another option of a block device.
+libvirt runs programs that a URI names ("qemu+ext:///?command=…"), and a comma begins another option of a block device.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from nova.conf import CONF
 _ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f:.]{2,45}")
 
 
-def address(said: str) -> str:
-    """Raises MigrationError for what is neither a name nor an address."""
-    if not _ADDRESS.fullmatch(said):
+def address(reported: str) -> str:
+    """Return the address if it is a host name or an IP address. Raises MigrationError otherwise."""
+    if not _ADDRESS.fullmatch(reported):
         raise exception.MigrationError(reason="the other host names no address at which it is reached")
-    return said
+    return reported
 
 
-def in_url(said: str) -> str:
-    """The same as part of a URL. Raises MigrationError."""
-    return f"[{address(said)}]" if ":" in said else address(said)
+def in_url(reported: str) -> str:
+    """Return the address for use in a URL, with IPv6 in brackets. Raises MigrationError."""
+    return f"[{address(reported)}]" if ":" in reported else address(reported)
 
 
-def uri(said: str) -> str:
-    """The URI of libvirtd at an address, by the options of this host. Raises MigrationError."""
-    host, options = in_url(said), CONF.libvirt
+def uri(reported: str) -> str:
+    """Return the URI of libvirtd at the address, built from the options of this host. Raises MigrationError."""
+    host, options = in_url(reported), CONF.libvirt
     if options.live_migration_uri:
         return str(options.live_migration_uri).replace("%s", host)
     scheme = options.live_migration_scheme or ("tls" if options.live_migration_with_native_tls else "tcp")

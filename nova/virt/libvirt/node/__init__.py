@@ -1,1 +1,1 @@
-"""What the host is and has, as it is reported."""
+"""Inventory, traits and capabilities that the host reports."""

@@ -1,4 +1,4 @@
-"""What libvirt says of the host and of the guests it can run, read into plain values."""
+"""Host and guest capabilities parsed from libvirt's XML."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Capabilities:
 
 
 def of_host(connection: libvirt.virConnect) -> Capabilities:
-    """What does not depend on how guests are configured. Raises InvalidInput naming an option of [compute]."""
+    """Return the host's capabilities. Raises InvalidInput naming an option of [compute]."""
     root = ET.fromstring(connection.getCapabilities())  # noqa: S314 - libvirt's own output
     cpu = root.find("host/cpu")
     arch = root.findtext("host/cpu/arch", "x86_64")

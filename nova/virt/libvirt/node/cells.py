@@ -18,7 +18,7 @@ _MOST_CPUS = 1 << 16
 
 
 def of_host(capabilities: ET.Element) -> HostTopology | None:
-    """All CPUs as shared ones; None: libvirt tells of no cells."""
+    """Return the NUMA topology with all CPUs shared, or None if libvirt reports no cells with CPUs."""
     found = [_cell(item) for item in capabilities.findall("host/topology/cells/cell")]
     return HostTopology(cells=found) if any(cell.cpus for cell in found) else None
 
@@ -42,7 +42,7 @@ def all_cpus(topology: HostTopology) -> list[int]:
 
 
 def shared_out(topology: HostTopology) -> HostTopology:
-    """With the CPUs that guests share apart from those that are given to single ones, and without reserved pages.
+    """Split the CPUs into shared and dedicated CPUs, and set the number of reserved huge pages.
 
     Raises InvalidInput naming the option.
     """

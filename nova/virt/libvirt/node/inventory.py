@@ -59,14 +59,14 @@ def _supported(capabilities: Capabilities) -> list[tuple[str, str, str]]:
 
 
 def cpu(connection: libvirt.virConnect) -> HostCpu:
-    """What the CPUs have done. A time that this machine does not count is 0."""
+    """Return the host's CPU frequency and CPU times. A time that the host does not report is 0."""
     times = connection.getCPUStats(libvirt.VIR_NODE_CPU_STATS_ALL_CPUS)
     return HostCpu(frequency=connection.getInfo()[3], **{kind: times.get(kind, 0) for kind in (
         "user", "kernel", "idle", "iowait")})
 
 
 def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:
-    """How many guests share, and how many are given to single ones."""
+    """Return the number of shared CPUs and the number of dedicated CPUs."""
     if capabilities.cells is None or not (CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set):
         return online, 0
     cells = capabilities.cells.cells
@@ -74,7 +74,7 @@ def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:
 
 
 def _reserved_disk(total: int) -> int:
-    """Of ``total`` bytes the GiB that guests do not get: what the operator says, and what cached images take or may."""
+    """Return the GiB of ``total`` bytes reserved for the host (reserved_host_disk_mb) and for the image cache."""
     for_guests = max(0, total - ImageCache().space.reserved()) // _GIB
     return min(total // _GIB, total // _GIB - for_guests + math.ceil(int(CONF.reserved_host_disk_mb) / 1024))
 

@@ -13,7 +13,7 @@ from nova.objects.dedicated_resources.pci import PciDevice
 
 
 def of_host(connection: libvirt.virConnect) -> list[PciDevice] | None:
-    """Those that [pci]device_spec names; without it nothing is looked at. Raises InvalidInput."""
+    """Return the PCI devices that match [pci]device_spec, or None. Raises InvalidInput."""
     specs = pci_spec.parse(CONF.pci.device_spec)
     if not specs:
         return None

@@ -1,4 +1,4 @@
-"""What a node can do, in the names of os-traits."""
+"""Traits of a compute node, as os-traits names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What QEMU's helpers on this host say that they are for (the interop files of vhost-user back ends)."""
+"""Detection of vhost-user back ends from the interop files on this host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PLACES = ("/usr/share/qemu/vhost-user", "/etc/qemu/vhost-user")
 
 
 def serves_file_systems() -> bool:
-    """Whether there is one that gives guests a directory of the host (virtiofsd)."""
+    """Return True if a back end for file systems (virtiofsd) is installed."""
     return any(_serves(path) for place in _PLACES for path in glob.glob(os.path.join(place, "*.json")))
 
 

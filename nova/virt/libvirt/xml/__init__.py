@@ -1,1 +1,1 @@
-"""From a described server to libvirt's definition of its guest, and what a definition says."""
+"""Generation and parsing of libvirt domain XML."""

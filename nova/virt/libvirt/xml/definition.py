@@ -1,4 +1,4 @@
-"""What a guest's last definition says: names and addresses of its devices, which last over power cycles and moves."""
+"""Parsed domain definitions: device names and addresses, which must survive power cycles and migrations."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def received(text: str) -> str:
 
 
 def disk_key(item: ET.Element) -> str:
-    """What tells a disk from the others wherever it is: a volume by its serial number, a file by its name."""
+    """Return a host-independent key of a disk: the serial number of a volume, or the name of a file."""
     serial = item.findtext("serial")
     if serial:
         return serial

@@ -1,4 +1,4 @@
-"""Where a guest finds its devices, as libvirt has placed them."""
+"""Guest addresses of devices, as libvirt assigned them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNIT = ("controller", "bus", "target", "unit")
 
 
 def of_definition(text: str) -> list[DeviceAddress]:
-    """Of a domain's interfaces, shares (by their tags), volumes and own disks; the config drive is nobody's device."""
+    """Return addresses of a domain's interfaces, shares (by tag), volumes and local disks except the config drive."""
     return list(_found(Definition(text)))
 
 

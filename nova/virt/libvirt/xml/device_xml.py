@@ -180,7 +180,7 @@ def _add_share(devices: ET.Element, mapping: ShareMapping) -> None:
 
 # --- interfaces ------------------------------------------------------------------------------------
 def is_plugged(vif: VIF) -> bool:
-    """Whether the guest gets a device for it: an interface without a bridge exists in the books only."""
+    """Return True if the guest gets a device for the interface, that is, if the interface has a bridge."""
     return bool(_bridge(vif))
 
 

@@ -1,4 +1,4 @@
-"""From a described server to the definition of a libvirt domain. Pure: the same input, the same XML."""
+"""Generation of libvirt domain XML for a server. Deterministic: equal input produces equal XML."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _metadata(domain: ET.Element, instance: Instance, settings: Settings) -> Non
 
 
 def _system_information(domain: ET.Element, instance: Instance, config: GuestConfig, settings: Settings) -> None:
-    """What the guest reads from its SMBIOS; cloud-init knows OpenStack by it."""
+    """Add the SMBIOS entries, by which cloud-init detects OpenStack."""
     if config.architecture not in _WITH_SMBIOS:
         return
     system = element(element(domain, "sysinfo", type="smbios"), "system")

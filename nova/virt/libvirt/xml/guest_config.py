@@ -1,4 +1,4 @@
-"""What a guest's virtual hardware is to be: the requested hardware, completed and checked by what the host has.
+"""Virtual hardware of a guest: the requested hardware, validated and completed from the host's capabilities.
 
 Everything that follows (layout.py, domain_xml.py, device_xml.py) works with these plain values.
 """

@@ -1,4 +1,4 @@
-"""What a guest has of its host for itself, as it stands in its definition: cells, CPUs, pages and devices."""
+"""Host resources dedicated to a guest, as domain XML: NUMA cells, CPUs, pages and devices."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def add_devices(devices: ET.Element, parts: Parts) -> None:
 
 
 def numbers(these: Iterable[int]) -> str:
-    """As libvirt writes them: 0-3,6."""
+    """Format numbers as libvirt ranges, such as "0-3,6"."""
     ranges: list[list[int]] = []
     for number in sorted(these):
         if ranges and number == ranges[-1][1] + 1:

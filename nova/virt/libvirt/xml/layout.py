@@ -1,4 +1,4 @@
-"""Which disks a guest has, in which order, on which bus and under which names.
+"""Layout of a guest's disks: order, bus and device names.
 
 A name lasts: a disk keeps the one of the guest's last definition, else it gets the one that its block device
 asks for, else the first that is free.

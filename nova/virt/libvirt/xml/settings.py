@@ -1,4 +1,4 @@
-"""What the host and its operator decide for every guest, read from the configuration once."""
+"""Host-wide guest settings, read from the configuration once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ class Spice:
 
 @dataclasses.dataclass(frozen=True)
 class GuestArchitecture:
-    """How guests of one architecture run on this host: by KVM or by emulation, with which CPU and machine types
-    (empty: not known)."""
+    """Guest settings of one architecture: KVM or emulation, CPU, and machine types (empty if unknown)."""
 
     name: str
     virt_type: str
@@ -36,7 +35,7 @@ class GuestArchitecture:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What the host and its operator decide for every guest.
+    """Host-wide guest settings.
 
     ``owner`` is the nova-compute host that a domain belongs to. ``machines``: the default machine type by
     architecture, ``known_machines`` all of the host's (empty: not known). ``host_serial`` is the serial number
@@ -78,7 +77,7 @@ class Settings:
 
 def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
               known_machines: frozenset[str] = frozenset()) -> Settings:
-    """As configured; the CPU is not decided yet (with_cpu)."""
+    """Return the settings from the configuration, without the CPU model (see with_cpu)."""
     conf = CONF.libvirt
     caches = pairs("disk_cachemodes", conf.disk_cachemodes)
     return Settings(
@@ -114,7 +113,7 @@ def with_cpu(settings: Settings, modes: Collection[str], models: Collection[str]
 
 
 def with_cells(settings: Settings, topology: HostTopology | None) -> Settings:
-    """For a host with these cells, as its operator shared them out."""
+    """Return the settings with the NUMA cells, page size and shared CPUs of the host."""
     if topology is None:
         return settings
     cells = tuple((cell.id, tuple(cell.cpus)) for cell in topology.cells)
