@@ -15,10 +15,10 @@ import msgspec
 
 from nova.novad import deploy, health, history, owed
 from nova.novad.containers import Progress
+from nova.novad.coordinator import Coordinator, Part, Peer
 from nova.novad.data import Data
 from nova.novad.deploy import Deployer, Terms
 from nova.novad.errors import Busy, Cancelled, Invalid, Nothing, NotKnown, NovadError, Refused
-from nova.novad.fleet import Fleet, Part, Peer
 from nova.novad.journal import DONE, Backup, Change, Deployed, Journal
 from nova.novad.options import Options
 from nova.novad.participant import Participant
@@ -74,11 +74,11 @@ class Daemon:
             self._same_platform()
         self.ident = self.journal.fact("id") or random.token_hex(16)
         self.journal.set_fact("id", self.ident)
-        self.fleet: Fleet | None = None
+        self.coordinator: Coordinator | None = None
         if options.coordinates:
-            self.fleet = Fleet(options, self.ident, self.shared_secret(), self.journal, self.secrets,
+            self.coordinator = Coordinator(options, self.ident, self.shared_secret(), self.journal, self.secrets,
                                self.deployer.ending)
-            self.deployer.others = self.fleet
+            self.deployer.others = self.coordinator
         self._failures: dict[str, int] = {}
         self._looked: dict[str, float] = {}
         self._unhealthy: dict[str, str] = {}
@@ -101,16 +101,16 @@ class Daemon:
     def start(self) -> None:
         """From now on what should run is kept running; what was cut short is put back first."""
         self._thread.start()
-        if self.fleet is not None:
-            self.fleet.start()
+        if self.coordinator is not None:
+            self.coordinator.start()
 
     def stop(self) -> None:
         """Containers go on. A deployment that is under way is put back at the next start."""
         self.deployer.ending.set()
         if self._thread.is_alive():
             self._thread.join(10)
-        if self.fleet is not None:
-            self.fleet.stop()
+        if self.coordinator is not None:
+            self.coordinator.stop()
         if self.deployer.idle(_LAST_WORK):
             self.journal.close()
 
@@ -136,11 +136,11 @@ class Daemon:
 
     def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[tuple[str, Any]]]:
         """What deploy would do: on this node, and (node, change) of the others."""
-        if self.fleet is None and not self.participant.steered:
+        if self.coordinator is None and not self.participant.steered:
             return self._wanted(wanted, []), []
         with self._steering("plan") as peers:
             shares = self._shares(peers, history.DEPLOY, wanted)
-            return self._wanted(wanted, peers), self.fleet.plan(shares) if self.fleet is not None else []
+            return self._wanted(wanted, peers), self.coordinator.plan(shares) if self.coordinator is not None else []
 
     def rollback(self, names: Sequence[str], to: int | None, progress: Progress) -> None:
         with self._steering(history.ROLLBACK) as peers:
@@ -177,15 +177,15 @@ class Daemon:
             raise Refused(f"A control node tells node {self.options.name} what to run: ask that one.")
         with self.deployer.changing(kind):
             peers: list[Peer] = []
-            if self.fleet is not None:
-                peers = self.fleet.survey()
+            if self.coordinator is not None:
+                peers = self.coordinator.survey()
                 here = self.options.place
                 self.deployer.platform = self.whole.at(here, [here, *(peer.place for peer in peers)])
             yield peers
 
     def _wanted(self, wanted: dict[str, str], peers: Sequence[Peer]) -> list[Change]:
         """Of this node. Raises NotKnown, Refused."""
-        if self.fleet is None:
+        if self.coordinator is None:
             return self.deployer.plan(wanted)
         places = [self.options.place, *(peer.place for peer in peers)]
         for name in wanted:
@@ -197,7 +197,7 @@ class Daemon:
     def _shares(self, peers: Sequence[Peer], kind: Any, versions: dict[str, str], names: Sequence[str] = (),
                 **more: Any) -> list[Part]:
         """What the others have to do; nothing for those that have none of what is named."""
-        if self.fleet is None:
+        if self.coordinator is None:
             return []
         places = [self.options.place, *(peer.place for peer in peers)]
         parts = []
@@ -303,7 +303,7 @@ class Daemon:
         names = list(names)
         for name in names:
             if name not in current:
-                raise NotKnown(f"Component {name} is not deployed{' on this node' if self.fleet else ''}.")
+                raise NotKnown(f"Component {name} is not deployed{' on this node' if self.coordinator else ''}.")
         return self.deployer.order(names or current)
 
     # --- what there is -----------------------------------------------------------------------------

@@ -23,9 +23,9 @@ from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
 from nova.novad.client import ANSWERED
 from nova.novad.containers import Progress
+from nova.novad.coordinator import Away, Coordinator
 from nova.novad.daemon import Daemon, State
 from nova.novad.errors import NovadError
-from nova.novad.fleet import Away, Fleet
 from nova.novad.journal import Backup, Change, JournalFault
 from nova.novad.login import Login
 from nova.novad.masking import MASK, MaskedStream
@@ -203,8 +203,8 @@ class _Platform(services.PlatformServicer):
                 image=one.deployed.component.reference(), digest=one.deployed.digest or one.deployed.image,
                 deployment=one.deployed.deployment, started=one.started, health=one.health)
                 for one in self._states()])
-            if self.daemon.fleet is not None:
-                peers, silent = self.daemon.fleet.look()
+            if self.daemon.coordinator is not None:
+                peers, silent = self.daemon.coordinator.look()
                 answer.components.extend(one for peer in peers if peer.steered for one in peer.components)
                 answer.components.extend(pb.ComponentState(node=node, state="unreachable", health=why)
                                          for node, why in silent.items())
@@ -279,31 +279,31 @@ class _Nodes(services.NodesServicer):
 
     def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.NodesAnswer:
         with _told(context):
-            options, fleet = self.daemon.options, self.daemon.fleet
+            options, coordinator = self.daemon.options, self.daemon.coordinator
             here = pb.NodeEntry(node=options.name, address=options.listen, roles=options.roles, state="this one")
-            return pb.NodesAnswer(nodes=[here, *(fleet.listed() if fleet is not None else [])])
+            return pb.NodesAnswer(nodes=[here, *(coordinator.listed() if coordinator is not None else [])])
 
     def Accept(self, request: pb.AcceptRequest, context: grpc.ServicerContext) -> pb.NodeEntry:
         with _told(context):
-            return self._fleet().accept(request.node, request.roles)
+            return self._coordinator().accept(request.node, request.roles)
 
     def Secret(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.NodeSecret:
         with _told(context):
             if not self.daemon.options.tls_cert and not context.peer().startswith("unix:"):
                 raise errors.Refused("Secrets do not travel over TCP without TLS: use novad's local socket "
                                      f"(--addr unix://{self.daemon.options.socket}).")
-            return pb.NodeSecret(secret=self._fleet().secret_of(request.node))
+            return pb.NodeSecret(secret=self._coordinator().secret_of(request.node))
 
     def Forget(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.Empty:
         with _told(context):
-            self._fleet().forget(request.node)
+            self._coordinator().forget(request.node)
         return pb.Empty()
 
-    def _fleet(self) -> Fleet:
+    def _coordinator(self) -> Coordinator:
         """Return the other nodes of this one. Raises NotKnown."""
-        if self.daemon.fleet is None:
+        if self.daemon.coordinator is None:
             raise errors.NotKnown("This novad is no control node: nodes and discover_nodes are not set in novad.toml.")
-        return self.daemon.fleet
+        return self.daemon.coordinator
 
 
 class _Services(services.ServicesServicer):

@@ -10,7 +10,7 @@ import threading
 import grpc
 import pytest
 
-from nova.novad import fleet
+from nova.novad import coordinator
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
 from nova.novad.mdns import Announcement, Instance
@@ -205,11 +205,11 @@ class Endless(Compromised):
 def test_a_node_that_never_ends_its_part_does_not_hold_up_the_platform(world, endless, flood, monkeypatch):
     thief = Endless(world.ca.issue("n2"), endless, flood)
     world.stack.callback(thief.stop)
-    monkeypatch.setattr(fleet, "_longest", lambda _share: 1.0)
-    monkeypatch.setattr(fleet, "_REPORTS", 50)
-    monkeypatch.setattr(fleet, "_TRY", 1.0)
-    tell = fleet.Fleet._tell
-    monkeypatch.setattr(fleet.Fleet, "_tell", lambda self, one, done, progress, seconds, longest=1.0: tell(
+    monkeypatch.setattr(coordinator, "_longest", lambda _share: 1.0)
+    monkeypatch.setattr(coordinator, "_REPORTS", 50)
+    monkeypatch.setattr(coordinator, "_TRY", 1.0)
+    tell = coordinator.Coordinator._tell
+    monkeypatch.setattr(coordinator.Coordinator, "_tell", lambda self, one, done, progress, seconds, longest=1.0: tell(
         self, one, done, progress, seconds, min(longest, 1.0)))
     world.control(nodes=(member(thief, "n2", "compute"),))
     ended = run("deploy", "db", "agent")
@@ -262,7 +262,7 @@ def announced(name, port):
 def test_a_node_that_was_not_accepted_gets_no_call_at_all(world):
     """Not even if it has a certificate, a role and the name of another node."""
     world.control(discover_nodes=True)
-    discovery = world.n1.daemon.fleet.discovery
+    discovery = world.n1.daemon.coordinator.discovery
     for name in ("n2", "n3"):
         thief = world.compromised(node=name)
         with announced(name, thief.port):
@@ -337,7 +337,7 @@ class Silent:
 def test_strangers_delay_no_command_and_keep_no_node_unfound(world):
     """They are connected to in the background alone: with that held, commands add no attempt."""
     world.control(discover_nodes=True, nodes=(world.n3.as_member("compute"),))
-    discovery = world.n1.daemon.fleet.discovery
+    discovery = world.n1.daemon.coordinator.discovery
     with contextlib.closing(Silent()) as stranger, announced("s1", stranger.port), announced("s2", stranger.port):
         wait_for(lambda: discovery.size() >= 2 and stranger.connections, 60, "the strangers")
         with announced("n2", world.compromised().port):

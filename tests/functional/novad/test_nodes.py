@@ -296,11 +296,11 @@ def test_a_node_is_told_by_one_control_node_and_by_nobody_else(nodes, tmp_path):
     for verb in (("deploy",), ("rollback",), ("secrets", "rotate", "db"), ("plan",)):
         assert "control node tells" in nodes.ask(nodes.n2, *verb, code=1).err
     other = nodes.make("n9", "control", nodes=(nodes.n2.as_member("compute"),))
-    other.daemon.fleet._secret = SECRET
+    other.daemon.coordinator._secret = SECRET
     try:
         assert "another control node (n1)" in nodes.ask(other, "deploy", code=1).err
         alone = nodes.make("n8", "control", nodes=(other.as_member("compute"),))
-        alone.daemon.fleet._secret = SECRET
+        alone.daemon.coordinator._secret = SECRET
         try:
             assert "has a platform file of its own" in nodes.ask(alone, "deploy", code=1).err
         finally:
@@ -341,7 +341,7 @@ def test_a_node_that_announces_itself_is_one_when_it_has_shown_its_certificate(f
         strange = Node(found.n1.data.parent, "stranger", ("compute",), tls_cert=pair.certificate, tls_key=pair.key)
         announced = Announcement(stranger, ["127.0.0.1"], strange.port, tls=True)
         try:
-            wait_for(lambda: found.n1.daemon.fleet.discovery.size() >= 3 and found.discovered(), 60, "all")
+            wait_for(lambda: found.n1.daemon.coordinator.discovery.size() >= 3 and found.discovered(), 60, "all")
             assert found.states() == {"n1": "this one", "n2": "discovered"}
             found.nova("deploy")
             assert found.n2.runs() == {}, "a node that announces itself gets nothing by that alone"
@@ -416,18 +416,18 @@ def test_a_control_node_that_is_killed_in_the_middle_undoes_it_on_all(nodes, mom
 
 def test_what_was_decided_is_told_to_a_node_that_was_away(nodes, monkeypatch):
     nodes.nova("deploy")
-    fleet, tell = nodes.n1.daemon.fleet, nodes.n1.daemon.fleet._tell
-    monkeypatch.setattr("nova.novad.fleet._TRY", 0.1)
+    coordinator, tell = nodes.n1.daemon.coordinator, nodes.n1.daemon.coordinator._tell
+    monkeypatch.setattr("nova.novad.coordinator._TRY", 0.1)
 
     def away(one, *rest):
         if (one.node, one.deployment) == ("n3", 2) and nodes.n3.alive:
             nodes.n3.kill()  # it has done its part, and does not know that it stays
         return tell(one, *rest)
-    monkeypatch.setattr(fleet, "_tell", away)
+    monkeypatch.setattr(coordinator, "_tell", away)
     out = nodes.nova("deploy", "compute=2").out
     assert "n3 does not answer; it is told later that the deployment is done" in out
     assert "n3: compute (has not received the outcome yet)" in nodes.listed("history")[0]["Nodes"]
-    monkeypatch.setattr(fleet, "_tell", tell)
+    monkeypatch.setattr(coordinator, "_tell", tell)
     nodes.n3.start()
     nodes.settled()
     assert nodes.run() == [{"db": "1"}, {"compute": "2"}, {"compute": "2"}]

@@ -77,7 +77,7 @@ class Peer:
 Part = tuple[Peer, Share]
 
 
-class Fleet:
+class Coordinator:
     """Implements :class:`nova.novad.deploy.Others`. ``ident``: of this novad; ``ended``: whether it ends."""
 
     def __init__(self, options: Options, ident: str, secret: str, journal: Journal, secrets: Secrets,
