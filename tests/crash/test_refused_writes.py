@@ -57,7 +57,7 @@ def waits(database: Database, refusal: AbstractContextManager[None], caplog: pyt
         database.write(write)
         end.join()
     assert database.read(lambda connection: connection.scalar(sa.text("SELECT COUNT(*) FROM t"))) == rows
-    assert "Transaction failed and is tried again" in caplog.text
+    assert "Transaction failed, retrying" in caplog.text
     database.close()
 
 
