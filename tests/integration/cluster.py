@@ -199,9 +199,7 @@ class Cluster:
     # --- nova-manage ---------------------------------------------------------------------------------
     def manage(self, *arguments: str, timeout: float = 120.0) -> str:
         """Run nova-manage, which must succeed; returns what it printed."""
-        done = self._run("manage", arguments, timeout)
-        assert done.returncode == 0, f"nova-manage {' '.join(arguments)}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        return self.manage_all(arguments, timeout=timeout)
 
     def manage_all(self, *commands: Sequence[str], timeout: float = 120.0) -> str:
         """Run several commands of nova-manage, which must succeed, in one process; returns what they printed."""

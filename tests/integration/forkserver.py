@@ -1,4 +1,4 @@
-"""Start Python programs as forks of a process that has already imported Nova.
+"""Start child processes that end with this one, and Python programs as forks of a process that has imported Nova.
 
 A service imports for about a second of CPU time, and a cluster of tests has ten of them. What a fork does afterwards is
 what ``python -c`` or ``python -m`` does: arguments, environment, output and session are its own.
@@ -28,7 +28,7 @@ from typing import IO, Any
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 # The first one chooses oslo.service's threading back end.
-_PRELOADED = (
+_SERVICES = (
     "nova.service.run", "nova.compute.identity", "nova.compute.virtual_hosts", "nova.conductor.service",
     "nova.scheduler.manager", "nova.scheduler.service", "nova.cmd.api_workers", "nova.cmd.metadata",
     "nova.cmd.console_proxies", "nova.cmd.manage", "nova.virt.fake", "amqp", "pymysql", "psycopg2")
@@ -37,9 +37,10 @@ _MESSAGE = 1 << 20
 # glibc's setting of Nova's services, without which each of them would execute Python again.
 _TUNABLES = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 _lock = threading.Lock()
-_servers: list[socket.socket] = []
+# Connections to the fork servers, by the modules that each has imported.
+_servers: dict[tuple[str, ...], socket.socket] = {}
 # Linux takes the end of the thread that started a child for the end of its parent: one that lives as long as we do.
-_STARTER = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="forkserver")
+_STARTER = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="starter")
 
 
 class Forked:
@@ -60,21 +61,35 @@ class Forked:
     def wait(self, timeout: float) -> int:
         """Raises subprocess.TimeoutExpired."""
         if self._file is not None:
-            if not select.select([self._file], [], [], timeout)[0]:
+            poll = select.poll()  # select.select refuses descriptors above 1023
+            poll.register(self._file, select.POLLIN)
+            if not poll.poll(timeout * 1000):
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
             os.close(self._file)
             self._file = None
         return 0
 
-    def terminate(self) -> None:
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the program alone, not to its children."""
         if self._file is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._file, signal.SIGTERM)
+                signal.pidfd_send_signal(self._file, number)
 
 
-def start(command: Sequence[str], env: Mapping[str, str], output: IO[bytes]) -> Forked:
-    """Start ``[sys.executable, "-c" or "-m", …]`` with both outputs to ``output``, in ``/`` and a new session."""
-    return _order(command, env, output.fileno(), output.fileno())
+def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a program in ``/`` and a new session that is killed when this process ends; ``options`` of Popen."""
+    guard = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
+    return _STARTER.submit(subprocess.Popen, [*guard, *command], stdin=subprocess.DEVNULL, cwd="/",
+                           start_new_session=True, **options).result()
+
+
+def start(command: Sequence[str], env: Mapping[str, str], output: IO[bytes],
+          modules: tuple[str, ...] = _SERVICES) -> Forked:
+    """Start ``[sys.executable, "-c" or "-m", …]`` with both outputs to ``output``, in ``/`` and a new session.
+
+    It is a fork of a process that has imported ``modules``, and is killed when this process ends.
+    """
+    return _order(command, env, modules, output.fileno(), output.fileno())
 
 
 def run(command: Sequence[str], env: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
@@ -83,7 +98,7 @@ def run(command: Sequence[str], env: Mapping[str, str], timeout: float) -> subpr
     try:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             try:
-                process = _order(command, env, out.fileno(), err.fileno(), writer)
+                process = _order(command, env, _SERVICES, out.fileno(), err.fileno(), writer)
             finally:
                 os.close(writer)
             try:
@@ -101,31 +116,31 @@ def run(command: Sequence[str], env: Mapping[str, str], timeout: float) -> subpr
         os.close(reader)
 
 
-def _order(command: Sequence[str], env: Mapping[str, str], *files: int) -> Forked:
+def _order(command: Sequence[str], env: Mapping[str, str], modules: tuple[str, ...], *files: int) -> Forked:
     message = json.dumps([list(command[1:]), {**os.environ, **env, **_TUNABLES}]).encode()
     with _lock:
-        if not _servers:
-            _servers.append(_STARTER.submit(_launch).result())
-        socket.send_fds(_servers[0], [message], files)
-        answer = _servers[0].recv(64)
+        if modules not in _servers:
+            _servers[modules] = _launch(modules)
+        server = _servers[modules]
+        socket.send_fds(server, [message], files)
+        answer = server.recv(64)
     assert answer, "the fork server has ended; its error is in the output of the tests"
     return Forked(int(answer))
 
 
-def _launch() -> socket.socket:
+def _launch(modules: tuple[str, ...]) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    guard = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
     with theirs:
-        subprocess.Popen([*guard, sys.executable, "-m", "tests.integration.forkserver", str(theirs.fileno())],
-                         env={**os.environ, **_TUNABLES, "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"},
-                         pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, cwd="/", start_new_session=True)
+        spawn([sys.executable, "-m", "tests.integration.forkserver", str(theirs.fileno()), *modules],
+              env={**os.environ, **_TUNABLES, "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"},
+              pass_fds=[theirs.fileno()])
     return ours
 
 
 # --- the server --------------------------------------------------------------------------------------------
 def _main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
-    for name in _PRELOADED:
+    for name in sys.argv[2:]:
         with contextlib.suppress(ModuleNotFoundError):
             importlib.import_module(name)
     gc.freeze()

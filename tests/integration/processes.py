@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
 import os
 import pathlib
 import random
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,8 +23,6 @@ _TAIL = 6000
 _STOPPED = 5
 # Not the one that hypothesis seeds: two test processes would have the same ports.
 _RANDOM = random.SystemRandom()
-# Linux takes the end of the thread that started a child for the end of its parent: one that lives as long as we do.
-_STARTER = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="starter")
 
 
 class Process:
@@ -57,16 +53,12 @@ class Process:
             with self.log.open("ab") as output:
                 self._process = forkserver.start(self._command, self._env, output)
             return
-        command = self._command
-        if shutil.which("setpriv"):
-            command = ["setpriv", "--pdeathsig", "KILL", "--", *command]
         identity: dict[str, Any] = {}
         if self._user:
             identity = {"user": self._user, "group": self._user, "extra_groups": []}
         with self.log.open("ab") as output:
-            self._process = _STARTER.submit(
-                subprocess.Popen, command, env={**os.environ, **self._env}, stdin=subprocess.DEVNULL, stdout=output,
-                stderr=subprocess.STDOUT, cwd="/", start_new_session=True, **identity).result()
+            self._process = forkserver.spawn(self._command, env={**os.environ, **self._env}, stdout=output,
+                                             stderr=subprocess.STDOUT, **identity)
 
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -92,7 +84,7 @@ class Process:
         if self._process is None:
             return
         if self.running():
-            self._process.terminate()
+            self._process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout)
         self.kill()

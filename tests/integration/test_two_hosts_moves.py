@@ -95,7 +95,7 @@ def test_a_guest_keeps_counting_and_stays_reachable_while_it_migrates_to_the_hos
         assert lost, pings[-300:]
         assert int(lost[1]) <= 2, pings[-300:]
         # back, to where it came from: now over the tunnel again
-        migrated(cloud, moving, first)
+        assert migrated(cloud, moving, first)
         shell.run(f"/run/ping -c 3 -A -W 5 {target}")
     with cloud.shell(moving) as shell:
         shell.run("kill -0 $(cat /tmp/pid)")
@@ -147,7 +147,7 @@ def migrated(cloud: RealCloud, uuid: str, host: RealHost) -> list[dict[str, Any]
                         if one["status"] == "running" and one["memory_total_bytes"] is not None)
         return cloud.api.show(uuid)["OS-EXT-STS:task_state"] is None
 
-    eventually(ended, _MIGRATION, f"{uuid} has migrated", interval=0.2)
+    eventually(ended, _MIGRATION, f"{uuid} has migrated", interval=0.05)
     shown = cloud.api.show(uuid)
     assert shown["status"] == "ACTIVE", shown
     assert cloud.host_of(uuid) is host, cloud.api.get(f"/os-migrations?instance_uuid={uuid}")

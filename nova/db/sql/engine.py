@@ -48,8 +48,8 @@ _PERSISTENT = 3
 _OUTAGE_TIMEOUT = 5.0
 # Timeout in seconds for SQLite's only write lock.
 _BUSY_TIMEOUT = 30.0
-_CANCELLED = ("A statement of the request took longer than [database]statement_timeout and was cancelled. Request less "
-              "at once (a smaller page, fewer filters), or retry when the database has less load.")
+_CANCELLED = ("The database cancelled a statement of the request, because it took too long. Request less at once (a "
+              "smaller page, fewer filters), or retry when the database has less load.")
 _UNKNOWN = "The connection to the database was lost during the commit: check whether the change was made."
 
 

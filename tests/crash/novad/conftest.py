@@ -10,14 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.crash.novad.world import World, Zygote
-
-
-@pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
-    made = Zygote()
-    yield made
-    made.close()
+from tests.crash.novad.world import World
 
 
 @pytest.fixture(scope="session")
@@ -29,10 +22,10 @@ def place() -> Iterator[pathlib.Path]:
 
 
 @pytest.fixture
-def world(place: pathlib.Path, zygote: Zygote, request: pytest.FixtureRequest) -> Iterator[World]:
+def world(place: pathlib.Path, request: pytest.FixtureRequest) -> Iterator[World]:
     directory = place / "w"
     directory.mkdir()
-    made = World(directory, zygote)
+    made = World(directory)
     try:
         yield made
     finally:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import pathlib
-import select
 import shutil
 import signal
 import socket
@@ -23,6 +21,7 @@ import grpc
 from nova.novad.client import Client, was_lost
 from tests.crash.novad.points import COPY, KILL
 from tests.crash.novad.runtime import DirectoryRuntime
+from tests.integration import forkserver
 from tests.integration.novad_node import free_port
 
 SECRET = "what callers know"
@@ -64,6 +63,9 @@ health = {command = ["ok"], interval = 0.2, timeout = 1, start = 0.3}
 """
 REGISTRY = {f"registry/{name}:{version}": "good" for name in ("db", "conductor", "api") for version in "1234"} | {
     "registry/conductor:sick": "sick", "registry/api:bad": "broken"}
+# What novad imports, and what the test changes in it.
+_MODULES = ("nova.cmd.novad", "nova.novad.server", "nova.novad.runtime.podman", "nova.novad.runtime.service",
+            "tests.crash.novad.points", "tests.crash.novad.runtime")
 # cp that may kill novad in the middle, and then go on for a while as if nothing had happened.
 _CP = f"""#!/bin/sh
 if [ "${COPY}" = {KILL} ]; then
@@ -75,26 +77,6 @@ if [ "${COPY}" = {KILL} ]; then
 fi
 exec /bin/cp "$@"
 """
-
-
-class Zygote:
-    """Of novads; one for all tests of a process."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen([sys.executable, "-m", "tests.crash.novad.zygote"], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, text=True)
-
-    def fork(self, **order: Any) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(20)
 
 
 @dataclasses.dataclass
@@ -112,13 +94,12 @@ class Gone(Exception):
 class World:
     """``start()`` and ``kill()`` novad; ``ask(...)`` for changes; ``settle()``, and look at what there is."""
 
-    def __init__(self, directory: pathlib.Path, zygote: Zygote) -> None:
+    def __init__(self, directory: pathlib.Path) -> None:
         self.directory = directory
         self.data = directory / "data"
         self.keep = 2  # backups
         self.runtime = DirectoryRuntime(directory / "runtime")
-        self._zygote = zygote
-        self._novad = -1  # a descriptor of its process
+        self._novad: forkserver.Forked | None = None
         self._address = ""
         (directory / "runtime" / "registry.json").write_text(json.dumps(REGISTRY))
         (directory / "bin").mkdir()
@@ -140,28 +121,26 @@ class World:
             f'listen = "{self._address}"\ndata_dir = "{self.data}"\nplatform = "{self.directory}/platform.toml"\n'
             f'secret_file = "{self.directory}/secret"\npodman_socket = "none"\ninterval = 0.05\n'
             f'keep_backups = {self.keep}\nkeep_days = 0\n')
-        pid = self._zygote.fork(directory=str(self.directory), at=at, then=then, from_start=from_start)
-        try:
-            self._novad = os.pidfd_open(pid)
-        except ProcessLookupError:
-            self._novad = -1  # gone, and forgotten, already
+        order = json.dumps({"directory": str(self.directory), "at": at, "then": then, "from_start": from_start})
+        command = [sys.executable, "-m", "tests.crash.novad.program", order]
+        with (self.directory / "novad.log").open("ab") as log:
+            self._novad = forkserver.start(command, {}, log, _MODULES)
 
     def alive(self) -> bool:
-        return self._novad >= 0 and not select.select([self._novad], [], [], 0)[0]
+        return self._novad is not None and self._novad.poll() is None
 
     def kill(self) -> None:
         """SIGKILL, and wait for its end."""
-        if self._novad >= 0:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._novad, signal.SIGKILL)
-            assert select.select([self._novad], [], [], 20)[0], "novad does not die"
-            os.close(self._novad)
-            self._novad = -1
+        if self._novad is not None:
+            self._novad.send_signal(signal.SIGKILL)
+            self._novad.wait(20)
+            self._novad = None
 
     def strike(self) -> None:
         """SIGKILL, for another thread than the one that asks."""
-        with contextlib.suppress(OSError):  # it is gone
-            signal.pidfd_send_signal(self._novad, signal.SIGKILL)
+        if self._novad is not None:
+            with contextlib.suppress(OSError):  # the other thread has just closed the descriptor
+                self._novad.send_signal(signal.SIGKILL)
 
     def ask(self, what: str, *words: str) -> Answer:
         """Of novad, as the command does."""
@@ -179,7 +158,10 @@ class World:
 
     def _stays(self) -> bool:
         """Whether it is still there in a moment: a connection ends a little before its process."""
-        return self._novad >= 0 and not select.select([self._novad], [], [], 5.0)[0]
+        if self._novad is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._novad.wait(5.0)
+        return self.alive()
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
