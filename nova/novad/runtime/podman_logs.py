@@ -1,46 +1,77 @@
-"""A log of podman's service as lines."""
+"""The log of a container from podman's service, as lines.
+
+podman's own ``tail`` puts the parts of long lines into a wrong order and leaves parts out (4.3.1), so that secrets in
+them would not be masked: the last lines are chosen here, from the whole log (novad limits it to 50 MiB).
+"""
 
 from __future__ import annotations
 
+import collections
+import time
 import urllib.parse
 from collections.abc import Iterator
 
 from nova.novad.runtime.podman_stream import PodmanStream
 
 _PAUSE = 0.05  # seconds in which lines gather: readers of a busy log are many, and each message costs
+_QUIET = 0.2  # seconds without a line after which a log that is followed has been read to its present end
+_READ_TIMEOUT = 10.0  # seconds after which what comes is taken for new, at the latest
 _LONGEST = 1 << 16  # bytes of a line; what is longer comes in parts
+
+Line = tuple[int, bytes]  # the number of the output stream, and the line without its end
 
 
 class PodmanLines:
-    """Lines of a container's standard output and error. Raises RuntimeFault."""
+    """The last ``tail`` lines of a container's standard output and error, and new ones. Raises RuntimeFault."""
 
     def __init__(self, path: str, container: str, follow: bool, tail: int) -> None:
-        query = urllib.parse.urlencode({"stdout": "true", "stderr": "true", "follow": str(follow).lower(),
-                                        "tail": tail})
+        query = urllib.parse.urlencode({"stdout": "true", "stderr": "true", "follow": str(follow).lower()})
         self._follow = follow
+        self._tail = tail
+        self._rests: dict[int, bytes] = {}  # the beginning of a line, by output stream
         self._stream = PodmanStream(
             path, f"there is no log of container {container}", "GET",
             f"/containers/{urllib.parse.quote(container)}/logs?{query}", timeout=None if follow else 60.0).expect(200)
 
-    def batches(self) -> Iterator[list[tuple[int, bytes]]]:
+    def batches(self) -> Iterator[list[Line]]:
         """Return the lines, those together that came together, each with the number of its output stream."""
-        rests: dict[int, bytes] = {}
+        last: collections.deque[Line] = collections.deque(maxlen=self._tail)
+        until = time.monotonic() + _READ_TIMEOUT
+        frames = self._stream.frames()
         try:
-            for found in self._stream.frames(pause=_PAUSE if self._follow else 0.0):
-                lines: list[tuple[int, bytes]] = []
-                for which, piece in found:
-                    *whole, rest = (rests.get(which, b"") + piece).split(b"\n")
-                    lines += [(which, line) for line in whole]
-                    while len(rest) > _LONGEST:
-                        lines.append((which, rest[:_LONGEST]))
-                        rest = rest[_LONGEST:]
-                    rests[which] = rest
-                if lines:
+            for pieces in frames:
+                last.extend(self._lines(pieces))
+                if self._follow and (time.monotonic() > until or not self._stream.readable(_QUIET)):
+                    break
+            else:
+                last.extend(self._end())
+            if last:
+                yield list(last)
+            for pieces in frames:
+                if lines := self._lines(pieces):
                     yield lines
-            if left := [(which, rest) for which, rest in rests.items() if rest]:
-                yield left
+                time.sleep(_PAUSE)
+            if lines := self._end():
+                yield lines
         finally:
             self._stream.free()
+
+    def _lines(self, pieces: list[Line]) -> list[Line]:
+        lines: list[Line] = []
+        for which, piece in pieces:
+            *whole, rest = (self._rests.get(which, b"") + piece).split(b"\n")
+            lines += [(which, line) for line in whole]
+            while len(rest) > _LONGEST:
+                lines.append((which, rest[:_LONGEST]))
+                rest = rest[_LONGEST:]
+            self._rests[which] = rest
+        return lines
+
+    def _end(self) -> list[Line]:
+        """Return lines whose ends have not come, at the end of the log."""
+        lines = [(which, rest) for which, rest in self._rests.items() if rest]
+        self._rests.clear()
+        return lines
 
     def close(self) -> None:
         self._stream.close()

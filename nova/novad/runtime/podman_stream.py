@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -102,9 +103,14 @@ class PodmanStream:
         if isinstance(found, dict):
             yield found
 
-    def frames(self, pause: float = 0.0, deadline: float | None = None) -> Iterator[list[tuple[int, bytes]]]:
-        """(stream, bytes) of what came together. After each lot ``pause`` seconds, in which more can come: many small
-        ones cost more than few large ones. Raises TimeoutError at the ``deadline`` (time.monotonic())."""
+    def readable(self, timeout: float) -> bool:
+        """Whether more of the answer, or its end, comes within ``timeout`` seconds."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(timeout * 1000))
+
+    def frames(self, deadline: float | None = None) -> Iterator[list[tuple[int, bytes]]]:
+        """Return (stream, bytes) of what came together. Raises TimeoutError at the ``deadline`` (time.monotonic())."""
         left = memoryview(b"")
         rest, self._buffer = self._buffer, b""
         for piece in self._pieces(rest, deadline):
@@ -122,8 +128,6 @@ class PodmanStream:
             left = data
             if found:
                 yield found
-                if pause:
-                    time.sleep(pause)
 
     def _pieces(self, first: bytes = b"", deadline: float | None = None) -> Iterator[bytes]:
         if first:
