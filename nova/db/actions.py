@@ -120,7 +120,9 @@ def owe(connection: sa.Connection, uuid: str, payload: dict[str, Any]) -> Action
 
 
 def defer(connection: sa.Connection, held: Action, until: datetime.datetime | None, payload: dict[str, Any]) -> None:
-    """What is owed is taken back after ``until`` (None: it is done). Raises StaleReport when another one is at it."""
+    """Record that the deferred cleanup of an action runs after ``until`` (None: it is done).
+
+    Raises StaleReport when another conductor does it."""
     done = connection.execute(sa.update(TABLE).where(
         TABLE.c.uuid == held.uuid, TABLE.c.attempt == held.attempt, TABLE.c.lease_until.is_not(None)).values(
         attempt=held.attempt + 1, lease_until=until, payload=payload))

@@ -26,7 +26,7 @@ ZONE = "availability_zone"
 
 
 def index(connection: sa.Connection, lock: bool = False) -> list[Aggregate]:
-    """All aggregates, oldest first."""
+    """Return all aggregates, oldest first."""
     statement = sa.select(TABLE).order_by(TABLE.c.id)
     if lock:
         statement = statement.with_for_update()
@@ -163,7 +163,7 @@ def forget_host(connection: sa.Connection, host: str) -> bool:
 
 
 def _held(connection: sa.Connection, aggregate_id: int) -> tuple[list[Aggregate], Aggregate]:
-    """All aggregates, held until the transaction ends, and the one meant."""
+    """Lock all aggregates until the transaction ends; return them, and the one with the id."""
     everything = index(connection, lock=True)
     for aggregate in everything:
         if aggregate.id == aggregate_id:
@@ -196,7 +196,7 @@ def _change_metadata(connection: sa.Connection, everything: list[Aggregate], agg
 
 def _zone_problem(connection: sa.Connection, before: dict[str, str], everything: Iterable[Aggregate],
                   aggregate: Aggregate, hosts: Sequence[str]) -> str | None:
-    """What forbids the change that ``aggregate`` (one of ``everything``) already shows, for these hosts."""
+    """Return why these hosts forbid the change that ``aggregate`` (one of ``everything``) already has, or None."""
     zone = aggregate.metadata.get(ZONE)
     for other in everything:
         other_zone = other.metadata.get(ZONE)

@@ -93,13 +93,13 @@ def hold(connection: sa.Connection, nodes: Collection[str], consumers: Collectio
 
 
 def rekey(connection: sa.Connection, from_consumer: str, to_consumer: str) -> None:
-    """What ``from_consumer`` holds is ``to_consumer``'s from now on; on no provider may both hold something."""
+    """Transfer the allocations of ``from_consumer`` to ``to_consumer``; no provider may have allocations of both."""
     connection.execute(sa.update(ALLOCATIONS).where(ALLOCATIONS.c.consumer_uuid == from_consumer)
                        .values(consumer_uuid=to_consumer))
 
 
 def finish_io(connection: sa.Connection, node_uuid: str, failed: bool | None) -> None:
-    """One heavy operation less on a node; a failed build counts, a good one clears the count (None: neither)."""
+    """Subtract one heavy operation of a node; count a failed build, or clear the count (``failed`` None: neither)."""
     connection.execute(_finish_io(failed), {"node": node_uuid})
 
 
@@ -136,7 +136,7 @@ def _finish_io(failed: bool | None) -> sa.Update:
 
 @functools.lru_cache(64)
 def _take(classes: tuple[str, ...]) -> sa.Update:
-    """One row per class, each only if there is room and the amount is one that it hands out."""
+    """Update one row per class, each only if the inventory has room for the amount and permits it."""
     room = (INVENTORIES.c.total - INVENTORIES.c.reserved) * INVENTORIES.c.ratio
     amount, step = _amount(classes), INVENTORIES.c.step_size
     after = INVENTORIES.c.used + amount
@@ -171,7 +171,7 @@ def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: in
 
 
 def _why_not(connection: sa.Connection, node_uuid: str) -> str:
-    """What is wrong with the service of a node."""
+    """Return what is wrong with the service of a node."""
     row = connection.execute(sa.select(SERVICES.c.disabled).join(NODES, NODES.c.service_id == SERVICES.c.id).where(
         NODES.c.uuid == node_uuid)).first()
     if row is None:

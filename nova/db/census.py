@@ -1,4 +1,4 @@
-"""How many there are of what operators watch, counted by the database."""
+"""Count servers, services and operations for metrics, in the database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def unfinished(connection: sa.Connection, now: datetime.datetime) -> Counts:
 
 
 def state_of(now: datetime.datetime) -> sa.ColumnElement[str]:
-    """Who has an action that is under way, or what else it is in."""
+    """Return the state of a running action: waiting, overdue, undoing, or who runs it (host, conductor)."""
     return sa.case(
         (ACTIONS.c.owner.is_(None), "waiting"), (ACTIONS.c.lease_until < now, "overdue"),
         (ACTIONS.c.undoing == sa.true(), "undoing"), (ACTIONS.c.owner.like("compute@%"), "host"), else_="conductor")

@@ -45,7 +45,7 @@ def claim(connection: sa.Connection, instance: Instance, selection: Selection, s
 
 
 def _from_tree(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> trees.Allocation:
-    """Which provider of the node gives what. Raises ClaimLost."""
+    """Choose the provider of the node for each resource. Raises ClaimLost."""
     root = selection.node_uuid
     found = compute_nodes.provider_trees(connection, [root]).get(root, [])
     chosen = trees.allocate(
@@ -59,7 +59,7 @@ def _from_tree(connection: sa.Connection, selection: Selection, spec: RequestSpe
 
 
 def _traits(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
-    """Why the traits of the node do not fit; "": they do."""
+    """Return why the traits of the node do not fit, or ""."""
     if not spec.required_traits and not spec.forbidden_traits:
         return ""
     have = set(connection.scalar(sa.select(PROVIDERS.c.traits).where(PROVIDERS.c.uuid == selection.node_uuid)) or ())
@@ -67,13 +67,13 @@ def _traits(connection: sa.Connection, selection: Selection, spec: RequestSpec) 
 
 
 def _release(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
-    """Why nova-compute of the host cannot do what is asked of it; "": it can."""
+    """Return why the release of nova-compute on the host cannot run the server, or ""."""
     known = services.compute_version(connection, selection.host) if spec.release else None
     return f"its nova-compute is of service version {known}" if known is not None and known < spec.release else ""
 
 
 def _place(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
-    """Why the zone or the aggregates of the host do not fit; "": they do."""
+    """Return why the zone or the aggregates of the host do not fit, or ""."""
     zone = None if spec.forced else spec.availability_zone
     if not zone and not selection.aggregates:
         return ""

@@ -36,8 +36,8 @@ _SHOWN = ("disk_available_least", "uptime")
 
 @dataclasses.dataclass
 class Report:
-    """What a report changed: the nodes as they are now, and the uuids of changed ones, of those of which something else
-    was measured than before, and of removed ones. Schedulers must hear of all of these."""
+    """The changes of a report: the nodes as they are now, and the uuids of changed nodes, of those with new measured
+    values, and of removed ones. Schedulers must be notified of all of these."""
 
     nodes: list[ComputeNode]
     changed: list[str]
@@ -107,7 +107,7 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
 
 
 def _check_distinct(connection: sa.Connection, nodes: Sequence[ComputeNode], stored: _Stored) -> None:
-    """What no other try would cure: it would look like the same report twice at the same moment, again and again."""
+    """Refuse a report with duplicate names, which no retry would correct: it would look like two concurrent reports."""
     uuids = [node.uuid for node in nodes if node.uuid]
     uuids += [child.uuid for node in nodes for child in node.children]
     for told in (uuids, [node.hypervisor_hostname for node in nodes]):
@@ -223,14 +223,14 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
 
 
 def _told(provider: Provider) -> tuple[Any, ...]:
-    """What a report says of a provider."""
+    """Return the fields of a provider that a report sets."""
     return (provider.name, provider.parent_uuid, sorted(set(provider.traits)),
             {resource_class: [getattr(inventory, name) for name in _REPORTED]
              for resource_class, inventory in provider.inventories.items()})
 
 
 def _hold(connection: sa.Connection, node_uuids: Sequence[str]) -> None:
-    """No claim of these nodes comes in between."""
+    """Lock these nodes against claims until the transaction ends."""
     connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid.in_(node_uuids)).order_by(TABLE.c.uuid)
                        .with_for_update()).all()
 
@@ -288,7 +288,7 @@ def _update_inventory(connection: sa.Connection, provider_uuid: str, resource_cl
 
 
 def _claimed(connection: sa.Connection, provider_uuid: str) -> dict[str, int]:
-    """What the allocations of a provider sum up to."""
+    """Return the sum of the allocations of a provider by resource class."""
     total: dict[str, int] = {}
     for resources in connection.scalars(sa.select(ALLOCATIONS.c.resources).where(
             ALLOCATIONS.c.provider_uuid == provider_uuid)):
@@ -370,7 +370,7 @@ def index(connection: sa.Connection, pattern: str | None = None, limit: int | No
 
 
 def get(connection: sa.Connection, node_id: str) -> ComputeNode:
-    """By uuid or integer id. Raises ComputeHostNotFound."""
+    """Return a node by uuid or integer id. Raises ComputeHostNotFound."""
     row = connection.execute(sa.select(TABLE).where(_named(node_id))).first()
     if row is None:
         raise exception.ComputeHostNotFound(host=node_id)
@@ -378,7 +378,7 @@ def get(connection: sa.Connection, node_id: str) -> ComputeNode:
 
 
 def exists(connection: sa.Connection, name: str, host: str | None) -> bool:
-    """Is there a node of this hypervisor hostname (on ``host``, if that is given)?"""
+    """Return whether a node has this hypervisor hostname (on ``host``, if that is given)."""
     statement = sa.select(TABLE.c.id).where(TABLE.c.hypervisor_hostname == name)
     if host is not None:
         statement = statement.where(TABLE.c.host == host)
@@ -386,7 +386,7 @@ def exists(connection: sa.Connection, name: str, host: str | None) -> bool:
 
 
 def has_trait(connection: sa.Connection, host: str, name: str, trait: str) -> bool:
-    """Whether the root of this node has a trait."""
+    """Return whether the root provider of this node has a trait."""
     found = connection.scalar(sa.select(PROVIDERS.c.traits).join(TABLE, TABLE.c.uuid == PROVIDERS.c.uuid).where(
         TABLE.c.host == host, TABLE.c.hypervisor_hostname == name))
     return trait in (found or ())
@@ -398,7 +398,7 @@ def _named(node_id: str) -> sa.ColumnElement[bool]:
 
 
 def _objects(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[ComputeNode]:
-    """With inventories, service and zone: four more statements, however many nodes."""
+    """Build nodes with inventories, service and zone: four more statements for any number of nodes."""
     if not found:
         return []
     trees = provider_trees(connection, [row.uuid for row in found])
@@ -488,7 +488,7 @@ def _state(row: Any, tree: Sequence[Provider], zones: dict[str, str], member_of:
 
 
 def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsage]:
-    """What is used of these nodes (those that exist), in one statement (three more for fitted ones)."""
+    """Return the usage of these nodes (those that exist), in one statement (four with NUMA cells or devices)."""
     if not node_uuids:
         return []
     found: dict[str, NodeUsage] = {}
@@ -511,7 +511,7 @@ def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsag
 
 
 def _add_fitted(connection: sa.Connection, found: dict[str, NodeUsage], uuids: Sequence[str]) -> None:
-    """What is left of the cells and devices of these nodes, and what is used of the providers below them."""
+    """Add the free NUMA cells and devices of these nodes, and what is used of the providers below them."""
     for uuid, left in dedicated_resources.of_fitted(connection, uuids).items():
         found[uuid].dedicated_resources = left
     for row in connection.execute(

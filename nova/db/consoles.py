@@ -65,8 +65,9 @@ def get(connection: sa.Connection, digest: str, endings: Collection[str]) -> Con
 
 
 def over(connection: sa.Connection, sessions: Sequence[ConsoleSession], endings: Collection[str]) -> list[str]:
-    """Those on whose servers one of ``endings`` has succeeded since. What is still under way ends nothing yet: a user
-    may look on while the guest shuts down."""
+    """Return the sessions on whose servers one of the actions ``endings`` has succeeded since the session began.
+
+    A running action ends no session: a user may watch while the guest shuts down."""
     if not sessions:
         return []
     newest = dict(connection.execute(

@@ -1,6 +1,6 @@
-"""What claims have of the NUMA cells and PCI devices of nodes: kept on the allocation of the root provider.
+"""NUMA cells and PCI devices that claims have on nodes, stored with the allocation of the root provider.
 
-Given out while the node's row is locked, which every claim and release does first: so no two get the same.
+They are assigned while the node's row is locked, which every claim and release does first: so no two get the same.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def claim(connection: sa.Connection, consumer: str, root: str, request: Dedicate
 
 
 def note(connection: sa.Connection, root: str) -> None:
-    """From now on schedulers hear of more than the amounts of the node's root provider."""
+    """Record that schedulers are notified of more than the amounts of the node's root provider."""
     connection.execute(sa.update(NODES).where(NODES.c.uuid == root, NODES.c.fitted == sa.false()).values(fitted=True))
 
 
 def of_claim(connection: sa.Connection, consumer: str) -> GuestDedicatedResources:
-    """What ``consumer`` has of the cells and devices of its node."""
+    """Return the NUMA cells and devices that ``consumer`` has on its node."""
     row = connection.execute(sa.select(ALLOCATIONS.c.numa_topology, ALLOCATIONS.c.pci_devices).where(
         ALLOCATIONS.c.consumer_uuid == consumer, _HAS_SOME).limit(1)).first()
     if row is None:

@@ -1,7 +1,7 @@
-"""Which deployment this database is of, and which of its machines may register as if for the first time.
+"""The identity of the deployment of this database, and the hosts that may register as if for the first time.
 
-A host remembers the deployment that it registered with. A database that is another one, or that has forgotten the host,
-would take its guests for unknown ones: the host does not start with it.
+A host stores the deployment with which it registered. To another database, or to one restored from before the host
+registered, its guests would be unknown: the host does not start with it.
 """
 
 from __future__ import annotations

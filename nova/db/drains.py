@@ -33,7 +33,7 @@ _OPEN = TABLE.c.state != drains.ENDED
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """What a drain looks at of a server. ``busy``: an operation has it, or should have."""
+    """A server on a host that is drained. ``busy``: an operation runs on it, or is to run."""
 
     uuid: str
     host: str | None
@@ -45,7 +45,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """What has become of the lines that are open. ``coming``: servers that are on their way to the host."""
+    """The results of the open servers of a drain. ``coming``: servers that move to the host."""
 
     lines: list[DrainedServer]
     servers: dict[str, Candidate]
@@ -154,7 +154,7 @@ def note(connection: sa.Connection, uuid: str, owner: str, until: datetime.datet
 
 
 def end(connection: sa.Connection, uuid: str, owner: str) -> bool:
-    """It has ended; whether the lease was ``owner``'s. What waited was not come to."""
+    """End a drain; return whether ``owner`` had the lease. Servers that still waited are recorded as not moved."""
     ended = connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid, TABLE.c.owner == owner, _OPEN).values(
         state=drains.ENDED, ended_at=clock.now(), owner=None, lease_until=None)).rowcount == 1
     if ended:

@@ -22,7 +22,7 @@ def add(connection: sa.Connection, instance_uuid: str, host: str, keep_disks: bo
 
 
 def remove(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> None:
-    """These guests may be on the host, whatever was said of them before."""
+    """Delete the records by which these guests had to be removed from the host."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.host == host, TABLE.c.instance_uuid.in_(instance_uuids)))
 
 
@@ -46,14 +46,14 @@ def of_host(connection: sa.Connection, host: str, limit: int = 1000, marker: str
 
 
 def hosts(connection: sa.Connection, instance_uuid: str) -> list[str]:
-    """Where something may be left of the instance: it must not be placed there before that is removed."""
+    """Return the hosts that may still have parts of the instance: it is not placed there before they are removed."""
     return list(connection.scalars(sa.select(TABLE.c.host).where(TABLE.c.instance_uuid == instance_uuid)))
 
 
 def whereabouts(connection: sa.Connection, host: str, uuids: Sequence[str]) -> list[Whereabouts]:
-    """Where the rows say that these guests may be, and whether ``host`` has to let them go; those that rows know of.
+    """Return where these guests may be according to the rows, and whether ``host`` must remove them.
 
-    An eviction waits while the host is a place of the guest, whatever has led to that.
+    Guests without rows are left out. An eviction waits while the guest may be on the host for any reason.
     """
     evicted = {row.instance_uuid: row for row in connection.execute(sa.select(TABLE).where(
         TABLE.c.host == host, TABLE.c.instance_uuid.in_(uuids)))}

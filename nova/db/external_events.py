@@ -1,4 +1,4 @@
-"""What outside services told of instances, until the step that waits for it has seen it."""
+"""Events of other services about instances, stored until the step that waits for them has read them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def came(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -
 
 
 def forget(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> None:
-    """These events were seen, or a new wait for them begins."""
+    """Delete events that were read, or before a new wait for them begins."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.instance_uuid == instance_uuid, TABLE.c.name.in_(keys)))
 
 

@@ -38,7 +38,7 @@ _OUI = "fa:16:3e"
 
 
 class Taken(NamedTuple):
-    """What an interface got; the IPv4 address is the first."""
+    """The addresses of an interface, the IPv4 address first."""
 
     mac: str
     addresses: list[str]
@@ -100,7 +100,7 @@ def check(network: Network, address: str) -> str:
 
 
 def _reserved(network: Network, subnet: ipaddress.IPv4Network | ipaddress.IPv6Network) -> set[str | None]:
-    """What no interface gets: gateway, name servers, the ends of the subnet (in IPv4 the last is for broadcasts)."""
+    """Return the addresses for no interface: gateway, name servers, first and (IPv4: broadcast) last of the subnet."""
     return {network.gateway, network.gateway_v6, *network.dns, str(subnet[0]), str(subnet[-1])}
 
 
@@ -141,7 +141,7 @@ def _row(connection: sa.Connection, network: Network, address: str) -> Any:
 
 def _insert(connection: sa.Connection, network: Network, address: str, instance_uuid: str | None = None,
             vif_id: str | None = None) -> bool:
-    """Whether the address had no row, and now has this one."""
+    """Insert the row of an address; return whether it had none."""
     values = {"network_uuid": network.uuid, "address": address, "version": 6 if ":" in address else 4,
               "instance_uuid": instance_uuid, "vif_id": vif_id, "updated_at": clock.now() if instance_uuid else _NEVER}
     known = sa.select(IPS.c.id).where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)
@@ -258,7 +258,7 @@ def show(connection: sa.Connection, address: str) -> NetworkAddress:
 
 
 def reserve(connection: sa.Connection, address: str, reserved: bool) -> None:
-    """No server gets the address from now on, or servers get it again. Who has it keeps it.
+    """Set whether servers may get the address. A server that has it keeps it.
 
     Raises FixedIpNotFoundForAddress, InvalidInput (it is never given out, or is not of version 4).
     """
@@ -301,7 +301,7 @@ def release(connection: sa.Connection, instance_uuid: str, vif_id: str | None = 
 
 
 def is_taken(connection: sa.Connection, network_uuid: str, address: str) -> bool:
-    """Whether an address is somebody's, or to be nobody's."""
+    """Return whether an address is in use or reserved."""
     return connection.scalar(sa.select(IPS.c.id).where(
         IPS.c.network_uuid == network_uuid, IPS.c.address == address,
         sa.or_(IPS.c.instance_uuid.is_not(None), IPS.c.reserved == sa.true()))) is not None

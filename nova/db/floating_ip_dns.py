@@ -52,7 +52,7 @@ def put_domain(connection: sa.Connection, domain: Domain) -> Domain:
 
 
 def _check_free(connection: sa.Connection, domain: str) -> None:
-    """Whether projects have no names in a new domain already, with dots and by a shorter one. Raises Conflict."""
+    """Check that no project has names of a new domain as dotted names of a shorter domain. Raises Conflict."""
     labels = domain.split(".")
     above = {".".join(labels[count:]): ".".join(labels[:count]) for count in range(1, len(labels))}
     # Held, so that no such name comes meanwhile.
@@ -67,7 +67,7 @@ def _check_free(connection: sa.Connection, domain: str) -> None:
 
 
 def delete_domain(connection: sa.Connection, domain: str) -> None:
-    """With all its names. Raises DnsDomainNotFound."""
+    """Delete a domain with all its names. Raises DnsDomainNotFound."""
     found = _lock(connection, domain, None)
     versions.bump(connection, versions.dns(found.domain))
     connection.execute(sa.delete(ENTRIES).where(ENTRIES.c.domain == found.domain))
@@ -145,7 +145,7 @@ def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = 
 
 
 def _check_inside(connection: sa.Connection, name: str, domain: str) -> None:
-    """Whether a name is in this domain, and in none below it, which may be another project's. Raises Forbidden."""
+    """Check that a name is in no domain below this one, which may be another project's. Raises Forbidden."""
     labels = name.split(".")
     longer = [".".join([*labels[count:], domain]) for count in range(len(labels))]
     inside = connection.scalar(sa.select(DOMAINS.c.domain).where(

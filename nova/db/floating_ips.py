@@ -70,7 +70,7 @@ def _addresses(cidr: str) -> list[str]:
 
 # --- of a project --------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None) -> list[FloatingIp]:
-    """Those of a project, oldest first; None: all, the free ones as well."""
+    """Return the floating IPs of a project, oldest first; None: all, including free ones."""
     statement = sa.select(TABLE).order_by(TABLE.c.id)
     if project_id is not None:
         statement = statement.where(TABLE.c.project_id == project_id)
@@ -78,7 +78,7 @@ def index(connection: sa.Connection, project_id: str | None = None) -> list[Floa
 
 
 def on_host(connection: sa.Connection, host: str) -> list[FloatingIp]:
-    """Those that lead to servers of a host, oldest first."""
+    """Return the floating IPs of servers on a host, oldest first."""
     instances = models.instances
     return rows.to_objects(FloatingIp, connection.execute(
         sa.select(TABLE).join(instances, instances.c.uuid == TABLE.c.instance_uuid)
@@ -86,7 +86,7 @@ def on_host(connection: sa.Connection, host: str) -> list[FloatingIp]:
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> FloatingIp:
-    """One that a project has (None: any project). Raises FloatingIpNotFound."""
+    """Return a floating IP of a project (None: any project). Raises FloatingIpNotFound."""
     return _one(connection, TABLE.c.uuid == uuid, uuid, project_id)
 
 
@@ -190,7 +190,7 @@ _LET_GO_ONE = _LET_GO.where(TABLE.c.vif_id == sa.bindparam("vif"))
 
 
 def let_go(connection: sa.Connection, instance_uuid: str, vif_id: str | None = None) -> None:
-    """What led to an interface of a server that goes (None: to any) leads nowhere. One statement."""
+    """Disassociate the floating IPs of an interface of a server (None: of all its interfaces). One statement."""
     values = {"this": instance_uuid, "now": clock.now()}
     if vif_id is None:
         connection.execute(_LET_GO, values)

@@ -15,7 +15,7 @@ TABLE = models.keypairs
 
 def index(connection: sa.Connection, user_id: str, limit: int | None = None,
           marker: str | None = None) -> list[Keypair]:
-    """By name, from after the one called ``marker``. Raises MarkerNotFound."""
+    """Return key pairs of a user by name, those after ``marker``. Raises MarkerNotFound."""
     statement = sa.select(TABLE).where(TABLE.c.user_id == user_id).order_by(TABLE.c.name).limit(limit)
     if marker is not None:
         known = connection.scalar(sa.select(TABLE.c.id).where(TABLE.c.user_id == user_id, TABLE.c.name == marker))
@@ -34,7 +34,7 @@ def get(connection: sa.Connection, user_id: str, name: str) -> Keypair:
 
 
 def create(connection: sa.Connection, keypair: Keypair, most: int) -> Keypair:
-    """One more key pair of the user, who may have ``most`` (-1: any). Raises KeyPairExists, QuotaLimit."""
+    """Add a key pair of the user, who may have ``most`` (-1: any number). Raises KeyPairExists, QuotaLimit."""
     if most >= 0:
         quotas.serialize(connection, f"keypairs:{keypair.user_id}"[:255])
         if quotas.count_key_pairs(connection, keypair.user_id) >= most:

@@ -1,4 +1,4 @@
-"""Which services gave a sign of life within service_down_time: of a row, and as a condition."""
+"""Liveness of services: a heartbeat within service_down_time, of a row and as an SQL condition."""
 
 from __future__ import annotations
 

@@ -67,13 +67,13 @@ def newest() -> str:
 
 
 def differences(connection: sa.Connection) -> list[Any]:
-    """How the schema of a database differs from the models (alembic's terms); [] is what it should be."""
+    """Return the differences between the schema of a database and the models, as alembic does; [] if there are none."""
     return list(autogenerate.compare_metadata(
         MigrationContext.configure(connection, opts={"compare_type": True}), models.metadata))
 
 
 def write_revision(url: str, message: str) -> str:
-    """For developers: write a revision from what the models have and the (newest) database has not; its path."""
+    """Write a revision with what the models have and the (newest) database lacks; return its path. For developers."""
     database = Database(url)
     try:
         with database.engine.connect() as connection, connection.begin():

@@ -1,7 +1,7 @@
-"""Which hosts have which networks of kind VXLAN, and where their tunnels end.
+"""The hosts of each VXLAN network, and the addresses of their tunnels.
 
-A host says so itself when the first guest of a network comes to it and when the last has gone, so that a boot costs
-nothing where the network is known.
+A host reports itself when it gets the first guest of a network and when the last has left, so that a boot costs
+nothing on a host that already has the network.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def differs(connection: sa.Connection, host: str, address: str, networks: Collec
 
 
 def strangers(connection: sa.Connection, host: str, networks: Collection[str]) -> set[str]:
-    """Those of these networks of which no server with an address is, or is coming, on the host. One statement."""
+    """Return the networks of which no server with an address is on the host, or moves there. One statement."""
     ips, instances = models.fixed_ips, models.instances
     known = connection.scalars(sa.select(ips.c.network_uuid).distinct().join(
         instances, instances.c.uuid == ips.c.instance_uuid).where(
@@ -56,7 +56,7 @@ def present(connection: sa.Connection, host: str, address: str, networks: Collec
 
 
 def newer(connection: sa.Connection, known: Mapping[str, int]) -> list[Peers]:
-    """Who has these networks, of those that have a newer version than this one. Two statements at most."""
+    """Return the hosts of the networks that have a newer version than the known one. Two statements at most."""
     names = {versions.peers(network): network for network in known}
     found = {names[row.name]: row.version for row in connection.execute(
         sa.select(VERSIONS).where(VERSIONS.c.name.in_(names)))} if names else {}

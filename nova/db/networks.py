@@ -120,7 +120,7 @@ def associate_host(connection: sa.Connection, uuid: str, host: str) -> None:
 
 
 def _has_servers(connection: sa.Connection, uuid: str, besides: str | None = None) -> bool:
-    """Whether servers, of other projects than this one, have addresses of the network."""
+    """Return whether servers (of projects other than ``besides``) have addresses of the network."""
     instances = models.instances
     statement = sa.select(IPS.c.id).join(instances, instances.c.uuid == IPS.c.instance_uuid).where(
         IPS.c.network_uuid == uuid)
@@ -185,7 +185,7 @@ def _checked(network: Network, uuid: str) -> Network:
 
 
 def _check_wire(network: Network) -> None:
-    """How the network gets from host to host."""
+    """Check the fields that connect the network between hosts."""
     if network.vlan is not None and not 1 <= network.vlan <= 4094:
         raise exception.InvalidInput(reason=f"vlan {network.vlan} is not between 1 and 4094")
     if network.vlan is not None and not network.bridge_interface:

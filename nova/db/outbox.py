@@ -49,7 +49,7 @@ def busy(connection: sa.Connection) -> list[int]:
 
 
 def take(connection: sa.Connection, lane: int, owner: str, now: datetime.datetime, until: datetime.datetime) -> bool:
-    """Whether ``owner`` is the sender of the lane until then."""
+    """Take the lease of a lane until then; return whether ``owner`` has it."""
     never = until + (until - now)
     if connection.execute(_TAKE, {"of": lane, "now": now, "never": never, "me": owner, "owner": owner,
                                   "lease_until": until}).rowcount:
@@ -64,7 +64,7 @@ def take(connection: sa.Connection, lane: int, owner: str, now: datetime.datetim
 
 
 def page(connection: sa.Connection, lane: int, limit: int) -> list[Notification]:
-    """What comes next in a lane, in the order in which it is to be sent."""
+    """Return the next notifications of a lane, in the order in which they are sent."""
     return [Notification(subject="", **{name: getattr(row, name) for name in _FIELDS})
             for row in connection.execute(_PAGE.limit(limit), {"of": lane})]
 
@@ -73,7 +73,7 @@ _FIELDS = tuple(name for name in Notification.__struct_fields__ if name in TABLE
 
 
 def sent(connection: sa.Connection, lane: int, owner: str, ids: Sequence[int], until: datetime.datetime) -> bool:
-    """These were sent; whether ``owner`` goes on with the lane until then (else somebody else has it)."""
+    """Delete notifications that were sent; return whether ``owner`` still has the lane, now until then."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids)))
     return bool(connection.execute(_OF_ITS_OWNER, {"of": lane, "me": owner, "lease_until": until}).rowcount)
 
@@ -96,5 +96,5 @@ def drop(connection: sa.Connection, before: datetime.datetime, most: int, limit:
 
 
 def waiting(connection: sa.Connection) -> int:
-    """How many are still to be sent."""
+    """Return how many notifications are still to be sent."""
     return connection.scalar(sa.select(sa.func.count()).select_from(TABLE)) or 0

@@ -46,7 +46,7 @@ def _room() -> sa.ColumnElement[Any]:
 
 
 def _capacity(connection: sa.Connection) -> dict[str, Capacity]:
-    """Of the roots of all nodes."""
+    """Return the capacity of the root providers of all nodes."""
     found = connection.execute(
         sa.select(INVENTORIES.c.resource_class, sa.func.sum(_room()), sa.func.sum(INVENTORIES.c.used))
         .join(NODES, NODES.c.uuid == INVENTORIES.c.provider_uuid)
@@ -87,7 +87,7 @@ _OF_ACTIONS = (ACTIONS.c.uuid, ACTIONS.c.request_id, ACTIONS.c.instance_uuid, AC
 
 
 def _operations(connection: sa.Connection, limit: int) -> list[OperationOverview]:
-    """Those in front of queued ones hold the instance, so all that is asked of them is their name."""
+    """Return operations. Of those that hold an instance for which others queue, only the name is read."""
     front = ACTIONS.alias("front")
     found = connection.execute(
         sa.select(*_OF_ACTIONS, ACTIONS.c.step, ACTIONS.c.owner, ACTIONS.c.queued, ACTIONS.c.waits_for,

@@ -17,7 +17,7 @@ NONE: dict[str, Any] = {"admin_pass": None, "encrypted_pass": None}
 
 
 def check_value(connection: sa.Connection) -> str | None:
-    """What conductors have encrypted to know their keys by; None: nothing yet."""
+    """Return the value that conductors encrypted to recognise their keys; None: there is none yet."""
     found: str | None = connection.scalar(sa.select(CHECK.c.encrypted).where(CHECK.c.id == _ID))
     return found
 

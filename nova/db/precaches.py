@@ -113,7 +113,7 @@ def _done(connection: sa.Connection, host: str, aggregate_ids: Sequence[int]) ->
 
 
 def index(connection: sa.Connection, aggregate_id: int | None = None) -> list[PrecachedImage]:
-    """What the last request of the aggregate (None: of each) has come to."""
+    """Return the results of the last request of the aggregate (None: of each aggregate)."""
     statement = sa.select(TABLE).order_by(TABLE.c.aggregate_id, TABLE.c.host, TABLE.c.image_id)
     if aggregate_id is not None:
         statement = statement.where(TABLE.c.aggregate_id == aggregate_id)

@@ -55,7 +55,7 @@ class What:
 
 
 def count(db: Database, what: What) -> Removed:
-    """How many of each would go now; other rows go along with deleted servers."""
+    """Return how many rows of each kind would be removed now, without the rows that belong to deleted servers."""
     def look(connection: sa.Connection) -> Removed:
         return Removed({kind.name: connection.scalar(
             sa.select(sa.func.count()).select_from(kind.table).where(kind.over)) or 0 for kind in _kinds(what)})
@@ -127,7 +127,7 @@ class _Kind:
         return [tuple(row) for row in connection.execute(statement)]
 
     def rows(self, connection: sa.Connection, keys: Sequence[Any]) -> list[tuple[str, dict[str, Any]]]:
-        """All that goes with these keys, by table."""
+        """Return all rows that are removed with these keys, by table."""
         found = []
         for table, of in ((self.table, self.key.in_(keys)),
                           *((table, table.c.instance_uuid.in_(keys)) for table in self.along)):
@@ -136,7 +136,7 @@ class _Kind:
         return found
 
     def remove(self, connection: sa.Connection, keys: Sequence[Any]) -> Removed:
-        """Those of them that are still over."""
+        """Remove the rows of those keys that may still be removed."""
         still = list(connection.scalars(
             sa.select(self.key).where(self.key.in_(keys), self.over).order_by(*self.order).with_for_update()))
         removed: Removed = Removed()
@@ -147,7 +147,7 @@ class _Kind:
 
 
 def _behind(order: Sequence[sa.Column[Any]], after: Place) -> sa.ColumnElement[bool]:
-    """Whether a row comes after that place."""
+    """Return the condition that a row comes after that position."""
     further: sa.ColumnElement[bool] = order[0] > after[0]
     return sa.or_(further, sa.and_(order[0] == after[0], _behind(order[1:], after[1:]))) if order[1:] else further
 
@@ -167,7 +167,7 @@ def _kinds(what: What) -> list[_Kind]:
 
 
 def _has_newer(number: int) -> Iterator[sa.ColumnElement[bool]]:
-    """Whether an action's server has so many newer ones; they are looked at in the index, and no others."""
+    """Return the condition that an action's server has ``number`` newer ones, which reads only these in the index."""
     if number:
         newer = ACTIONS.alias()
         yield sa.select(newer.c.id).where(newer.c.instance_uuid == ACTIONS.c.instance_uuid, newer.c.id > ACTIONS.c.id) \
@@ -175,18 +175,18 @@ def _has_newer(number: int) -> Iterator[sa.ColumnElement[bool]]:
 
 
 def _under_way() -> sa.ColumnElement[bool]:
-    """Whether somebody still has to do with an action, though it may be to take back what it made outside."""
+    """Return the condition that an action runs, or that its deferred cleanup has not ended."""
     return sa.or_(ACTIONS.c.outcome.is_(None), ACTIONS.c.lease_until.is_not(None))
 
 
 def _moving(instance_uuid: sa.Column[Any]) -> sa.ColumnElement[bool]:
-    """Whether the instance has an open migration."""
+    """Return the condition that the instance has an open migration."""
     table = MIGRATIONS.alias()
     return sa.exists().where(table.c.instance_uuid == instance_uuid, table.c.open == sa.true())
 
 
 def _nobody_needs() -> Iterator[sa.ColumnElement[bool]]:
-    """Of a deleted instance: no host has to remove its guest, nothing is under way, and it holds nothing."""
+    """Return conditions of a deleted instance: no guest to remove, no running action, and no resources."""
     this = INSTANCES.c.uuid
     for table in KEEP:
         yield ~sa.exists().where(table.c.instance_uuid == this)

@@ -120,7 +120,7 @@ def reset(connection: sa.Connection, project_id: str, user_id: str | None = None
 
 # --- usage -----------------------------------------------------------------------------------
 def usage(connection: sa.Connection, project_id: str, user_id: str | None = None) -> dict[str, int]:
-    """What the project (or one user in it) has in use; key pairs are counted for a user only."""
+    """Return what the project (or one user in it) has in use; key pairs are counted for a user only."""
     row = connection.execute(sa.select(USAGES).where(
         USAGES.c.project_id == project_id, USAGES.c.user_id == (user_id or ""))).first()
     used = dict.fromkeys(RESOURCES, 0)
@@ -174,7 +174,7 @@ def count_interfaces(connection: sa.Connection, project_id: str) -> int:
 
 
 def check_interfaces(connection: sa.Connection, project_id: str, most: int, more: int) -> None:
-    """Whether so many interfaces may come to those of the project (``most`` -1: any number). Raises QuotaLimit.
+    """Check that the project may have so many more interfaces (``most`` -1: any number). Raises QuotaLimit.
 
     The caller holds the project's row, see :func:`lock`.
     """
@@ -257,8 +257,10 @@ def take(connection: sa.Connection, found: Room) -> None:
 
 
 def check_waiting(connection: sa.Connection, instance: Instance) -> None:
-    """Whether the server, beside others, may be soft-deleted: those count nothing, and still keep their hosts' room and
-    their addresses. A project has as many of them as may count. Raises TooManyWait."""
+    """Check that the project may have one more soft-deleted server. Raises TooManyWait.
+
+    They count for no quota, but keep their resources and addresses: so their number has the same limit.
+    """
     allowed, table, flavor = limits(connection, instance.project_id), models.instances, instance.flavor
     if all(allowed[name] < 0 for name in COUNTED):
         return
@@ -290,7 +292,7 @@ def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
 
 
 def _room(allowed: dict[str, int], used: dict[str, int], each: dict[str, int], min_count: int, max_count: int) -> int:
-    """How many servers fit below ``allowed`` (resources without one are unlimited). Raises OverQuota."""
+    """Return how many servers fit below ``allowed`` (resources without one are unlimited). Raises OverQuota."""
     count = max_count
     overs = []
     for name in sorted(each):

@@ -1,7 +1,7 @@
-"""What hosts are told of security groups: each group once, whoever is in it, and its members as often as they change.
+"""Security groups as hosts get them: each group once, and its members whenever they change.
 
-What a rule lets in by a group is not written out: the host keeps the members of each group that rules name. So a change
-costs by the group that it is about, and not by the servers in it or by the rules that name it.
+A rule that allows a group does not list its members: the host keeps the members of each group that rules name. So the
+cost of a change depends on the changed group, not on the servers in it or on the rules that name it.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Changed(NamedTuple):
 
 
 def changed(connection: sa.Connection, names: Collection[str]) -> Changed:
-    """Whom these changes concern, and how it is now. Seven statements at most, but for hosts of the last release."""
+    """Return the hosts that these changes concern, with the present state. At most seven statements (more for hosts
+    of the last release)."""
     rules, members = (sorted(int(name.removeprefix(kind)) for name in names if name.startswith(kind))
                       for kind in (_RULES, _MEMBERS))
     namers: dict[int, set[int]] = {}
@@ -131,7 +132,7 @@ _GROUPS_OF = (
 
 
 def rules_for(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-    """What each of these servers lets in, as this host can be told. Three statements at most, however many servers.
+    """Return the rules of each server in the form that this host reads. At most three statements for any number.
 
     The version is read first: what is read after it is as new, or newer.
     """
@@ -202,9 +203,9 @@ def _members(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupF
 
 def newer(connection: sa.Connection, known: Mapping[str, int], host: str = "",
           grouped: bool = True) -> dict[str, RuleSet]:
-    """What these servers let in, of those for whom the version that is known is old. One statement if there are none.
+    """Return the rules of the servers whose known version is old. One statement if there are none.
 
-    With ``host`` only of those that may be there. Not ``grouped``: in the words of the last release.
+    With ``host``: only of servers that may be there. Not ``grouped``: in the form of the last release.
     """
     if not known:
         return {}

@@ -250,7 +250,7 @@ _GROUPS_OF = (
 
 
 def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-    """What each of these servers lets in. Three statements at most, however many servers.
+    """Return the rules of each of these servers. At most three statements for any number of servers.
 
     The version is read first: what is read after it is as new, or newer.
     """

@@ -1,6 +1,6 @@
-"""What hosts answer in the DNS: the names of the domains that are for their guests.
+"""DNS names that hosts serve to their guests.
 
-A public domain is for all guests; a private one for those in its zone, or of all zones if it has none.
+A public domain is for all guests; a private one for those in its availability zone, or in all if it has none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST = 20
 
 
 def changed(connection: sa.Connection, domains: Collection[str]) -> dict[str, list[ServedDomain]]:
-    """What each host is to be told of these domains as they are now. Five statements, however many hosts there are."""
+    """Return what to send to each host about these domains as they are now. Five statements for any number of hosts."""
     known = dict(connection.execute(sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
         VERSIONS.c.name.in_([versions.dns(domain) for domain in domains]))).all())
     found = {row.domain: row for row in connection.execute(sa.select(DOMAINS).where(DOMAINS.c.domain.in_(domains)))}
@@ -43,8 +43,8 @@ def changed(connection: sa.Connection, domains: Collection[str]) -> dict[str, li
 
 
 def newer(connection: sa.Connection, host: str, known: Mapping[str, int]) -> list[ServedDomain]:
-    """Of the domains that are for a host those of which it knows an older version or nothing, :data:`MOST` at a time,
-    and those that it knows and that are not for it.
+    """Return the domains of a host whose known version is old or absent, at most :data:`MOST`, and the known ones
+    that the host no longer has.
     """
     found = connection.execute(sa.select(DOMAINS, VERSIONS.c.version).outerjoin(
         VERSIONS, VERSIONS.c.name == sa.literal(versions.dns("")) + DOMAINS.c.domain).order_by(DOMAINS.c.domain)).all()

@@ -130,7 +130,7 @@ def create(connection: sa.Connection, group: ServerGroup) -> ServerGroup:
 
 
 def delete(connection: sa.Connection, uuid: str, project_id: str | None = None) -> None:
-    """Its servers stay, unrestricted. Raises ServerGroupNotFound."""
+    """Delete a group; its servers stay, without the policy. Raises ServerGroupNotFound."""
     statement = sa.delete(TABLE).where(TABLE.c.uuid == uuid)
     if project_id is not None:
         statement = statement.where(TABLE.c.project_id == project_id)

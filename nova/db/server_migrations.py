@@ -99,7 +99,7 @@ def interrupted(connection: sa.Connection, limit: int = 1000) -> list[Migration]
 
 
 def under_way(connection: sa.Connection, host: str) -> bool:
-    """Whether any server is moving from or to the host, or waits there for the word that ends it."""
+    """Return whether any server moves from or to the host, or waits there to be confirmed or reverted."""
     return connection.scalar(sa.select(TABLE.c.id).where(
         TABLE.c.open == sa.true(), TABLE.c.status.not_in(migration_states.ENDED),
         sa.or_(TABLE.c.source_compute == host, TABLE.c.dest_compute == host)).limit(1)) is not None

@@ -156,7 +156,7 @@ def _locked(value: Any) -> sa.ColumnElement[bool]:
 
 
 def _metadata(value: Any) -> sa.ColumnElement[bool]:
-    """All of these items (the JSON text has each as "key":"value")."""
+    """Return the condition that a row has all of these items (the JSON text has each as "key":"value")."""
     items = [msgspec.json.encode({key: item}).decode()[1:-1] for key, item in dict(value).items()]
     return sa.and_(*(sa.type_coerce(TABLE.c.metadata, sa.Text).contains(item, autoescape=True) for item in items))
 

@@ -101,7 +101,7 @@ def check_place(connection: sa.Connection, instance: Instance, host: str) -> Ins
 
 
 def get_many(connection: sa.Connection, uuids: Sequence[str], host: str = "") -> list[Instance]:
-    """Those of these instances that exist (and may be on the host, if one is given), in no order."""
+    """Return the existing ones of these instances (which may be on ``host``, if it is given), in no order."""
     if not uuids:
         return []
     statement = sa.select(TABLE).where(TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false())
@@ -202,7 +202,7 @@ def runnable(connection: sa.Connection, host: str, uuids: Sequence[str]) -> dict
 
 
 def ever(connection: sa.Connection, uuids: Sequence[str]) -> set[str]:
-    """Those of them that exist or did."""
+    """Return the uuids of instances that exist or existed."""
     return set(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.uuid.in_(uuids))))
 
 
@@ -253,5 +253,5 @@ def placed(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str | N
 
 
 def brief_columns() -> list[sa.Column[Any]]:
-    """Every column that a plain list may show."""
+    """Return every column that a list without details may show."""
     return [column for column in TABLE.c if column.name not in _BRIEF]

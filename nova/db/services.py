@@ -39,7 +39,7 @@ def shown(row: sa.Row[Any], zones: dict[str, str], now: datetime.datetime) -> Se
 
 
 def effective(service: Service, up: bool) -> ServiceFlags:
-    """What schedulers are told of it; ``up`` is the row's."""
+    """Return what schedulers know of a service; ``up``: whether it is alive."""
     return ServiceFlags(up=up and not service.forced_down, disabled=service.disabled, generation=service.generation)
 
 
@@ -50,7 +50,7 @@ def _fill(connection: sa.Connection, found: Iterable[sa.Row[Any]]) -> list[Servi
 
 def index(connection: sa.Connection, host: str | None = None, binary: str | None = None,
           hidden: bool = False) -> list[Service]:
-    """All services, or those of a host or with a binary, oldest first; with ``hidden``, also those of the API."""
+    """Return services (of a host, with a binary), oldest first; with ``hidden``, also those of the API."""
     statement = sa.select(TABLE).order_by(TABLE.c.id)
     if not hidden:
         statement = statement.where(TABLE.c.binary.not_in(HIDDEN))
@@ -62,7 +62,7 @@ def index(connection: sa.Connection, host: str | None = None, binary: str | None
 
 
 def get(connection: sa.Connection, service_id: str) -> Service:
-    """By uuid or integer id. Raises ServiceNotFound."""
+    """Return a service by uuid or integer id. Raises ServiceNotFound."""
     return _fill(connection, [_row(connection, service_id)])[0]
 
 
@@ -92,9 +92,9 @@ def compute_version(connection: sa.Connection, host: str) -> int | None:
 
 
 def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
-    """Is the compute service of the host alive (and not forced down)? False where there is none.
+    """Return whether the compute service of the host is alive (and not forced down); False where there is none.
 
-    ``lock``: it stays as it is until the transaction ends.
+    ``lock``: lock the row until the transaction ends.
     """
     # It is decided by the time that the database has now, in case that its clock has just jumped.
     statement = sa.select(TABLE, clock.column(connection)).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
@@ -117,10 +117,10 @@ def awake(connection: sa.Connection, host: str) -> str | None:
 
 
 def still_down(connection: sa.Connection, host: str) -> None:
-    """For a transaction that gives up a host: it must not be back, nor come back before the commit.
+    """Lock a host as down until the transaction ends. Raises ServiceUnavailable if it is up again.
 
-    Its next sign of life waits for the commit, so that what the host compares its guests with then is what was
-    decided without it. Raises ServiceUnavailable.
+    Its next heartbeat waits for the commit, so that the host then compares its guests with what was decided
+    without it.
     """
     if host_up(connection, host, lock=True):
         raise exception.ServiceUnavailable(f"Host {host} is back and will be asked again.")
@@ -138,7 +138,7 @@ def compute_exists(connection: sa.Connection, host: str) -> bool:
 
 
 def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, ServiceFlags]:
-    """What schedulers are told of the hosts among these that have a compute."""
+    """Return what schedulers know of the hosts among these that have a compute service."""
     if not hosts:
         return {}
     found = connection.execute(sa.select(TABLE).where(TABLE.c.host.in_(hosts), TABLE.c.binary == COMPUTE))
@@ -182,7 +182,7 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
 
 
 def connector(connection: sa.Connection, host: str) -> dict[str, Any] | None:
-    """What the compute of the host told of how it reaches volumes; None: nothing."""
+    """Return the volume connector that the compute service of the host reported; None: it reported none."""
     found: dict[str, Any] | None = connection.execute(sa.select(TABLE.c.connector).where(
         TABLE.c.host == host, TABLE.c.binary == COMPUTE)).scalar()
     return found
@@ -310,7 +310,7 @@ def check_zone(connection: sa.Connection, zone: str) -> None:
 
 
 def zone_is_available(connection: sa.Connection, zone: str) -> bool:
-    """Whether there is an enabled compute service in the zone. Two statements, whatever there are of services."""
+    """Return whether the zone has an enabled compute service. Two statements for any number of services."""
     zones = aggregates.host_zones(aggregates.index(connection))
     hosts = [host for host, its_zone in zones.items() if its_zone == zone]
     somewhere: sa.ColumnElement[bool] = TABLE.c.host.in_(hosts)

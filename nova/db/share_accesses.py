@@ -1,7 +1,7 @@
-"""Which hosts may reach which share, for which server: written before a service is asked, so that nothing is left.
+"""Access of hosts to shares, by server: stored before the service is called, so that no access is left behind.
 
-Servers of one host that have the same share need one access. Who is the last one takes it away; meanwhile (``leaving``)
-another one that wants it waits. Rows of one share and host are locked in the order of their ids.
+Servers of one host that have the same share need one access. The last one removes it; meanwhile (``leaving``) another
+server that needs it waits. Rows of one share and host are locked in the order of their ids.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: st
 
 
 def gone(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> bool:
-    """It is taken away. Returns whether the server wants it again meanwhile: then it has to be given once more."""
+    """Record that an access was removed; return whether the server needs it again, so that it must be granted anew."""
     connection.execute(sa.delete(TABLE).where(_this(share_id, host, instance_uuid), TABLE.c.leaving == sa.true()))
     return connection.scalar(sa.select(TABLE.c.id).where(_this(share_id, host, instance_uuid))) is not None
 

@@ -37,7 +37,7 @@ def _found(connection: sa.Connection, statement: sa.Select[tuple[object, ...]], 
 
 
 def create(connection: sa.Connection, share: Share) -> Share:
-    """One more share of the project; asked for twice, it is made once."""
+    """Add a share of the project; a repeated call changes nothing."""
     if (made := connection.execute(sa.select(TABLE).where(TABLE.c.uuid == share.uuid)).first()) is not None:
         return rows.to_object(Share, made)
     try:

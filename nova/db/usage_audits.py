@@ -1,4 +1,4 @@
-"""How far it is told which servers there were in a period: one row, which all conductors share."""
+"""Progress of the notifications about the servers of an audit period: one row, which all conductors share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def begin(connection: sa.Connection, ending: datetime.datetime) -> int | None:
 
 
 def is_finished(connection: sa.Connection, ending: datetime.datetime) -> bool:
-    """Whether all servers of the period that ends then were told."""
+    """Return whether the notifications of the period that ends then are complete."""
     return bool(connection.scalar(sa.select(TABLE.c.finished).where(TABLE.c.period_ending == ending)))
 
 

@@ -1,4 +1,4 @@
-"""What servers have used: read from the rows of those that are and were."""
+"""Usage of servers, from the rows of present and deleted ones."""
 
 from __future__ import annotations
 

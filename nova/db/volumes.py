@@ -63,14 +63,14 @@ def _found(connection: sa.Connection, uuid: str, project_id: str | None = None, 
 
 
 def of_instance(connection: sa.Connection, instance_uuid: str) -> list[Volume]:
-    """What belongs to a server, held until the transaction ends."""
+    """Return the volumes of a server, locked until the transaction ends."""
     return rows.to_objects(Volume, connection.execute(
         sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.uuid).with_for_update()))
 
 
 # --- making and deleting ---------------------------------------------------------------------------
 def create(connection: sa.Connection, volume: Volume) -> Volume:
-    """One more volume of the project; asked for twice, it is made once. Raises QuotaLimit, InvalidInput."""
+    """Add a volume of the project; a repeated call changes nothing. Raises QuotaLimit, InvalidInput."""
     if not 1 <= volume.size_gb <= CONF.volume.max_size_gb:
         raise exception.InvalidInput(reason=f"size must be from 1 to {CONF.volume.max_size_gb} GiB.")
     if (made := connection.execute(sa.select(TABLE).where(TABLE.c.uuid == volume.uuid)).first()) is not None:
@@ -162,9 +162,9 @@ def _give_up_place(connection: sa.Connection, volume: Volume) -> VolumeRemoval |
 
 
 def forgotten(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[VolumeRemoval]:
-    """What hosts that are there were told to remove before that time and have not, the oldest first.
+    """Return what present hosts were told before that time to remove and still have, oldest first.
 
-    What waits for a host that is away, or gone for good, keeps nobody else's waiting.
+    Removals on absent hosts do not delay the others.
     """
     there = liveness.host_up(REMOVALS.c.host)
     return rows.to_objects(VolumeRemoval, connection.execute(sa.select(REMOVALS).where(

@@ -34,9 +34,9 @@ CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), DedicatedResources(), 
 
 
 def audit(db: Database, repair: bool = False, page: int | None = None) -> Iterator[Finding]:
-    """Every disagreement among the rows; with ``repair``, what can be is put right as it is found.
+    """Return every contradiction among the rows; with ``repair``, correct those that can be corrected.
 
-    Looks at ``page`` subjects at a time (by default as many as each check likes); no transaction is open while the
+    Examines ``page`` subjects at a time (default: the page size of each check); no transaction is open while the
     caller has a finding.
     """
     for check in CHECKS:
@@ -58,7 +58,7 @@ def _look(connection: sa.Connection, check: Check, after: str, limit: int) -> tu
 
 
 def _look_again(connection: sa.Connection, check: Check, key: str, repair: bool) -> list[Finding]:
-    """What is wrong with one subject, which nothing else changes meanwhile."""
+    """Return what is wrong with one subject, which is locked meanwhile."""
     check.lock(connection, key)
     findings = list(check.examine(connection, [key]))
     if not repair:

@@ -1,4 +1,4 @@
-"""What an invariant is, so that one look fits all: subjects, what is wrong with some of them, what holds one still."""
+"""Checks of invariants: each lists its subjects, examines some of them, and locks one of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Repair = Callable[[sa.Connection], object]
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One disagreement. ``key``: what it is about; ``subject`` says that in words where the key alone does not.
+    """A contradiction among rows. ``key``: its subject's; ``subject`` names that in words where the key does not.
 
     ``repair`` None: an operator decides.
     """
@@ -46,9 +46,9 @@ class Check(abc.ABC):
 
     @abc.abstractmethod
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
-        """What is wrong with these subjects, each finding with the key of its subject.
+        """Return what is wrong with these subjects, each finding with the key of its subject.
 
-        Each statement is about them only, so that it stays short however many there are.
+        Each statement reads the rows of these subjects only, so that it stays short.
         """
 
     @abc.abstractmethod

@@ -69,7 +69,7 @@ class Claims(Check):
 
 @dataclasses.dataclass(frozen=True)
 class _Want:
-    """Where a consumer has to have its claim (nowhere, without a host), and what of."""
+    """The host on which a consumer must have its claim (None: it must have none), and the amounts."""
 
     host: str | None
     node: str | None
@@ -116,7 +116,7 @@ def _wrong_claim(want: _Want | None, node: Any, consumer: str, root: str, held: 
 
 
 def _summed(held: list[Any]) -> dict[str, int]:
-    """What these allocations are together."""
+    """Return the sum of these allocations by resource class."""
     total: collections.Counter[str] = collections.Counter()
     for row in held:
         total.update(row.resources)
@@ -124,7 +124,7 @@ def _summed(held: list[Any]) -> dict[str, int]:
 
 
 def _resources(instance: Any, flavor: Flavor) -> dict[str, int]:
-    """What a server has to claim with this flavor."""
+    """Return the amounts that a server must claim with this flavor."""
     volume_backed = root_volume(instance.block_devices) is not None
     return requested_resources(flavor, instance.image, volume_backed, existing=True).total
 
@@ -203,5 +203,5 @@ class Counts(Check):
 
 
 def differences(row: Any, right: dict[str, int]) -> str:
-    """In words: the columns that are not what was counted."""
+    """Describe the columns whose values differ from what was counted."""
     return ", ".join(f"{name} is {getattr(row, name)}, counted {value}" for name, value in right.items())

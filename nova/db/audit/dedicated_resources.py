@@ -20,7 +20,7 @@ MIGRATIONS = models.migrations
 
 
 class DedicatedResources(Check):
-    """What the claims on a node have of its cells and devices. Subjects: nodes."""
+    """Check the NUMA cells and devices that the claims on a node have. Subjects: nodes."""
 
     page_size = 50
 

@@ -131,7 +131,7 @@ class Members(Check):
 
 
 class Evictions(Check):
-    """No guest is to be removed from a host where its server is."""
+    """Check that no guest is marked for removal on a host where its server runs."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(EVICTIONS.c.instance_uuid),)

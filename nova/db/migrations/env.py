@@ -1,4 +1,4 @@
-"""What alembic runs; the connection comes from nova.db.migrate."""
+"""Environment script of alembic; the connection comes from nova.db.migrate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every migration does alike. A database without transactions for DDL may have been left in the middle of one."""
+"""Steps of migrations that may run twice: without transactions for DDL, a migration may have stopped in the middle."""
 
 from __future__ import annotations
 

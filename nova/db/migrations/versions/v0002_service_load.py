@@ -1,4 +1,4 @@
-"""What the workers of a service do: told in its heartbeat."""
+"""Load of the workers of a service, from its heartbeat."""
 
 from __future__ import annotations
 

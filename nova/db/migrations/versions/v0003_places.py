@@ -1,4 +1,4 @@
-"""Where a guest may be: migrations, evictions; operations that wait: for others, and for external events."""
+"""Hosts where a guest may be (migrations, evictions); operations that wait for others and for external events."""
 
 from __future__ import annotations
 

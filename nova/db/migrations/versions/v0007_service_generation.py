@@ -1,4 +1,4 @@
-"""What schedulers are told of a service has an order, whichever conductor tells it."""
+"""Generations of services: they order the notifications to schedulers, whichever conductor sends them."""
 
 from __future__ import annotations
 

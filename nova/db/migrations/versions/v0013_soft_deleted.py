@@ -1,4 +1,4 @@
-"""When servers were soft-deleted: they are reclaimed after a while, and count nothing until then."""
+"""The time of soft deletion of servers: they are reclaimed later, and count for no quota until then."""
 
 from __future__ import annotations
 

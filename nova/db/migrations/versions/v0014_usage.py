@@ -1,4 +1,4 @@
-"""What servers used is read by project, without the rows of those that ran at other times."""
+"""An index for the usage of a project, which skips the servers that ran at other times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be told on the bus is written in the transaction that made it true."""
+"""An outbox: notifications are written in the transaction of the change that they describe."""
 
 from __future__ import annotations
 

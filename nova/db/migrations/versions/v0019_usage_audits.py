@@ -1,4 +1,4 @@
-"""How far conductors have told what servers there were in a period."""
+"""The progress of notifications about the servers of an audit period."""
 
 from __future__ import annotations
 

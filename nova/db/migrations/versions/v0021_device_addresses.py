@@ -1,4 +1,4 @@
-"""Where guests find their devices, as their hosts tell."""
+"""Addresses of devices in guests, as their hosts report them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the legacy parts of the API keep of networks, addresses, default rules and names."""
+"""Networks, addresses, default rules and DNS names of the legacy parts of the API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hosts measure of themselves."""
+"""Metrics of hosts."""
 
 from __future__ import annotations
 
