@@ -213,7 +213,7 @@ def start(engine: Engine, ctx: context.RequestContext, uuid: str, name: str, req
 
 
 class _Request:
-    """One request for an operation."""
+    """A request for an operation."""
 
     def __init__(self, engine: Engine, ctx: context.RequestContext, uuid: str, operation: type[Operation],
                  asked: Any, project_id: str | None) -> None:
@@ -325,7 +325,7 @@ class _Request:
         return found
 
     def _made(self, connection: sa.Connection) -> tuple[Run | None, Accepted, ConductorAcceptance] | None:
-        """Whether the transaction was done, when the answer to its commit got lost."""
+        """Return the result of the transaction if it was done, although the answer to its commit was lost."""
         run, accepted, ctl = self.tried[-1]
         found = actions.get(connection, accepted.action.uuid)
         if found is None:

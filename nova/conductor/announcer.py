@@ -1,4 +1,4 @@
-"""What services and hosts tell of themselves, on its way to the schedulers."""
+"""Notifications to schedulers of what services and hosts report about themselves."""
 
 from __future__ import annotations
 

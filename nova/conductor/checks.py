@@ -1,4 +1,4 @@
-"""What is looked at of a server that is made, and of one that is made anew: keys, and how much it may have."""
+"""Checks of servers that are created or rebuilt: key pairs, and limits."""
 
 from __future__ import annotations
 

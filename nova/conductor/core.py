@@ -1,4 +1,4 @@
-"""What every part of a conductor process shares."""
+"""The objects that all parts of a conductor process share."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Core:
 
     @functools.cached_property
     def vault(self) -> Vault:
-        """Where passwords are encrypted."""
+        """Return the vault that encrypts passwords."""
         return Vault(CONF.conductor.secret_key_file)
 
     @functools.cached_property

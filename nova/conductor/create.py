@@ -67,7 +67,7 @@ def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -
 
 
 def made(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated | None:
-    """What came of a request that nobody waits for any more; None: nothing, and nothing will."""
+    """Return the result of a request whose caller has gone; None: it had no effect, and will have none."""
     def look(connection: sa.Connection) -> ServerCreated | None:
         # A transaction that is about to commit it holds these rows; any other one finds that its time is over.
         quotas.lock(connection, ctx.project_id or "", ("", ctx.user_id or ""))
@@ -77,7 +77,7 @@ def made(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> 
 
 
 def _answered(engine: Engine, connection: sa.Connection, request: ServerCreate) -> ServerCreated | None:
-    """What this very request was answered before. Raises IdempotencyKeyReused."""
+    """Return the earlier answer to this request, if it is a repeated one. Raises IdempotencyKeyReused."""
     if not request.first_uuid:
         return None
     try:
@@ -244,7 +244,7 @@ def _flavor(connection: sa.Connection, request: ServerCreate, project_id: str) -
 
 def _outside_networks(engine: Engine, ctx: context.RequestContext,
                       request: ServerCreate) -> list[NetworkRequest] | None:
-    """What an outside service, which is asked with the caller's own rights, gives the server; None: there is none."""
+    """Return the networks that an external service gives the server, with the caller's token; None: there is none."""
     allocator, project_id = engine.core.allocator, ctx.project_id or ""
     if not allocator.external:
         return None
@@ -288,7 +288,7 @@ def _group(connection: sa.Connection, request: ServerCreate, project_id: str) ->
 
 
 def _check_members(connection: sa.Connection, group: GroupSpec | None, project_id: str, count: int) -> None:
-    """Whether so many servers may join the group, which is held. Raises QuotaLimit."""
+    """Check that so many servers may join the group, which is locked. Raises QuotaLimit."""
     if group is None:
         return
     limit = quotas.limits(connection, project_id, None)["server_group_members"]

@@ -129,18 +129,18 @@ def open_database(connections: int | None = None, at_once: int | None = None, st
 
 
 def check_keys() -> None:
-    """Whether this conductor can encrypt passwords, and decrypt those of the others. Raises SecretKeyUnusable."""
+    """Check that this conductor can encrypt passwords and decrypt those of others. Raises SecretKeyUnusable."""
     with contextlib.closing(open_database(1)) as db:
         Vault(CONF.conductor.secret_key_file).check(db)
 
 
 def connections_of(workers: int) -> int:
-    """How many connections a worker process has, if the configuration does not say."""
+    """Return the default number of connections of a worker process."""
     return max(4, _CONNECTIONS // workers - _HEARTBEAT_CONNECTIONS)
 
 
 class ConductorService:
-    """One conductor process's worth: start(), stop() drains."""
+    """The service of a conductor process; stop() waits for the requests in progress."""
 
     def __init__(self, transport: messaging.RPCTransport, worker: int = 0) -> None:
         self.host = CONF.host
@@ -191,7 +191,7 @@ class ConductorService:
         self.endpoints = self._endpoints()
 
     def _endpoints(self) -> list[tuple[type[bus.Interface], Any]]:
-        """Every interface that conductors answer, with its implementation."""
+        """Return every RPC interface of conductors, with its implementation."""
         core = self.core
         return [
             (Servers, servers.Servers(core, self.engine)),

@@ -36,7 +36,7 @@ _HELP = ("Copy the file of another conductor; if the key is lost, run 'nova-mana
 
 
 class SecretKeyUnusable(exception.DatabaseUnusable):
-    """For operators: the file of [conductor]secret_key_file is missing, unreadable, or another one."""
+    """The file of [conductor]secret_key_file is missing, unreadable, or has other keys; the text is for operators."""
 
     template = "Key file {path} ([conductor]secret_key_file) cannot be used: {reason}"
 
@@ -57,7 +57,7 @@ class Vault:
         self._read: tuple[object, list[Fernet]] | None = None
 
     def encrypt(self, secret: str | None) -> str | None:
-        """What may be stored. Raises ServiceUnavailable."""
+        """Return the encrypted form, which may be stored. Raises ServiceUnavailable."""
         try:
             return None if secret is None else self._encrypt(secret)
         except _Unusable as error:
@@ -65,7 +65,7 @@ class Vault:
             raise exception.ServiceUnavailable("Secrets cannot be stored now.") from error
 
     def decrypt(self, token: str | None) -> str | None:
-        """What was encrypted. Raises SecretUnreadable."""
+        """Return the plain text. Raises SecretUnreadable."""
         try:
             return None if token is None else self._decrypt(token)
         except _Unusable as error:
@@ -73,7 +73,7 @@ class Vault:
             raise SecretUnreadable() from error
 
     def known(self, token: str | None) -> str | None:
-        """What was encrypted; None if it cannot be read any more."""
+        """Return the plain text; None if no key decrypts it any more."""
         try:
             return self.decrypt(token)
         except SecretUnreadable:
@@ -92,7 +92,7 @@ class Vault:
         return token
 
     def check(self, db: Database) -> None:
-        """Whether these are the keys that the database's secrets were encrypted with. Raises SecretKeyUnusable."""
+        """Check that the secrets of the database were encrypted with these keys. Raises SecretKeyUnusable."""
         try:
             if db.read(passwords.check_value) is not None and not os.path.exists(self.path):
                 raise _Unusable(f"it is not there. {_HELP}")
@@ -128,7 +128,7 @@ class Vault:
             raise _Unusable(f"it does not have the key that this was encrypted with. {_HELP}") from error
 
     def _keys(self) -> list[Fernet]:
-        """All of them, the one that encrypts first."""
+        """Return all keys, the one that encrypts first."""
         try:
             state = self._state()
         except FileNotFoundError:

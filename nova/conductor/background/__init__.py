@@ -1,1 +1,1 @@
-"""What conductors do by themselves, all of them together: drains, reclaiming, pre-caching, sending, audits of use."""
+"""Background tasks that all conductors share: drains, reclaiming, pre-caching, sending, audits of usage."""

@@ -1,4 +1,4 @@
-"""How each server leaves a host that is emptied, or why it stays: from what its row says."""
+"""The plan of a drain: how each server leaves the host, or why it stays, by its row."""
 
 from __future__ import annotations
 

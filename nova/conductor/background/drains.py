@@ -68,7 +68,7 @@ def _until() -> datetime.datetime:
 
 
 class _Look:
-    """One look at one drain, by whoever has its lease."""
+    """A pass over one drain, by the conductor that has its lease."""
 
     def __init__(self, core: Core, engine: Engine, drain: Drain) -> None:
         self.core, self.engine, self.drain = core, engine, drain
@@ -138,7 +138,7 @@ class _Look:
         return waiting
 
     def _has_ended(self, line: DrainedServer, server: Candidate, survey: Survey) -> bool:
-        """Whether there is something new about a server that moves; the line says what."""
+        """Return whether the state of a moving server has changed; record the new state in the line."""
         action = survey.actions.get(line.request_id)
         if server.busy or (action is not None and action.outcome is None):
             return False
@@ -263,7 +263,7 @@ def _ended(line: DrainedServer, state: str, reason: str, destination: str = "") 
 
 
 def _why(action: Action) -> str:
-    """What went wrong with it; "": nothing."""
+    """Return what went wrong with an action, or ""."""
     if action.outcome == "superseded":
         return "another operation took the server over"
     failure = journal(action).failure if action.outcome == "error" else None

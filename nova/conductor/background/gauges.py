@@ -1,4 +1,4 @@
-"""What of the deployment is counted by looking: every conductor sees the same."""
+"""Gauges of the deployment, counted in the database: every conductor reports the same values."""
 
 from __future__ import annotations
 

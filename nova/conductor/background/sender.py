@@ -37,7 +37,7 @@ _DROPPED = 500
 
 
 class Sender:
-    """Of one conductor process; :meth:`look` is for one thread."""
+    """The sender of a conductor process; :meth:`look` is for one thread."""
 
     def __init__(self, core: Core, send: Callable[[Notification], None]) -> None:
         """``send`` raises ServiceUnavailable when the message is to be sent again later."""

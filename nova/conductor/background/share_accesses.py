@@ -31,7 +31,7 @@ def close_deleted(core: Core) -> None:
 
 
 def reconcile(core: Core) -> None:
-    """Each server that nobody holds has its shares opened for its own hosts, and for no other ones."""
+    """Grant access to the shares of idle servers to their own hosts, and revoke it from all others."""
     before, after = clock.after(-CONF.conductor.lease), ""
     while True:
         found = core.db.read(functools.partial(

@@ -38,7 +38,7 @@ def audit(core: Core) -> None:
 
 
 def _page(core: Core, begin: datetime.datetime, ending: datetime.datetime) -> tuple[int, bool]:
-    """How many servers were told now, and whether there are more that nobody else is telling."""
+    """Notify of a page of servers; return their number, and whether more remain that no other conductor has."""
     def tell(connection: sa.Connection) -> tuple[int, bool]:
         marker = usage_audits.begin(connection, ending)
         if marker is None:

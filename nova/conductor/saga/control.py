@@ -120,7 +120,7 @@ class ConductorControl:
         self.core.vault.decrypt(self.instance.encrypted_pass)
 
     def forget_secrets(self) -> None:
-        """Those that the operation needed which has ended."""
+        """Delete the secrets that the ended operation needed."""
         if any(getattr(self.instance, name) for name in passwords.NONE):
             self.set(**passwords.NONE)
 
@@ -373,7 +373,7 @@ def _column_types() -> dict[str, Any]:
 
 
 def _weighed_properties(spec: RequestSpec) -> dict[str, str]:
-    """Those of the image for which schedulers want to know the hosts of servers that have the same."""
+    """Return the image properties for which schedulers need the hosts of servers that have the same values."""
     options = CONF.filter_scheduler
     wanted = {setting.partition("=")[0].strip() for setting in options.image_props_weight_setting}
     if spec.image is None or not (wanted or options.image_props_weight_multiplier):

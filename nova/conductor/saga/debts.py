@@ -45,13 +45,13 @@ _LONGEST_PAUSE = 3600.0
 
 
 def owed_by(run: Run) -> Owed | None:
-    """What the step at which the run is may do outside from now on; None if it is not an external one."""
+    """Return the cleanup of what the current step may do in external services; None if it is not an external step."""
     step = run.step
     return owed_for(run, step) if step is not None and step.external and not run.never_began else None
 
 
 def owed_for(run: Run, step: Step) -> Owed:
-    """What this step of the run has made outside, or may make there. Nobody needs a key to take it back."""
+    """Return the cleanup of what this step has created, or may create, in external services. It needs no secret."""
     return Owed(operation=run.operation.name, step=step.name,
                 data=journal_without_secrets(msgspec.to_builtins(run.operation.data)),
                 block_devices=without_secrets(run.instance).block_devices, network_info=run.instance.network_info)
@@ -127,7 +127,7 @@ class Debts:
 
     @staticmethod
     def _forget(connection: sa.Connection, action: Action, undone: Instance) -> None:
-        """It is paid, unless somebody took the server meanwhile: then what we did may be in the way of that one."""
+        """Record the cleanup as done, unless another action took the server: what was undone may affect it."""
         server = servers.get(connection, action.instance_uuid, deleted=True)
         if server.deleted == undone.deleted and (server.host, server.action_uuid) == (undone.host, undone.action_uuid):
             actions.defer(connection, action, None, action.payload)

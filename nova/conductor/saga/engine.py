@@ -53,7 +53,7 @@ KINDS = ("database", "scheduler", *OUTSIDE, _BACKGROUND)
 
 
 class Engine:
-    """One per conductor process."""
+    """The engine of operations, one in each conductor process."""
 
     def __init__(self, core: Core, pool: FairThreadPool | None = None) -> None:
         self.core = core

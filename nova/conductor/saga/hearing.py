@@ -1,4 +1,4 @@
-"""Whether the silence of services says something about them, or about us."""
+"""Detection of a conductor that is isolated: silence of services then says nothing about them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class InFlightLeases:
                     del self._counts[uuid]
 
     def pages(self) -> Iterator[list[str]]:
-        """All of them, some at a time."""
+        """Return all uuids in pages."""
         with self._lock:
             uuids = list(self._counts)
         for start in range(0, len(uuids), _PAGE):

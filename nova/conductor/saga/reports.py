@@ -1,4 +1,4 @@
-"""What a host's report of a step may say: what the step declares, and nothing else of the server."""
+"""Validation of a host's report of a step: it may contain what the step declares, and nothing else of the server."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def narrowed(run: Run, report: StepReport) -> Step:
 
 
 def failure_of(report: StepReport) -> Failure:
-    """Why the step failed, in no more words than anybody needs. Raises ValidationError."""
+    """Return why the step failed, with a text of bounded length. Raises ValidationError."""
     told = msgspec.convert(report.failure, Failure)
     if not 400 <= told.code <= 599:
         told.code = 500

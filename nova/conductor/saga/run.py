@@ -1,4 +1,4 @@
-"""One action in the hands of a conductor: its journal, its operation and its events."""
+"""An action that a conductor runs: its journal, its operation and its events."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from nova.operations.base import CONDUCTOR, Inherited, Journal, Operation, Step,
 
 
 class Run:
-    """One action in the hands of this conductor.
+    """An action that this conductor runs.
 
-    While it compensates for what it superseded, ``operation`` is that one. Raises UnknownOperation for an action that
-    this release does not know.
+    While it compensates for a superseded operation, ``operation`` is that one. Raises UnknownOperation for an action
+    that this release does not know.
     """
 
     def __init__(self, action: Action, instance: Instance) -> None:
@@ -41,11 +41,11 @@ class Run:
 
     @property
     def inheriting(self) -> bool:
-        """Whether it still compensates for what it superseded."""
+        """Return whether it still compensates for a superseded operation."""
         return self.operation is not self.own
 
     def disinherit(self) -> None:
-        """What was superseded last is compensated for: go on with the one before it, or with the first own step."""
+        """Continue after the compensation of a superseded operation: with the one before it, or the first own step."""
         self.journal.inherited = self.journal.inherited[:-1]
         if self.journal.inherited:
             self._enter(self.journal.inherited[-1])
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def never_began(self) -> bool:
-        """Whether it is in the queue, and not because it has let another one go ahead."""
+        """Return whether it is queued and has not begun: it did not let another one go ahead."""
         return self.action.queued and self.journal.waits_until is None
 
     def renew(self, instance: Instance) -> None:
@@ -64,7 +64,7 @@ class Run:
         self.instance = self.own.instance = self.operation.instance = instance
 
     def first(self) -> Step | None:
-        """Where the run goes on after it has disinherited: with the next compensation, or the first own step."""
+        """Return the step after :meth:`disinherit`: of the next compensation, or the first own one."""
         if self.inheriting:
             name = self.journal.inherited[-1].step
             return self.operation.step_named(name) if name else None
@@ -75,12 +75,12 @@ class Run:
         return self.operation.step_named(self.action.step) if self.action.step else None
 
     def furthest(self, step: Step) -> Step:
-        """How far who was asked for ``step`` may have come: a host is asked for several, and does not tell of each."""
+        """Return the last step that may have run after ``step`` was sent: a host does not report each one."""
         return step if step.place == CONDUCTOR else self.operation.batch(step, self.action.undoing)[-1]
 
     @property
     def waits_for(self) -> str:
-        """Who answers its current step: "scheduler", one of OUTSIDE, or "database" and nobody else."""
+        """Return what its current step waits for: "scheduler", one of OUTSIDE, or "database" alone."""
         step = self.step
         if step is not None and step.external:
             return step.external
@@ -89,12 +89,12 @@ class Run:
 
     @property
     def label(self) -> str:
-        """What it is at, for people: "build.place", "undo build.place", or "build" at the end."""
+        """Return the current step for operators: "build.place", "undo build.place", or "build" at the end."""
         at = f".{self.action.step}" if self.action.step else ""
         return f"{'undo ' if self.action.undoing else ''}{self.operation.name}{at}"
 
     def payload(self, told: dict[str, str] | None = None) -> dict[str, Any]:
-        """What is journaled; ``told``: the events that are open then, if that changes with it."""
+        """Return what the journal stores; ``told``: the notified events that are open then, if they change."""
         if self.inheriting:
             self.journal.inherited[-1].data = msgspec.to_builtins(self.operation.data)
         self.journal.data = msgspec.to_builtins(self.own.data)
@@ -136,7 +136,7 @@ class Run:
 
 
 def ended(events: list[Event], failure: Failure | None) -> list[Event]:
-    """These events with an end, of the open ones now."""
+    """Return the events, with an end time in those that are open."""
     details = (failure.inside or failure.message) if failure else None
     return [event if event.finish_time is not None else msgspec.structs.replace(
         event, finish_time=clock.now(), result="Error" if failure else "Success",
@@ -175,7 +175,7 @@ def host_of(owner: str | None) -> str:
 
 
 def inherited(run: Run) -> list[Inherited]:
-    """What whoever supersedes this unfinished action has to compensate for: the last one first."""
+    """Return the operations that a successor of this unfinished action must compensate for, the last one first."""
     before = list(run.journal.inherited)
     if run.inheriting:
         before[-1].step = run.action.step or ""

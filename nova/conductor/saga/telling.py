@@ -1,7 +1,7 @@
-"""What an operation tells on the bus as it walks: by its step before a transaction, and the one after it.
+"""Notifications of an operation, by its step before a transaction and the one after it.
 
-What has begun and not ended is in the journal, written with the rows of the outbox: nothing is told twice, or left out,
-whoever goes on with the operation.
+The journal has the events that have begun and not ended, written with the rows of the outbox: no notification is sent
+twice or left out, whichever conductor continues the operation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _COMPUTE = "nova-compute"
 
 @dataclasses.dataclass
 class Notice:
-    """What one transaction has to tell. ``told``: the events that are open after it, each with its publisher."""
+    """The notifications of one transaction. ``told``: the events that are open after it, each with its publisher."""
 
     told: dict[str, str]
     happened: list[ServerEvent] = dataclasses.field(default_factory=list)
@@ -134,7 +134,7 @@ def accepted(outbox: Outbox, operation: Operation, instance: Instance) -> Notice
 
 
 class _Passage:
-    """One transaction of an operation that tells something."""
+    """A transaction of an operation that sends notifications."""
 
     def __init__(self, run: Run, before: Step | None, to: Step | None, failure: Failure | None) -> None:
         self.run, self.before, self.to, self.failure = run, before, to, failure

@@ -248,7 +248,7 @@ class Walk:
         LOG.info("[instance: %s] %s waits until host %s is back", run.instance.uuid, run.label, host)
 
     def _evict(self, run: Run, step: Step, ctl: ConductorControl) -> None:
-        """What the operation made on the host of ``step``, up to that step, may be left there: the host removes it."""
+        """Order the host of ``step`` to remove what the operation made there up to that step."""
         operation, uuid = run.operation, run.instance.uuid
         host = operation.host_of(step)
         came_to = [each for each in operation.steps[:operation.steps.index(step) + 1] if operation.applies(each)]
@@ -259,7 +259,7 @@ class Walk:
     # --- writing -------------------------------------------------------------------------------------
     def _go_to(self, ctx: context.RequestContext, run: Run, step: Step | None, ctl: ConductorControl,
                done: Step | None, failure: Failure | None = None) -> None:
-        """One transaction: what ``done`` left behind, and ``step`` as the current one. Then run it."""
+        """Store the results of ``done``, and ``step`` as the current step, in one transaction. Then run it."""
         host = run.operation.host_of(step) if step else ""
         if step and host and not run.action.undoing and step.task_state:
             ctl.set(task_state=step.task_state)
@@ -330,7 +330,7 @@ class Walk:
             payload=run.payload(notice.told), events=run.action.events, waits_for=None)
 
     def order(self, connection: sa.Connection, run: Run, step: Step, attempt: int, host: str) -> StepOrder:
-        """What ``host`` gets to run ``step``."""
+        """Return the order to ``host`` to run ``step``."""
         uuid, plugs = run.instance.uuid, bool(run.instance.network_info)
         rules = security_filters.rules_for(connection, host, [uuid])[uuid] if plugs else RuleSet()
         instance, consumer = run.instance, run.operation.claim_of(step)
@@ -349,7 +349,7 @@ class Walk:
                          lease=CONF.conductor.lease)
 
     def _password(self, run: Run) -> str | None:
-        """What the guest is to be given; that it can be read was seen when a host was chosen."""
+        """Return the password for the guest; that it can be decrypted was checked when a host was chosen."""
         return None if run.action.undoing else self.core.vault.known(run.instance.encrypted_pass)
 
     def send(self, ctx: context.RequestContext, host: str, order: StepOrder) -> None:
@@ -417,7 +417,7 @@ class Walk:
 
     # --- when nothing goes on ----------------------------------------------------------------------------
     def let_go(self, ctx: context.RequestContext, run: Run, error: Exception) -> bool:
-        """What stands in the way may pass: whoever finds the action after a pause tries again.
+        """Release an action after a temporary error: a conductor that finds it after a pause tries again.
 
         The action must have no owner meanwhile: an owner's leases are renewed while it lives. Returns False if somebody
         else has it already.
@@ -462,7 +462,7 @@ class Walk:
         self.succeeded(ctx, run, step, self._control(ctx, run))
 
     def _give_up_inherited(self, ctx: context.RequestContext, run: Run, error: Exception) -> None:
-        """Nothing that was superseded stands for ever in the way of who superseded it."""
+        """Give up the compensation of a superseded operation, so that it does not block its successor for ever."""
         inherited, step = run.operation, run.step
         try:
             if step is not None:
