@@ -94,7 +94,7 @@ def _with_cors(app: auth.App) -> auth.App:
 
 
 class Dispatcher:
-    """From a request to the handler's answer, or to an error."""
+    """Dispatches a request to its handler; returns the handler's answer, or an error."""
 
     def __init__(self, clients: Clients, table: tuple[router.Route, ...], limits: rates.Rates) -> None:
         self._clients = clients
@@ -203,7 +203,7 @@ class Dispatcher:
 
 
 def _loggable(path: str) -> str:
-    """Without the tokens of consoles: whoever has one is let in."""
+    """Remove the tokens of consoles from a path: a token gives access."""
     before, tokens, token = path.partition("/os-console-auth-tokens/")
     shown = f"{before}{tokens}***" if token else path
     return shown if shown.isprintable() else ascii(shown)
@@ -241,7 +241,7 @@ def _send(resp: falcon.Response, status: int, body: Any) -> None:
 
 
 def _not_found(environ: auth.Environ, resp: falcon.Response) -> None:
-    """No such URL: not an answer of the Compute API, so not in its form."""
+    """Answer 404 for an unknown URL: outside the Compute API, so not in its format."""
     resp.status = falcon.HTTP_404
     if "json" in environ.get("HTTP_ACCEPT", ""):
         resp.content_type = JSON
@@ -283,7 +283,7 @@ def _read(stream: Any, size: int) -> bytes:
 
 
 def _parse(raw: bytes) -> Any:
-    """None for no body."""
+    """Parse a body; return None for an empty one."""
     if not raw.strip():
         return None
     try:
@@ -365,5 +365,5 @@ def _check_body(route: router.Route, request: Request, body: Any) -> None:
 
 
 def application_factory(*_: Any) -> Callable[..., Iterable[bytes]]:
-    """For servers that want a factory."""
+    """Return the WSGI application, for servers that need a factory."""
     return create_app()

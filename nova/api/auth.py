@@ -1,4 +1,4 @@
-"""Who is asking: Keystone's answer, or plain headers for tests."""
+"""Authentication of callers by Keystone, or by plain headers for tests."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Clients:
             return self._transport
 
     def cached(self, name: str, seconds: float, ask: Callable[[], Any]) -> Any:
-        """What ``ask`` returned at most ``seconds`` ago (in this process)."""
+        """Return what ``ask`` returned at most ``seconds`` ago (in this process), or call it."""
         until, value = self._kept.get(name, (0.0, None))
         if time.monotonic() >= until:
             value = ask()

@@ -1,4 +1,4 @@
-"""Which flavor extra specs make sense: names and values of the known namespaces."""
+"""Validation of flavor extra specs: names and values of the known namespaces."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ class Out:
 
 
 class View(Type):
-    """How a thing is shown: its keys with the versions in which they exist."""
+    """The representation of a resource: its keys with the versions in which they exist."""
 
     def __init__(self, keys: Sequence[Out]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a proxy in front says of a request: believed of the proxies in [api]trusted_proxies, and of nobody else."""
+"""Headers of proxies about a request, accepted only from the addresses of [api]trusted_proxies."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def base_url(environ: Environ) -> str:
 
 
 def client(environ: Environ) -> str | None:
-    """Who asks, as ``rates.client_of`` has it: of what proxies say, the last that is no proxy of ours.
+    """Return the address of the client, as ``rates.client_of`` does: the last forwarded one that is no trusted proxy.
 
-    None for a proxy that does not say for whom it asks.
+    None if a trusted proxy does not name its client.
     """
     address, trusted = environ.get("REMOTE_ADDR", ""), _trusted()
     if not trusted(address):
@@ -61,5 +61,5 @@ _among = functools.lru_cache(4)(among)
 
 
 def _last(values: str) -> str:
-    """What the proxy next to us said, where each adds its own."""
+    """Return the last value, which the nearest proxy added."""
     return values.rpartition(",")[2].strip()

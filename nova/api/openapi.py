@@ -116,7 +116,7 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _action_body(route: Route, version: int) -> dict[str, Any]:
-    """Its title is the action's name; ``x-policy`` its rule, where one rule decides, ``x-answer`` what it answers."""
+    """Return the schema of an action: title (its name), ``x-policy`` (a single rule), ``x-answer`` (schema)."""
     name = route.action or ""
     schema: dict[str, Any] = {"type": "object", "properties": {name: {}}, "required": [name]}
     if route.spec.body is not None:

@@ -1,4 +1,4 @@
-"""How many requests a project, a user and an address may send: [api]rate_limit_*."""
+"""Rate limits of projects, users and addresses: [api]rate_limit_*."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a handler gets, and what it may answer."""
+"""Requests as handlers get them, and their answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Response:
 
 
 class Request:
-    """One request, parsed and checked.
+    """A request, parsed and validated.
 
     ``version``: the microversion (a minor number); ``legacy``: it came to /v2. ``params``: the
     values of the path template. ``query``: known parameters, each a list of texts. ``body``: as
@@ -109,13 +109,13 @@ class Request:
         return formats.parse_time(value) if value else None
 
     def page(self) -> tuple[int, str | None]:
-        """How many items and after which one; never more than [api]max_limit."""
+        """Return the number of items, at most [api]max_limit, and the marker."""
         value = self.arg("limit")
         most: int = CONF.api.max_limit
         return (most if not value else min(whole(value), most)), self.arg("marker")
 
     def offset_page(self) -> tuple[int, int]:
-        """How many items and after how many, of a list without markers, where a limit of 0 is no limit."""
+        """Return the number of items and the offset, of a list without markers, where a limit of 0 is no limit."""
         return self.page()[0] or CONF.api.max_limit, whole(self.arg("offset") or 0)
 
     # -- links -----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""From a URL to the routes behind it."""
+"""Routing: the routes of a URL."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PROJECT = re.compile(r"[0-9a-f-]+")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spec:
-    """What an operation takes and answers (None: nothing is checked, nothing is said)."""
+    """The schemas of an operation's query, body and answer (None: not validated, not described)."""
 
     query: fields.Query | None = None
     body: fields.Type | None = None
@@ -51,7 +51,7 @@ def accepts(query: fields.Query | None = None, body: fields.Type | None = None,
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """One line of the table.
+    """A line of the table of routes.
 
     ``policy`` is checked before the handler with the caller's own project as target; None: the
     handler does it. ``since`` and ``until``: outside of these versions the route is 404.
@@ -84,7 +84,7 @@ class Route:
 
 
 class Leaf:
-    """All routes of one path template and method, by action name (None: not an action)."""
+    """The routes of a path template and method, by action name (None: not an action)."""
 
     __slots__ = ("actions", "has_actions", "names")
 

@@ -1,4 +1,4 @@
-"""Every route of the Compute API, in one table.
+"""The table of all routes of the Compute API.
 
 A line: method, path, handler, policy (None: the handler asks), then ``since``/``until`` (minor
 microversions in which it exists), ``success`` (status, or {since: status}) and ``action`` (the

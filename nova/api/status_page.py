@@ -43,7 +43,7 @@ def _content(name: str) -> bytes:
 
 
 def data(ctx: RequestContext, clients: Clients) -> Overview:
-    """What the page shows. Raises PolicyNotAuthorized."""
+    """Return the content of the page. Raises PolicyNotAuthorized."""
     policies.authorize(ctx, POLICY)
     found: Overview = clients.cached("overview", _FRESH, lambda: clients.overviews.get(ctx, _MOST))
     return found

@@ -22,7 +22,7 @@ _IDS = {segment: ident for ident, segment in _SEGMENTS.items()}
 
 
 def host_url(environ: dict[str, Any]) -> str:
-    """What links begin with: [api]compute_link_prefix, or the address that the client used. Raises BadHost."""
+    """Return the beginning of links: [api]compute_link_prefix, or the address that the client used. Raises BadHost."""
     prefix: str | None = CONF.api.compute_link_prefix
     return (prefix or forwarded.base_url(environ)).rstrip("/")
 

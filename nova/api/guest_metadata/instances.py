@@ -65,7 +65,7 @@ class Instances:
         bus.within(self._guests, PROBE_TIMEOUT).evictions(context.admin(), CONF.host, limit=1)
 
     def tenant_of(self, network_id: str, address: str) -> str:
-        """Whose an address is, as far as is known without asking: a project, else the network stands for it."""
+        """Return the project of an address if it is cached, else the network."""
         with self._lock:
             _until, kept = self._known.get(("address", network_id, address), (0.0, None))
         return network_id if kept is None else kept.project_id

@@ -34,14 +34,14 @@ _NOBODY = "nobody"
 
 
 class Sockets(Protocol):
-    """Who has the sockets: :class:`nova.api.guest_metadata.server.Server`, or its process elsewhere."""
+    """Owner of the sockets: :class:`nova.api.guest_metadata.server.Server`, or a client of its process."""
 
     def add(self, key: str, sock: socket.socket, extra: dict[str, str]) -> None: ...
     def remove(self, key: str) -> None: ...
 
 
 class NamespaceWatcher:
-    """Has one listening socket in the namespace of each network that is plugged on this host."""
+    """Keeps one listening socket in the namespace of each network that is plugged on this host."""
 
     def __init__(self, sockets: Sockets, state_path: str) -> None:
         self._sockets = sockets
@@ -104,7 +104,7 @@ def listen(address: tuple[str, int]) -> socket.socket:
 
 # --- two processes -------------------------------------------------------------------------------------
 class Sender:
-    """In the process that is root: hands sockets to the other one. Raises OSError when that has gone."""
+    """Sends sockets from the process with root rights to the other one. Raises OSError when that has ended."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -118,7 +118,7 @@ class Sender:
 
 
 def receive(channel: socket.socket, sockets: Sockets, ended: Callable[[], None]) -> threading.Thread:
-    """In the other process: pass on what comes, and call ``ended`` when nothing comes any more."""
+    """Pass received sockets on to ``sockets``, in the process without root rights; call ``ended`` at the end."""
     def run() -> None:
         with channel, contextlib.suppress(OSError):
             while True:

@@ -128,7 +128,7 @@ class Server:
 
 
 class Connection(asyncio.Protocol):
-    """One connection: collects a request, has it answered by a thread, writes the answer, closes."""
+    """A connection: collects a request, has a thread answer it, writes the answer, closes."""
 
     def __init__(self, server: Server, extra: dict[str, str], trusted: bool) -> None:
         self._server = server
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether it has asked for nothing yet (those of proxies are left alone)."""
+        """Return whether no request has begun (always false for connections of proxies)."""
         return not (self.busy or self.trusted or self._transport.is_closing())
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -29,7 +29,7 @@ LOG = logging.getLogger(__name__)
 
 
 def instances_of(transport: messaging.RPCTransport) -> Instances:
-    """What is known of the guests of this host."""
+    """Return the cache of instances of this host."""
     return Instances(bus.client(transport, Guests), bus.client(transport, Servers),
                      CONF.metadata.cache_expiration, has=state_files.StateFiles(CONF.state_path).has_address)
 

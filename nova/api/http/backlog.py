@@ -68,7 +68,7 @@ class Backlog(queue.Queue[Any]):
 
 
 def has_gone(connected: socket.socket | Secured) -> bool:
-    """Whether the other side has closed the connection, or will say no more."""
+    """Return whether the peer has closed the connection, or its sending half."""
     look = select.poll()
     look.register(connected, _GONE)
     return bool(look.poll(0))

@@ -1,4 +1,4 @@
-"""One connection: its request is collected, worked on by a thread, and its answer is sent."""
+"""A connection: its request is collected, a thread processes it, and the answer is sent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DISCARD = 16 * 1024 * 1024
 
 
 class State(enum.Enum):
-    """Who may touch the connection: the loop's thread, but while it is WORKING the thread that answers."""
+    """States of a connection. The loop's thread owns it, except while it is WORKING: then the thread that answers."""
 
     GREETING = "TLS begins"
     READING = "a request is awaited, or comes in"
@@ -44,9 +44,9 @@ class State(enum.Enum):
 
 
 class Loop(Protocol):
-    """What a connection needs of whoever has it. All but the attributes may be asked from any thread.
+    """The interface of the event loop for a connection. All methods may be called from any thread.
 
-    ``leaving``: every connection ends with its next answer. ``environ``: what all requests say in WSGI.
+    ``leaving``: every connection ends with its next answer. ``environ``: the WSGI variables of all requests.
     """
 
     limits: Limits
@@ -61,7 +61,7 @@ class Loop(Protocol):
         """Have a thread answer the request."""
 
     def forget(self, connection: Connection) -> None:
-        """It is closed."""
+        """Remove a closed connection."""
 
 
 class Connection:

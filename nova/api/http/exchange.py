@@ -37,7 +37,7 @@ class Exchange:
 
     @property
     def pending(self) -> bool:
-        """Whether something has come that is not of this request, or the beginning of it."""
+        """Return whether bytes of another request, or of anything else, have come after this one."""
         return bool(self._h11.trailing_data[0])
 
     def again(self) -> bool:
@@ -115,7 +115,7 @@ class Exchange:
         self.too_long = True
 
     def invitation(self) -> bytes:
-        """What a client that waits to be told so is told before it sends the body."""
+        """Return the interim answer (100) for a client that expects it before it sends the body."""
         if not self._h11.they_are_waiting_for_100_continue or self.pending:
             return b""
         return self._h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""

@@ -1,4 +1,4 @@
-"""What clients of the API may use up."""
+"""Limits of clients of the API."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What clients may use: bytes of the request line and headers, bytes of a body, seconds for all of a request,
+    """Limits of clients: bytes of the request line and headers, bytes of a body, seconds for all of a request,
     connections of one client and in all. ``trusted`` addresses (proxies) may have any number."""
 
     header_size: int = 32 * 1024

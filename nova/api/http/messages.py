@@ -31,7 +31,7 @@ PHRASES = {400: "Bad Request", 408: "Request Timeout", 413: "Content Too Large",
 
 
 class Refused(Exception):
-    """What came is no request that is served."""
+    """A message that is not accepted as a request."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -40,10 +40,9 @@ class Refused(Exception):
 
 
 def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Environ:
-    """What WSGI wants to know of the request line and headers; ``raw`` is how they came. Raises Refused.
+    """Return the WSGI environment of the request line and headers; ``raw`` are their bytes. Raises Refused.
 
-    ``lenient``: lines may end and go on in any way, as simple clients have it that talk to us without a proxy in
-    between.
+    ``lenient``: accept all line ends and continuation lines, for simple clients without a proxy in between.
     """
     if not lenient and _STRAY.search(raw):
         raise Refused(400, "A line does not end as HTTP has it.")
@@ -61,9 +60,9 @@ def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Envir
 
 
 def check_end(fields: int, raw: bytes) -> None:
-    """Of a body in chunks, which ends with ``raw`` and ``fields`` after the last chunk. Raises Refused.
+    """Check the end of a chunked body: ``raw``, with ``fields`` after the last chunk. Raises Refused.
 
-    h11 lets any line feed end a line there: what a proxy takes for a field would be another request to us.
+    h11 accepts any line feed as a line end there: a field for a proxy would be another request for this server.
     """
     lines = raw.removesuffix(b"\r\n\r\n").rsplit(b"\r\n", fields + 1)[-fields - 1:]
     if not raw.endswith(b"\r\n\r\n") or not _LAST_CHUNK.fullmatch(lines[0]) or _STRAY.search(b"\r\n".join(lines)):

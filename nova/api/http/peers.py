@@ -1,4 +1,4 @@
-"""Whose addresses are those of our own proxies."""
+"""Addresses of trusted proxies."""
 
 from __future__ import annotations
 

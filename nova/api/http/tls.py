@@ -15,7 +15,7 @@ _OVERHEAD = 64 * 1024
 
 
 def context(section: str) -> ssl.SSLContext | None:
-    """What TLS (1.2 or later) is spoken with; None: it is not. Raises InvalidInput for options that cannot be used."""
+    """Return the context of TLS (1.2 or later); None: TLS is off. Raises InvalidInput for unusable options."""
     options = CONF[section]
     if not options.tls_cert_file:
         if options.tls_key_file or options.tls_client_ca_file:
@@ -75,7 +75,7 @@ class Secured:
         return data
 
     def send(self, data: bytes | memoryview) -> int:
-        """How much was taken; flush() says when it is on its way. Raises OSError: ssl.SSLWantWriteError or others."""
+        """Return how many bytes were taken; flush() sends them. Raises OSError: ssl.SSLWantWriteError or others."""
         self.flush()
         return self._tls.write(data)
 
@@ -122,7 +122,7 @@ class Secured:
             return b""
 
     def _take(self) -> None:
-        """One piece. Raises OSError: ssl.SSLWantReadError where nothing has come, or others."""
+        """Read a piece. Raises OSError: ssl.SSLWantReadError if there is none, or others."""
         try:
             piece = self._sock.recv(_PIECE)
         except BlockingIOError:

@@ -1,1 +1,1 @@
-"""What upstream has removed from the API."""
+"""Operations that upstream has removed from the API."""

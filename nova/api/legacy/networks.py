@@ -98,7 +98,7 @@ def _range(given: dict[str, Any]) -> tuple[str | None, str | None]:
 
 
 def _check_dhcp_server(wanted: Network, address: str | None) -> None:
-    """It is the gateway, wherever that is."""
+    """Check that the DHCP server, if given, is the gateway."""
     if address is None:
         return
     if not wanted.gateway:

@@ -10,7 +10,7 @@ from nova.api.router import Route
 
 
 def gone(_req: Request) -> Any:
-    """No longer part of the API."""
+    """Answer 410: the operation is no longer part of the API."""
     raise errors.Gone()
 
 

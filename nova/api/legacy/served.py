@@ -1,4 +1,4 @@
-"""What upstream removed and [api]legacy serves again: operations whose subject the embedded networks have."""
+"""Operations that upstream removed and [api]legacy enables again, for the embedded networks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _AGAIN = frozenset(route.path if route.path.startswith("/servers") else f"/{rout
 
 
 def is_on() -> bool:
-    """Whether the configuration wants them, and has the networks that they are about."""
+    """Return whether the configuration enables them and has embedded networks."""
     return bool(CONF.api.legacy) and CONF.network.driver != "neutron"
 
 

@@ -1,1 +1,1 @@
-"""What belongs to users and projects."""
+"""Resources of users and projects."""

@@ -41,7 +41,7 @@ SHOW_QUERY = Query(_PERIOD, strict=75)
 
 
 class _Period:
-    """What usages are seen in: from ``begin`` to ``end``, each server by itself if ``detailed``."""
+    """The period of usages, from ``begin`` to ``end``; ``detailed``: list each server."""
 
     def __init__(self, req: Request, detailed: bool) -> None:
         self.version, self.detailed, self.now = req.version, detailed, utcnow()

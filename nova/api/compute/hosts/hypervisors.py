@@ -101,7 +101,7 @@ def _total(node: ComputeNode, resource_class: str) -> int:
 
 
 def _used(node: ComputeNode, resource_class: str) -> int:
-    """What nobody else can have: claimed by servers or kept for the host."""
+    """Return the amount that is claimed by servers or reserved for the host."""
     inventory = node.inventory(resource_class)
     return inventory.used + inventory.reserved
 

@@ -55,7 +55,7 @@ def state_of(service: Service) -> str:
 
 
 def seen(service: Service) -> str | None:
-    """When the service was last heard of."""
+    """Return the time of the last heartbeat of the service."""
     return iso_precise(service.last_seen_up or service.updated_at or service.created_at)
 
 

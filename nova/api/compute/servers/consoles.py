@@ -75,7 +75,7 @@ def serial(req: Request) -> dict[str, Any]:
 
 @accepts(errors=_ERRORS)
 def rdp(req: Request) -> dict[str, Any]:
-    """No hypervisor has consoles by RDP any more: 400."""
+    """Answer 400: hypervisors have no RDP consoles any more."""
     servers.authorized_get(req, _POLICY)
     raise exception.ConsoleTypeUnavailable(console_type="rdp")
 

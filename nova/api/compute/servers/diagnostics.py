@@ -13,7 +13,7 @@ _NUMBER = Plain(type=["integer", "null"])
 
 
 def _view(**keys: Type) -> View:
-    """These keys of a host's answer, and no others."""
+    """Return a view with only these keys of a host's answer."""
     def out(name: str, kind: Type) -> Out:
         return Out(name, kind, lambda item, _req: item.get(name))
 

@@ -59,7 +59,7 @@ def authorized_get(req: Request, rule: str) -> Instance:
 
 
 def compute_of(req: Request, server: Instance) -> Compute:
-    """Who can be asked about the server's guest. Raises InstanceNotReady (it has no host), Conflict (that is down)."""
+    """Return the client of the server's host. Raises InstanceNotReady (it has no host), Conflict (the host is down)."""
     if not server.host:
         raise exception.InstanceNotReady(instance_id=server.uuid)
     if servers_view.Look(req).status_of(server.host) in ("DOWN", "UNKNOWN"):

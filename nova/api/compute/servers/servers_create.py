@@ -114,9 +114,9 @@ def _created(req: Request, request: ServerCreate, image_ref: str | None) -> Serv
 
 
 def _look(req: Request, request: ServerCreate, until: float) -> ServerCreated | None:
-    """What came of a request whose answer got lost; None: it shall be refused.
+    """Return the result of a request whose answer was lost; None: it had no effect, and will have none.
 
-    ``until``, by the monotonic clock, it may be carried out.
+    It may be carried out ``until`` that time of the monotonic clock.
     """
     found, final = None, False
     try:
@@ -212,7 +212,7 @@ def new_password() -> str:
 
 
 def _hints(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of both names; what begins with _nova is the services' own, and no user says it."""
+    """Return the hints under both keys, without those that begin with _nova, which users may not set."""
     hints: dict[str, Any] = {}
     for key in ("OS-SCH-HNT:scheduler_hints", "os:scheduler_hints"):
         hints.update(body.get(key) or {})
@@ -246,7 +246,7 @@ def _zone(wanted: Mapping[str, Any]) -> tuple[str | None, str | None, str | None
 
 
 def _networks(req: Request, wanted: Any, most: int) -> list[NetworkRequest] | None:
-    """None: as the project has it; []: none."""
+    """Return the requested networks; None: the default of the project; []: none."""
     if wanted is None or wanted == "auto" or wanted == []:
         return None
     if wanted == "none":

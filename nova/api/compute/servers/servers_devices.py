@@ -115,7 +115,7 @@ def _check_volume(device: BlockDevice) -> None:
 
 
 def _check_snapshot(device: BlockDevice) -> None:
-    """Without a size the volume is as large as the one that the snapshot was taken of."""
+    """Check a device from a snapshot. Without a size the volume has the size of the snapshot's volume."""
     if CONF.volume.driver in EMBEDDED:
         raise exception.InvalidInput(_INVALID + "snapshots of volumes are not available in this cloud.")
     if device.snapshot_id is None or not is_uuid(device.snapshot_id):
@@ -138,7 +138,7 @@ def _check_local(device: BlockDevice, wanted: Mapping[str, Any]) -> None:
 
 
 def _boot_index(value: Any) -> int | None:
-    """None and negative numbers mean: not to boot from."""
+    """Parse a boot index; return None for null and negative numbers: not bootable."""
     if value is None:
         return None
     text = str(value)

@@ -126,7 +126,7 @@ def _search(req: Request, policy: str, brief: bool) -> tuple[ServerPage, int]:
 
 
 def server_query(req: Request, policy: str) -> ServerQuery | None:
-    """What the request asks for; None: nothing can match."""
+    """Return the query of the request; None: no server can match."""
     given = _allowed_filters(req)
     query = ServerQuery(project_id=_project(req, given, policy), sort=_sort(req))
     query.changes_since, query.changes_before = _changes(req, given)

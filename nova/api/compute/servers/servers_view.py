@@ -1,4 +1,4 @@
-"""How a server is shown, by microversion, as one table."""
+"""The representation of servers, by microversion, as one table."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _IMAGE_NAMES = frozenset({
 
 
 class Look:
-    """What decides how servers are shown, asked once per request."""
+    """The permissions and configuration that decide how servers are shown, read once per request."""
 
     __slots__ = ("_hosts", "admin_pass", "extended", "flavor_specs", "glance", "host_status", "names",
                  "precise_addresses", "req", "version")

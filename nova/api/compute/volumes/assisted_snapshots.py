@@ -61,7 +61,7 @@ def _operate(req: Request, volume: str, name: str, request: dict[str, Any]) -> N
 
 @contextlib.contextmanager
 def _refused() -> Iterator[None]:
-    """What is 404 and 409 elsewhere, of a volume or of its server, has always been 400 here."""
+    """Answer 400 to what is 404 or 409 of a volume or its server elsewhere."""
     try:
         yield
     except (exception.Conflict, exception.VolumeNotAttached, exception.VolumeNotFound,
@@ -87,7 +87,7 @@ def _delete_info(text: str | None) -> dict[str, Any]:
 
 
 def _name(field: str, given: object) -> str:
-    """Of a file beside the one that the guest has."""
+    """Check the name of a file in the directory of the guest's file."""
     if (not isinstance(given, str) or not given.isprintable() or "/" in given or given in ("", ".", "..")
             or len(given.encode()) > _LONGEST_NAME):
         raise exception.InvalidInput(reason=f"{field} is not the name of a file, without its directory.")

@@ -46,7 +46,7 @@ CREATE = Object({"volume": Field(Object({
 
 
 def _attachments(volume: Volume, _req: Request) -> list[dict[str, Any]]:
-    """Who has it; a volume that nobody has shows an empty attachment, as clients expect it."""
+    """Return the attachments of a volume; a detached one has an empty attachment, as clients expect."""
     if volume.instance_uuid is None or volume.status not in (volume_states.IN_USE, volume_states.DETACHING):
         return [{}]
     return [{"id": volume.uuid, "volumeId": volume.uuid, "serverId": volume.instance_uuid,
