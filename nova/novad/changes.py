@@ -1,4 +1,4 @@
-"""What follows from the changes of a deployment, by what their components say of one another."""
+"""Consequences of the changes of a deployment, by the dependencies of their components."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ def ordered(components: Mapping[str, Component], sure: Collection[str] = ()) -> 
 
 
 def volumes_of(change: Change) -> list[Volume]:
-    """Those that the component had, and those that it gets."""
+    """Return the volumes that the component had, and those that it gets."""
     found = {volume.name: volume for deployed in (change.after, change.before) if deployed is not None
              for volume in deployed.component.volumes}
     return list(found.values())
 
 
 def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Deployed]:
-    """What does not run while data are copied, of what is to be changed (``former``, in order): those that write them,
-    and those that depend on one that stops: they would wait for it in vain, and some do not end before they have it
-    again."""
+    """Return the components of ``former`` (those to change, in order) that stop while data are copied.
+
+    These are the ones that write the data, and those that depend on one that stops: they would wait for it, and some
+    do not end before it is back."""
     found: dict[str, Deployed] = {}
     for name, one in former.items():
         component = one.component

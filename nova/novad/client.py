@@ -37,8 +37,9 @@ _OUTCOME = 5.0  # seconds until the outcome of a call that has ended is logged
 
 
 def was_lost(error: Any) -> bool:
-    """Whether the connection was, or there was none, so that nobody knows what novad did. Of a stream that was under
-    way gRPC says UNKNOWN now and then."""
+    """Return whether the connection was lost or not made, so that the result is not known.
+
+    For a stream in progress gRPC sometimes reports UNKNOWN."""
     return ANSWERED not in dict(error.trailing_metadata() or ()) and (
         error.code() == grpc.StatusCode.UNAVAILABLE
         or (error.code() == grpc.StatusCode.UNKNOWN and "Stream removed" in (error.details() or "")))

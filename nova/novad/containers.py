@@ -24,7 +24,7 @@ Progress = Callable[[str, str], None]
 
 
 class Containers:
-    """Those of a platform. ``platform``: what it is called now; ``ending``: nothing is waited for any more."""
+    """Containers of a platform. ``platform``: returns its present name; ``ending``: set when no wait may go on."""
 
     def __init__(self, platform: Callable[[], str], runtime: Runtime, data: Data, secrets: Secrets,
                  ending: threading.Event) -> None:
@@ -113,7 +113,7 @@ class Containers:
         self.wait(deployed)
 
     def version(self, deployed: Deployed) -> str:
-        """What its version command prints; without one, or if that fails, the name of the version."""
+        """Return the output of its version command; without one, or if it fails, the name of the version."""
         component = deployed.component
         if component.version_command:
             try:

@@ -256,7 +256,7 @@ class Coordinator:
         self._all(shares, lambda part: self._do("Prepare", ident, part, progress))
 
     def apply(self, ident: int, shares: Sequence[Part], progress: Progress) -> None:
-        """Those with the role control first; the rest at the same time."""
+        """Apply the shares of nodes with the role control first; then those of all others at the same time."""
         first = [part for part in shares if "control" in part[0].place.roles]
         last = [part for part in shares if part not in first]
         removal = any(share.kind == "remove" for _peer, share in shares)
@@ -345,7 +345,7 @@ class Coordinator:
                 self._clients.discard(client)
 
     def _each(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
-        """What came of each, at the same time: an answer, or the error."""
+        """Run ``act`` for all items at the same time; return the result of each: an answer, or the error."""
         def safely(item: Any) -> Any:
             try:
                 return act(item)

@@ -38,7 +38,7 @@ _LAST_WORK = 20.0  # seconds that a deployment gets to stop where it is
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Of a component: what was deployed, and how it does."""
+    """A component as deployed, and its health."""
 
     deployed: Deployed
     state: str
@@ -47,9 +47,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Daemon:
-    """One of a node. Raises what :mod:`nova.novad.errors` has.
+    """The daemon of a node. Raises the errors of :mod:`nova.novad.errors`.
 
-    ``platform``: that of its file, with what other nodes run; None: a control node tells what this one runs.
+    ``platform``: from its file, with the components of other nodes; None: a control node decides what runs here.
     """
 
     def __init__(self, options: Options, platform: Platform | None, runtime: Runtime) -> None:
@@ -87,7 +87,7 @@ class Daemon:
 
     @property
     def platform(self) -> Platform:
-        """What this node runs."""
+        """Return the part of the platform that this node runs."""
         return self.deployer.platform
 
     def _same_platform(self) -> None:
@@ -99,7 +99,7 @@ class Daemon:
         self.journal.set_fact("platform", self.platform.name)
 
     def start(self) -> None:
-        """From now on what should run is kept running; what was cut short is put back first."""
+        """Undo deployments that were interrupted, then keep the deployed components running."""
         self._thread.start()
         if self.coordinator is not None:
             self.coordinator.start()
@@ -115,7 +115,7 @@ class Daemon:
             self.journal.close()
 
     def shared_secret(self) -> str:
-        """What callers have to know; made at the first start unless secret_file names it."""
+        """Return the secret that callers need; created at the first start unless secret_file names it."""
         file = pathlib.Path(self.options.secret_file or self.data.root / "shared-secret")
         if not file.exists() and not self.options.secret_file:
             write_private(file, random.token_hex(32).encode())
@@ -135,7 +135,7 @@ class Daemon:
         self._done(made.id, progress)
 
     def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[tuple[str, Any]]]:
-        """What deploy would do: on this node, and (node, change) of the others."""
+        """Return what deploy would do: changes of this node, and (node, change) of the others."""
         if self.coordinator is None and not self.participant.steered:
             return self._wanted(wanted, []), []
         with self._steering("plan") as peers:
@@ -159,7 +159,7 @@ class Daemon:
         self._done(made.id, progress)
 
     def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
-        """All components; data and secrets stay unless it is said."""
+        """Remove all components; data and secrets stay unless ``volumes`` and ``secrets`` are set."""
         self.participant.give_up_waiting(progress)
         with self._steering(history.REMOVE, steered=True) as peers:
             current = self.journal.components()
@@ -184,7 +184,7 @@ class Daemon:
             yield peers
 
     def _wanted(self, wanted: dict[str, str], peers: Sequence[Peer]) -> list[Change]:
-        """Of this node. Raises NotKnown, Refused."""
+        """Return the changes of this node. Raises NotKnown, Refused."""
         if self.coordinator is None:
             return self.deployer.plan(wanted)
         places = [self.options.place, *(peer.place for peer in peers)]
@@ -196,7 +196,7 @@ class Daemon:
 
     def _shares(self, peers: Sequence[Peer], kind: Any, versions: dict[str, str], names: Sequence[str] = (),
                 **more: Any) -> list[Part]:
-        """What the others have to do; nothing for those that have none of what is named."""
+        """Return the shares of the other nodes, without those that have none of the named components."""
         if self.coordinator is None:
             return []
         places = [self.options.place, *(peer.place for peer in peers)]
@@ -215,14 +215,14 @@ class Daemon:
         return parts
 
     def take_part(self, share: Share, progress: Progress) -> list[str]:
-        """In a deployment of a control node; returns the components that were changed."""
+        """Apply a share of a control node's deployment; return the components that were changed."""
         changed = self.participant.apply(share, progress)
         for name in changed:
             self._forget(name)
         return changed
 
     def restart(self, names: Iterable[str], progress: Progress) -> None:
-        """In the order of dependencies, each when the one before is healthy. Raises NotKnown, Busy, Failed."""
+        """Restart in the order of dependencies, each when the one before is healthy. Raises NotKnown, Busy, Failed."""
         with self.deployer.changing(deploy.RESTART):
             current = self.journal.components()
             chosen = self._known(names, current)
@@ -295,7 +295,7 @@ class Daemon:
                      backup.version, self.options.keep_days)
 
     def _forget(self, name: str) -> None:
-        """How it did before."""
+        """Delete the health history of a component."""
         for known in (self._failures, self._starts, self._unhealthy, self._looked):
             known.pop(name, None)
 
@@ -375,7 +375,7 @@ class Daemon:
             LOG.warning("Component %s: %s", name, error)
 
     def _may_start(self, name: str) -> bool:
-        """Whether the pause since it was last started again is over."""
+        """Return whether the pause after its last restart is over."""
         times, last = self._starts.get(name, (0, 0.0))
         return not times or time.monotonic() >= last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** times)
 

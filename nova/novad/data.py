@@ -57,7 +57,7 @@ class Data:
                 _give(place, component)
 
     def components(self) -> list[str]:
-        """Those that have data here, deployed or not."""
+        """Return the components that have data here, deployed or not."""
         return sorted(place.name for place in (self.root / "volumes").iterdir())
 
     def remove(self, name: str) -> None:
@@ -77,7 +77,7 @@ class Data:
 
     # --- backups -----------------------------------------------------------------------------------
     def holds(self, name: str, volumes: Iterable[Volume]) -> bool:
-        """Whether there is something to back up in them; it may be from an earlier life of the component."""
+        """Return whether the volumes have data to back up, possibly of an earlier deployment of the component."""
         return any(place.is_dir() and any(place.iterdir()) for place in
                    (self.volume(name, volume.name) for volume in volumes if volume.backup))
 
@@ -110,7 +110,7 @@ class Data:
 
     @staticmethod
     def place(name: str, deployment: str | int) -> str:
-        """Of a backup, below the data directory."""
+        """Return the path of a backup below the data directory."""
         return f"backups/{name}/{deployment}"
 
     def kept(self, place: str) -> set[str]:
@@ -119,7 +119,7 @@ class Data:
             self.root / place).is_dir() else set()
 
     def dump(self, place: str) -> pathlib.Path:
-        """Of a component's own command; there is none in most backups."""
+        """Return the path of the dump by a component's own command; most backups have none."""
         return self.root / place / _DUMP
 
     def new_dump(self, place: str) -> BinaryIO:
@@ -166,14 +166,14 @@ class Data:
             _remove(old)
 
     def drop_backup(self, place: str) -> None:
-        """Its directory; nothing else, whatever the journal says."""
+        """Delete the directory of a backup; nothing else, whatever the journal contains."""
         target = self.root / place
         if (self.root / "backups") in target.parents:
             _remove(target)
 
     # --- files -------------------------------------------------------------------------------------
     def write_files(self, name: str, component: Component, secrets: Mapping[str, str]) -> dict[str, pathlib.Path]:
-        """Where on the node is what the container sees at a path; with the values of secrets."""
+        """Write the files of a component with the values of secrets; return their paths on the node by those inside."""
         place = self.root / "files" / name
         _remove(place)
         place.mkdir(parents=True)
@@ -190,7 +190,7 @@ class Data:
 
 
 def _give(place: pathlib.Path, component: Component) -> None:
-    """To the component's user, if that is a number: names mean something within the image only."""
+    """Change the owner to the component's user, if that is a number: names are valid within the image only."""
     user = component.user.partition(":")[0]
     if user.isdigit():
         os.chown(place, int(user), -1)

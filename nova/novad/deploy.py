@@ -47,10 +47,10 @@ class Others(Protocol):
     """The other nodes of a deployment, whose parts are ``shares``. What they are asked stands in the journal first."""
 
     def prepare(self, ident: int, shares: Sequence[Any], progress: Progress) -> None:
-        """They have what they need, and nothing is changed there. Raises Refused, Failed."""
+        """Fetch what the nodes need, without a change of components. Raises Refused, Failed."""
 
     def apply(self, ident: int, shares: Sequence[Any], progress: Progress) -> None:
-        """They have changed what they were asked for, and wait for the decision. Raises Refused, Failed."""
+        """Make the changes of the nodes, which then wait for the decision. Raises Refused, Failed."""
 
     def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
         """Tell them how it ended; returns the nodes that could not be told. They are told again later."""
@@ -74,7 +74,7 @@ _NONE: Mapping[str, Deployed] = {}
 
 
 class Deployer:
-    """One of a node. One deployment at a time: another one meanwhile raises Busy."""
+    """The deployer of a node. It runs one deployment at a time: another one meanwhile raises Busy."""
 
     def __init__(self, platform: Platform, journal: Journal, runtime: Runtime, data: Data, secrets: Secrets) -> None:
         self.platform = platform
@@ -114,7 +114,7 @@ class Deployer:
 
     @property
     def awaited(self) -> bool:
-        """Whether somebody wants to change something who waits for a look at components to end."""
+        """Return whether a change waits for a health check to end."""
         return self._waiting > 0
 
     @contextlib.contextmanager
@@ -137,9 +137,10 @@ class Deployer:
 
     # --- what there is to do -----------------------------------------------------------------------
     def plan(self, wanted: Mapping[str, str]) -> list[Change]:
-        """What deploying these components at these versions ("": the platform file's) would do. All, if none is
-        named: then those that the platform file does not have any more are removed. Images that are not fetched yet
-        have no id. Raises NotKnown, Invalid, Refused."""
+        """Return what a deployment of these components at these versions ("": the platform file's) would do.
+
+        Without names: of all components, and those that are no longer in the platform file are removed. Images that
+        are not fetched yet have no id. Raises NotKnown, Invalid, Refused."""
         current = self.journal.components()
         for name in wanted:
             self.platform.component(name)
@@ -159,7 +160,7 @@ class Deployer:
         return self._ordered(history.changes_back(self.journal, names, to))
 
     def order(self, names: Iterable[str], of: Mapping[str, Deployed] = _NONE) -> list[str]:
-        """By the dependencies of what is deployed and what is in the platform file; for those of ``of``, by theirs."""
+        """Sort by the dependencies of deployed components and of the platform file; for those in ``of``, by theirs."""
         file = self.platform.components
         components = {**{name: one.component for name, one in self.journal.components().items()}, **file,
                       **{name: one.component for name, one in of.items()}}
@@ -168,7 +169,7 @@ class Deployer:
         return [name for name in ordered(components, sure) if name in wanted]
 
     def _ordered(self, changes: Mapping[str, Change]) -> list[Change]:
-        """By what they bring, or take away: a rollback brings what the platform file does not say."""
+        """Sort by dependencies, those of a rollback's components too, which the platform file may lack."""
         of = {name: one for name, change in changes.items() if (one := change.after or change.before) is not None}
         return [changes[name] for name in self.order(changes, of)]
 
@@ -242,8 +243,9 @@ class Deployer:
         self._check(kind, self._fetched(0, kind, changes, progress))
 
     def decide(self, ident: int, done: bool, progress: Progress, debts: Sequence[Owed] = ()) -> None:
-        """What was pending stays (``debts``: what is removed then), or is put back. For who is within :meth:`alone`.
-        Raises Failed."""
+        """Commit the pending changes (and record ``debts``, what to remove then), or undo them.
+
+        The caller is within :meth:`alone`. Raises Failed."""
         if done:
             found = self._known(ident)
             self.journal.finish(ident, DONE, [], owed=[*debts, *self._left_by(found.changes)],
@@ -256,12 +258,12 @@ class Deployer:
         LOG.info("Deployment %d is %s, as the control node decided", ident, "done" if done else "undone")
 
     def debts(self, volumes: bool, secrets: bool) -> list[Owed]:
-        """What a removal is to remove, too: all data here, all secrets."""
+        """Return what a removal also removes: all data here, all secrets."""
         return [*(Owed(kind=owed.DATA, name=name) for name in self.data.components() if volumes),
                 *([Owed(kind=owed.SECRETS, name="")] if secrets else [])]
 
     def _left_by(self, changes: Sequence[Change], undone: bool = False) -> list[Owed]:
-        """What nobody uses any more when these changes are made, or ``undone``; the former values of secrets, too."""
+        """Return what is unused after these changes (or after they are ``undone``), with former values of secrets."""
         kept = {name: one for name, one in self.journal.components().items()
                 if name not in {change.name for change in changes}}
         now = [change.before if undone else change.after for change in changes]
@@ -274,7 +276,7 @@ class Deployer:
         return found
 
     def _fetched(self, ident: int, kind: str, changes: list[Change], progress: Progress) -> list[Change]:
-        """With the images' ids, without those that change nothing, with those whose data they change."""
+        """Return the changes with ids of images, without those that change nothing, with those whose data change."""
         current = self.journal.components()
         kept: dict[str, Change] = {}
         for change in changes:
@@ -337,7 +339,7 @@ class Deployer:
                 writer, deployment=0, version="unknown"), place, size)
 
     def _dumps(self, change: Change) -> bool:
-        """Whether the component can do it itself, and runs."""
+        """Return whether the component runs and has a dump command."""
         if change.before is None or not change.before.component.dump:
             return False
         found = self.runtime.find(self.containers.name(change.name))
@@ -438,7 +440,7 @@ class Deployer:
 
 
 def _quietly(_name: str, _what: str) -> None:
-    """For what nobody watches."""
+    """Ignore progress that no caller reads."""
 
 
 def _remakes(kind: str, change: Change) -> bool:

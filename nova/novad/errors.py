@@ -1,4 +1,4 @@
-"""What goes wrong in novad, in words for whoever asked."""
+"""Errors of novad, with messages for the caller."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class NovadError(Exception):
 
 
 class Invalid(NovadError):
-    """What was given cannot be: a platform file, an option, a request. The message names the field."""
+    """A platform file, an option or a request is invalid. The message names the field."""
 
 
 class NotKnown(NovadError):
@@ -24,7 +24,7 @@ class Busy(NovadError):
 
 
 class Refused(NovadError):
-    """It cannot be done now (no room for a backup, nothing to go back to); nothing was changed."""
+    """The request cannot be done now (no space for a backup, nothing to roll back to); nothing was changed."""
 
 
 class Nothing(Refused):
@@ -48,5 +48,5 @@ class Cancelled(NovadError):
 
 
 def told(error: OSError) -> str:
-    """What the system refused, and of which file."""
+    """Return the message of a system error, with its file."""
     return f"{error.strerror or type(error).__name__}{f': {error.filename}' if error.filename else ''}"

@@ -1,4 +1,4 @@
-"""Whether a component does its work: a command in its container, a URL, or a port."""
+"""Health checks of components: a command in the container, a URL, or a port."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOTHING = functools.partial(Masker, ())
 
 
 class Unhealthy(NovadError):
-    """It does not do its work; the message says what was seen."""
+    """A health check failed; the message has its result."""
 
 
 def check(runtime: Runtime, container: str, health: Health | None, masker: Callable[[], Masker] = _NOTHING) -> None:

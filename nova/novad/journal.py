@@ -1,7 +1,7 @@
-"""What was deployed, what is being deployed, and which backups there are: an SQLite file.
+"""The journal: past and present deployments, and backups, in an SQLite file.
 
-A deployment is written before anything is done, and each of its stages before it begins: a daemon that was killed finds
-what it has to put back. Everything else (containers, directories) can be made anew from what stands here.
+A deployment is written before its first effect, and each of its stages before it begins: a daemon that was killed reads
+what it must undo. Everything else (containers, directories) can be created again from the journal.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """What a deployment does with one component. No ``after``: it is removed; no ``before``: it is new.
+    """The change of a component by a deployment. No ``after``: it is removed; no ``before``: it is new.
 
     ``restore``: the backup whose data it gets (a rollback); 0: it keeps its data. ``state``: in a rollback, the
     deployment that made the state to go back to; 0 for what only gets other data, and in journals of older releases.
@@ -103,7 +103,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Which control node wants a deployment of this one: its id, its name, and the number that it has there.
+    """The control node of a deployment: its id, its name, and the number of the deployment there.
     ``volumes``, ``secrets``: what a removal takes as well, when it is decided."""
 
     coordinator: str
@@ -175,7 +175,7 @@ class Journal:
                                "containers and data stay as they are, and the next deploy takes them over.") from None
 
     def close(self) -> None:
-        """Who still comes is told that it is closed."""
+        """Close the journal; later calls raise an error."""
         with self._lock:
             self._closed = True
             self._connection.close()
@@ -227,7 +227,7 @@ class Journal:
         return self._deployment(row) if row else None
 
     def unfinished(self) -> list[Deployment]:
-        """Those that a daemon left when it was killed, or could not put back; the newest first."""
+        """Return the deployments that a killed daemon left, or could not undo; the newest first."""
         with self._transaction() as connection:
             rows = connection.execute("select * from deployments where state in (?, ?) order by id desc",
                                       (RUNNING, STUCK)).fetchall()
@@ -257,11 +257,11 @@ class Journal:
 
     # --- several nodes -----------------------------------------------------------------------------
     def origin(self, ident: int) -> Origin | None:
-        """Who wanted a deployment, if that was another node."""
+        """Return the control node of a deployment, or None."""
         return self.origins([ident]).get(ident)
 
     def given(self, coordinator: str, number: int) -> Deployment | None:
-        """What became of a deployment of a control node here."""
+        """Return the deployment here for a deployment of a control node."""
         with self._transaction() as connection:
             row = connection.execute(
                 "select * from deployments where id = (select max(deployment) from given where coordinator = ? and "
@@ -276,13 +276,13 @@ class Journal:
         return int(row[0] or 0)
 
     def pending(self) -> Deployment | None:
-        """What waits for the decision of the control node."""
+        """Return the deployment that waits for the decision of the control node."""
         with self._transaction() as connection:
             row = connection.execute("select * from deployments where state = ?", (PENDING,)).fetchone()
         return self._deployment(row) if row else None
 
     def reopen(self, ident: int) -> None:
-        """What was pending is put back, also if novad is killed meanwhile."""
+        """Mark a pending deployment to be undone, also after a restart of novad."""
         with self._transaction() as connection:
             connection.execute("update deployments set state = ? where id = ?", (RUNNING, ident))
 
@@ -328,7 +328,7 @@ class Journal:
         return found
 
     def origins(self, idents: Sequence[int]) -> dict[int, Origin]:
-        """Who wanted these, of those that another node wanted."""
+        """Return the control nodes of these deployments, without those of this node's own."""
         with self._transaction() as connection:
             rows = connection.execute("select deployment, origin from given where deployment in "
                                       "(select value from json_each(?))", (_text(list(idents)),)).fetchall()
@@ -362,8 +362,8 @@ class Journal:
         return [Backup(**dict(zip(Backup.__struct_fields__, row, strict=True))) for row in rows]
 
     def drop_backup(self, ident: int, kind: str) -> None:
-        """It is remembered that there was one: who wants it back is told that it is gone. Its directory is owed, as
-        ``kind``."""
+        """Mark a backup as deleted, so that a restore says so; record its directory for cleanup, as ``kind``.
+        """
         with self._transaction() as connection:
             connection.execute("insert into owed (kind, name) select ?, path from backups where id = ? and path != ''",
                                (kind, ident))
@@ -390,7 +390,7 @@ class Journal:
             connection.execute("insert or replace into facts values (?, ?)", (name, value))
 
     def facts(self, prefix: str) -> dict[str, str]:
-        """Those whose names begin so."""
+        """Return the facts whose names begin with the prefix."""
         with self._transaction() as connection:
             rows = connection.execute("select name, value from facts where substr(name, 1, ?) = ? order by name",
                                       (len(prefix), prefix)).fetchall()

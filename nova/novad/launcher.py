@@ -35,7 +35,7 @@ _DEATH_SIGNAL = 1  # of prctl(2)
 
 
 def wanted(config: str | pathlib.Path) -> bool:
-    """Whether this novad can be updated. What is wrong with the configuration is said by who reads all of it."""
+    """Return whether this novad can be updated. Errors of the configuration are reported when all of it is read."""
     return LAUNCHED not in os.environ and bool(_configured(config).get("update_url"))
 
 
@@ -47,7 +47,7 @@ def _configured(config: str | pathlib.Path) -> dict[str, object]:
 
 
 def die_with_parent() -> None:
-    """For a novad that has one: nobody would restart it, and it would be in the way of the next."""
+    """Let the kernel kill this novad with its launcher, which alone restarts it."""
     ctypes.CDLL(None, use_errno=True).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     if os.environ.get(_PARENT) != str(os.getppid()):
         raise SystemExit("novad: its launcher has ended")
@@ -102,7 +102,7 @@ class Launcher:
         return environment
 
     def _sick(self, child: subprocess.Popen[bytes], socket: pathlib.Path) -> str:
-        """Why a new one is not well; "" if it is, or novad was told to end meanwhile: then it is still on trial."""
+        """Return why a new release is not healthy; "" if it is, or if novad was stopped: then it is still on trial."""
         probe = subprocess.Popen(
             [sys.executable, "-P", "-m", "nova.novad.probe", str(socket), str(self._watch), str(_STEADY)],
             stdout=subprocess.PIPE, text=True)
@@ -138,7 +138,7 @@ class Launcher:
 
 @contextlib.contextmanager
 def _directory() -> Iterator[pathlib.Path]:
-    """For sockets, whose paths have to be short."""
+    """Create a directory for sockets, whose paths must be short."""
     place = tempfile.mkdtemp(prefix="novad-", dir="/run" if os.access("/run", os.W_OK) else None)
     try:
         yield pathlib.Path(place)

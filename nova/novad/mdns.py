@@ -45,13 +45,13 @@ def quiet() -> None:
 
 
 def printable(value: bytes | str | None, most: int) -> str:
-    """What can be shown of something that a stranger has sent."""
+    """Return the printable characters of a value from the network."""
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else value or ""
     return "".join(letter for letter in text if letter.isprintable())[:most].strip()
 
 
 def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Sequence[bytes], port: int) -> Instance:
-    """Of what was sent; nothing that is sent makes it fail."""
+    """Build an instance from values of the network; none of them raises an error."""
     label = printable(name.removesuffix(f".{TYPE}"), 63)
     scheme = "tls" if properties.get(b"tls") == b"1" else "tcp"
     found: list[str] = []
@@ -65,7 +65,7 @@ def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Seq
 
 
 class Watch:
-    """What comes and goes, from now on. Raises OSError where there is no network to listen on."""
+    """Watches instances on the network. Raises OSError if there is no network to listen on."""
 
     def __init__(self, interfaces: Sequence[str] | None = None) -> None:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
@@ -139,7 +139,7 @@ def _all_versions() -> Any:
 
 
 class Announcement:
-    """That a novad is there, on the interfaces that have these addresses. Returns when it was said, within seconds.
+    """Announces a novad on the interfaces that have these addresses. Returns after the announcement, within seconds.
     Raises OSError and zeroconf's own."""
 
     def __init__(self, told: Instance, addresses: Sequence[str], port: int, tls: bool) -> None:
@@ -161,7 +161,7 @@ class Announcement:
             raise
 
     def withdraw(self) -> None:
-        """It is told that novad goes."""
+        """Announce that novad stops."""
         with contextlib.suppress(Exception):
             self._zeroconf.unregister_all_services()
         self._zeroconf.close()

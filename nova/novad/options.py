@@ -1,4 +1,4 @@
-"""What novad is configured with: a TOML file, whose example ``novad config`` prints."""
+"""Configuration of novad: a TOML file, of which ``novad config`` prints an example."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class Options(Part, frozen=True, kw_only=True):
 
     @property
     def socket(self) -> pathlib.Path:
-        """Where local callers reach novad; only root can open it."""
+        """Return the path of the socket for local callers; only root can open it."""
         return pathlib.Path(self.data_dir) / "novad.sock"
 
     @property
@@ -136,7 +136,7 @@ class Options(Part, frozen=True, kw_only=True):
 
     @property
     def coordinates(self) -> bool:
-        """Whether it is a control node that has others."""
+        """Return whether this is a control node with other nodes."""
         return bool(self.nodes) or self.discover_nodes
 
     @property

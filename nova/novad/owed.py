@@ -1,5 +1,7 @@
-"""What a change leaves to be removed once it is committed: it is written down with it, and done however often novad is
-killed before. Nothing here can be undone, and nothing that is deployed needs it any more.
+"""Deferred cleanup: what to remove once a change is committed.
+
+It is stored with the change, and done after any number of restarts of novad. It cannot be undone; no deployed component
+needs what it removes.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def left_by(changes: Iterable[Change], current: Iterable[Deployed]) -> list[Owed
 
 
 class Payer:
-    """For who changes something, or puts it back: nobody else does meanwhile. ``platform``: what it is called now."""
+    """Runs the deferred cleanup, within the lock of changes. ``platform``: returns the present name."""
 
     def __init__(self, platform: Callable[[], str], journal: Journal, runtime: Runtime, data: Data,
                  secrets: Secrets) -> None:
@@ -43,7 +45,7 @@ class Payer:
         self._secrets = secrets
 
     def pay(self, progress: Callable[[str, str], None]) -> None:
-        """All of it; what the runtime or the system refuses now is left for the next time."""
+        """Do all cleanup; what the runtime or the system refuses now is left for the next time."""
         for one in self._journal.owed():
             try:
                 self._pay(one, progress)

@@ -34,7 +34,7 @@ class Participant:
             deployer.platform = msgspec.json.decode(known, type=Platform)
 
     def plan(self, share: Share) -> list[Change]:
-        """What it would do here. Raises Busy, Refused, NotKnown, Invalid."""
+        """Return what a share would do here. Raises Busy, Refused, NotKnown, Invalid."""
         with self.deployer.changing("plan"):
             self._accept(share)
             return self._changes(share)
@@ -63,7 +63,7 @@ class Participant:
             return [change.name for change in made.changes]
 
     def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> None:
-        """What was pending stays or is put back; it may be said again. Raises Busy, Failed, NotKnown."""
+        """Commit or undo the pending changes; the call may be repeated. Raises Busy, Failed, NotKnown."""
         with self.deployer.alone("settle"):
             found = self._journal.given(coordinator, number)
             if found is not None:
@@ -82,7 +82,7 @@ class Participant:
             raise Failed(f"Deployment {found.id} is {found.state} on node {self.node} already.")
 
     def give_up_waiting(self, progress: Progress) -> None:
-        """What is pending stays: for who removes everything when the control node does not come back."""
+        """Commit the pending changes, before all is removed because the control node does not come back."""
         with self.deployer.alone("settle"):
             if self.steered and (found := self._journal.pending()) is not None:
                 self._settle(found, True, progress)

@@ -74,9 +74,9 @@ class PublishedPort(Part, frozen=True, kw_only=True):
 
 
 class Health(Part, frozen=True, kw_only=True):
-    """One of ``command`` (in the container), ``http`` (a URL) and ``tcp`` (HOST:PORT), asked by novad.
+    """A health check by ``command`` (in the container), ``http`` (a URL) or ``tcp`` (HOST:PORT).
 
-    ``interval`` between two looks, ``timeout`` of one, ``retries`` failures until it counts as unhealthy, ``start``:
+    ``interval`` between two checks, ``timeout`` of one, ``retries`` failures until it counts as unhealthy, ``start``:
     for how long a component may not answer after its start. Seconds.
     """
 
@@ -90,7 +90,7 @@ class Health(Part, frozen=True, kw_only=True):
 
 
 class Secret(Part, frozen=True, kw_only=True):
-    """How a secret is made at the first deployment."""
+    """The rules by which a secret is generated at the first deployment."""
 
     length: Annotated[int, msgspec.Meta(ge=8, le=1024)] = 32
     alphabet: str = "letters+digits"
@@ -134,7 +134,7 @@ class Component(Part, frozen=True, kw_only=True):
         return self.version or self.channel or "stable"
 
     def reference(self) -> str:
-        """What the registry is asked for."""
+        """Return the image reference for the registry."""
         return f"{self.image}@{self.digest}" if self.digest else f"{self.image}:{self.tag}"
 
     def of_version(self, version: str) -> Component:
@@ -180,13 +180,13 @@ class Platform(Part, frozen=True, kw_only=True):
                            f"{', '.join(sorted(self.components))}.") from None
 
     def order(self, names: Iterable[str] | None = None) -> list[str]:
-        """These components (default: all), each behind those that it depends on."""
+        """Sort components (default: all), each after those that it depends on."""
         wanted = set(self.components if names is None else names)
         return [name for name in in_order({name: one.depends for name, one in self.components.items()})
                 if name in wanted]
 
     def of_roles(self, roles: Sequence[str]) -> Platform:
-        """What a node with these roles runs: components without roles run everywhere."""
+        """Return the part of the platform for a node with these roles: components without roles run everywhere."""
         chosen = {name: one for name, one in self.components.items() if not one.roles or set(one.roles) & set(roles)}
         kept = {name: msgspec.structs.replace(
             one, depends=tuple(each for each in one.depends if each in chosen),
@@ -194,9 +194,10 @@ class Platform(Part, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, components=kept)
 
     def at(self, place: Place, places: Sequence[Place]) -> Platform:
-        """What a node runs, one of ``places``, with its name and the addresses of what runs on the others. Raises
-        Invalid: a component whose address is wanted runs nowhere, or on several other nodes; or its name cannot be
-        written into files."""
+        """Return the part of the platform for a node, one of ``places``, with names and addresses filled in.
+
+        Raises Invalid: a component whose address is needed runs nowhere, or on several other nodes; or its name
+        cannot be written into files."""
         kept = self.of_roles(place.roles)
         placed = msgspec.structs.replace(kept, components={name: self._placed(name, one, place, places)
                                                            for name, one in kept.components.items()})
@@ -258,12 +259,12 @@ def load(path: str | pathlib.Path) -> Platform:
 
 
 def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> Platform:
-    """Of a text that is based on no other. Raises Invalid, which begins with ``name`` and says which field."""
+    """Parse a text without a base. Raises Invalid, which begins with ``name`` and names the field."""
     return _platform(_data(text, kind, name), name)
 
 
 def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
-    """What a file says, joined with what its base says; ``above``: those that are based on it."""
+    """Return the content of a file merged into that of its base; ``above``: the files that are based on it."""
     try:
         about = file.stat()
         if not stat.S_ISREG(about.st_mode):
@@ -362,7 +363,7 @@ def _wrong(value: Any, kind: Any) -> bool:
 
 
 def check(platform: Platform) -> None:
-    """Whether its parts fit together. Raises Invalid."""
+    """Check the references between the parts of a platform. Raises Invalid."""
     for name, secret in platform.secrets.items():
         if len(set(secret.characters)) < 2 or not secret.characters.isprintable():
             raise Invalid(f"secrets.{name}.alphabet: it needs two different characters at least that can be "
@@ -434,7 +435,7 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
 
 
 def _check_told(platform: Platform, where: str, text: str) -> None:
-    """What a node fills in."""
+    """Check the placeholders that a node replaces."""
     for other in _ADDRESS.findall(text):
         if other not in platform.components:
             raise Invalid(f"{where}: there is no component {other!r} to have an address")
@@ -445,7 +446,7 @@ def _check_told(platform: Platform, where: str, text: str) -> None:
 
 
 def _has_zero(value: Any) -> bool:
-    """Whether a text in it has the character that ends texts for the system."""
+    """Return whether a text in the value has a NUL character."""
     if isinstance(value, dict):
         return any(_has_zero(each) for pair in value.items() for each in pair)
     return any(map(_has_zero, value)) if isinstance(value, list | tuple) else isinstance(value, str) and "\0" in value

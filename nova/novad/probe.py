@@ -1,7 +1,7 @@
-"""Whether a novad is well: ``python -m nova.novad.probe SOCKET START STEADY``.
+"""Health check of a novad: ``python -m nova.novad.probe SOCKET START STEADY``.
 
-It has START seconds to say so by the health service of gRPC, and has to go on saying it for STEADY more. Exit code 0;
-otherwise 1, and why on standard output.
+It must become healthy, by the health service of gRPC, within START seconds, and stay so for STEADY more. Exit code 0;
+otherwise 1, with the reason on standard output.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PAUSE = 0.2
 
 
 def look(socket: str) -> str:
-    """Why it is not well now; "" if it is."""
+    """Return why it is not healthy now, or ""."""
     with grpc.insecure_channel(f"unix:{socket}", [("grpc.enable_http_proxy", 0)]) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)

@@ -108,11 +108,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_args: Any) -> None:
-        """Nothing: who measures knows that."""
+        """Log no request."""
 
 
 def _seconds(text: str | None, default: float | None) -> float | None:
-    """What was asked for; what is no number is none that is allowed."""
+    """Parse a number of seconds; return the default without a text, and an invalid number for an invalid text."""
     try:
         return default if text is None else float(text)
     except ValueError:

@@ -22,7 +22,7 @@ _VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,3}")
 
 
 def number(version: str) -> tuple[int, ...]:
-    """To compare by. Raises ValueError: it is no version of a release."""
+    """Return the numbers of a version, for comparison. Raises ValueError: it is no version of a release."""
     if not _VERSION.fullmatch(version):
         raise ValueError(f"{version!r} is no version of a release: numbers with dots between them")
     parts = [int(part) for part in version.split(".")]
@@ -32,7 +32,7 @@ def number(version: str) -> tuple[int, ...]:
 
 
 class Releases:
-    """Those of a data directory."""
+    """The releases in a data directory."""
 
     def __init__(self, data_dir: str | pathlib.Path) -> None:
         self.place = pathlib.Path(data_dir) / "releases"
@@ -50,7 +50,7 @@ class Releases:
         return version if newer and (self.place / version).is_dir() else ""
 
     def begin(self, version: str, previous: str) -> None:
-        """From the next start on this one runs, on trial; ``previous``: the release that runs now."""
+        """Let this release run from the next start on, on trial; ``previous``: the release that runs now."""
         self._write("trial", {"version": version, "previous": previous})
         self._link(version)
 
@@ -60,7 +60,7 @@ class Releases:
         return version if version == self._linked() else ""
 
     def succeeded(self) -> None:
-        """It stays. Of the others the one before is kept."""
+        """End the trial; keep the release and the previous one, remove others."""
         kept = {self._linked(), self._read("trial").get("previous", "")}
         self._drop("failed")
         self._drop("trial")
@@ -121,7 +121,7 @@ class Releases:
             self._settle()
 
     def _settle(self) -> None:
-        """What was renamed is on the disk."""
+        """Write renamed entries to the disk."""
         opened = os.open(self.place, os.O_RDONLY)
         try:
             os.fsync(opened)

@@ -66,7 +66,7 @@ class Secrets:
             write_private(self.directory / f".kept-{name}", (self.directory / name).read_bytes())
 
     def forget(self) -> None:
-        """What was kept."""
+        """Delete the kept values."""
         for path in self.directory.glob(".kept-*"):
             path.unlink(missing_ok=True)
 
@@ -88,7 +88,7 @@ class Secrets:
         return Masker(values)
 
     def remove(self) -> None:
-        """All of them, for ever."""
+        """Delete all secrets."""
         self.forget()
         for name in self.names():
             (self.directory / name).unlink(missing_ok=True)
@@ -147,7 +147,7 @@ def private_directory(path: pathlib.Path) -> None:
 
 
 def write_private(path: pathlib.Path, content: bytes) -> None:
-    """All of the content or what was there before, for root alone, and on the disk when this returns."""
+    """Replace a file atomically, readable by root alone, and written to the disk when this returns."""
     temporary = path.with_name(f".{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()

@@ -91,7 +91,7 @@ class Server:
         return made
 
     def _listen_locally(self, path: str) -> None:
-        """In a directory of mode 0700. A socket of a novad that was killed is replaced."""
+        """Listen on a socket in a directory of mode 0700. A socket of a novad that was killed is replaced."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         try:
@@ -122,7 +122,7 @@ def _credentials(daemon: Daemon) -> grpc.ServerCredentials:
 
 @contextlib.contextmanager
 def _told(context: grpc.ServicerContext) -> Iterator[None]:
-    """What goes wrong as a status of gRPC."""
+    """Convert errors to a status of gRPC."""
     try:
         yield
     except NovadError as error:
@@ -135,8 +135,8 @@ def _told(context: grpc.ServicerContext) -> Iterator[None]:
 
 
 def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str] | None]) -> Iterator[pb.Progress]:
-    """What ``act`` tells, as it happens, and at the end what it returns. It goes on to its end if the caller goes
-    away."""
+    """Return the progress of ``act`` as it happens, and its result at the end. It runs to its end without the caller.
+    """
     told: _Told = queue.SimpleQueue()
 
     def work() -> None:
@@ -162,7 +162,7 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
 
 
 def _next(told: _Told, context: grpc.ServicerContext) -> pb.Progress | BaseException | None:
-    """What is told next; None at the end, and when nobody listens any more."""
+    """Return the next progress; None at the end, and when the caller has gone."""
     while context.is_active():
         with contextlib.suppress(queue.Empty):
             return told.get(timeout=1.0)

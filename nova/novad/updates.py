@@ -97,7 +97,7 @@ class Updates:
         return known[max(known)] if known else None
 
     def update(self, progress: Progress) -> bool:
-        """Whether there is a newer one; it is started when this returns."""
+        """Install a newer release, which starts when this returns; return whether there is one."""
         if not self._one.acquire(blocking=False):
             raise Busy("Another update is under way.")
         try:
@@ -133,7 +133,7 @@ class Updates:
 
     # --- fetching ----------------------------------------------------------------------------------
     def _fetch(self, release: Release, progress: Progress) -> None:
-        """Its directory, whole."""
+        """Fetch the complete directory of a release."""
         place = self.releases.place
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A wheel unpacked is three to four times as large.
@@ -187,7 +187,7 @@ class Updates:
                           f"{_AS_BEFORE}")
 
     def _try(self, release: Release) -> None:
-        """It can be loaded here, and is the version that it is said to be."""
+        """Check that a release can be imported here, and has the announced version."""
         place = self.releases.directory(release.version)
         paths = [str(place), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -209,7 +209,7 @@ class Updates:
         return b"".join(self._pieces(name, most))
 
     def _pieces(self, name: str, most: int) -> Iterator[bytes]:
-        """What stands there, ``most`` bytes of it at most. Raises Refused."""
+        """Return the content of a file, at most ``most`` bytes. Raises Refused."""
         left, end = most, time.monotonic() + _FETCHED
         try:
             with urllib.request.urlopen(self._url(name), timeout=_TIMEOUT) as answer:  # noqa: S310 (options checks it)

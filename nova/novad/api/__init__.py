@@ -1,4 +1,4 @@
-"""What novad is asked over gRPC: ``novad.proto``, and what ``python -m tools.novad_api`` makes of it.
+"""The gRPC interface of novad: ``novad.proto``, and the modules that ``python -m tools.novad_api`` generates from it.
 
-The command line stands on this package and :mod:`nova.novad.client` alone.
+The command line imports this package and :mod:`nova.novad.client` alone.
 """

@@ -163,7 +163,7 @@ class PlatformServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Plan(self, request, context):
-        """What Deploy would do.
+        """Returns what Deploy would do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1165,7 +1165,7 @@ class NodesServicer:
     """
 
     def Plan(self, request, context):
-        """What a share would do.
+        """Returns what a share would do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1186,7 +1186,7 @@ class NodesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Settle(self, request, context):
-        """It stays, or is put back. It may be said again.
+        """Commits or undoes the changes. May be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,6 +1,6 @@
-"""What novad wants of a container runtime. Every verb may be repeated: "make it so", not "do it".
+"""The interface of container runtimes for novad. All methods are idempotent.
 
-All raise RuntimeFault when the runtime is away or refuses, with words for the user.
+They raise RuntimeFault, with a message for the user, when the runtime is away or refuses.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Lines(Protocol):
 
 class Runtime(Protocol):
     def version(self) -> str:
-        """Its name and version, for people."""
+        """Return the name and version of the runtime, for people."""
 
     def fetch(self, reference: str) -> Image:
         """The image that a registry has by this name. Raises ImageFault."""
@@ -102,12 +102,12 @@ class Runtime(Protocol):
         """SIGTERM, and SIGKILL after ``timeout`` seconds; one that is not there has stopped."""
 
     def remove(self, name: str) -> None:
-        """With whatever runs in it."""
+        """Remove a container with all its processes."""
 
     def find(self, name: str) -> Container | None: ...
 
     def containers(self, platform: str) -> list[Container]:
-        """All of a platform, also those that do not run."""
+        """Return all containers of a platform, including stopped ones."""
 
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
         """Return the exit code of a command in a running container, and its standard output followed by its standard

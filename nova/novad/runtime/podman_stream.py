@@ -1,7 +1,7 @@
-"""What a container writes, from podman's service, read so that it can be given up and takes bounded memory: the client
-library collects all of it, and waits for what comes next.
+"""Output of containers from podman's service, with bounded memory and a way to stop reading.
 
-HTTP of version 1.0 on a socket of this machine: an answer ends when the connection does, and comes in no chunks.
+The client library collects all output, and blocks until more comes. HTTP 1.0 on a unix socket: an answer ends with the
+connection, and has no chunks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EXPIRED = 124  # the exit code of a command whose time was over
 
 
 class PodmanStream:
-    """One request and its answer. Raises RuntimeFault, whose words begin with ``what``."""
+    """A request and its answer. Raises RuntimeFault, whose message begins with ``what``."""
 
     def __init__(self, path: str, what: str, method: str, url: str, body: Any = None,
                  timeout: float | None = _TIMEOUT) -> None:
@@ -104,7 +104,7 @@ class PodmanStream:
             yield found
 
     def readable(self, timeout: float) -> bool:
-        """Whether more of the answer, or its end, comes within ``timeout`` seconds."""
+        """Return whether more of the answer, or its end, comes within ``timeout`` seconds."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(timeout * 1000))
@@ -152,20 +152,20 @@ class PodmanStream:
                 raise TimeoutError
 
     def feed(self, source: BinaryIO) -> None:
-        """All of a file as the input of what runs, then its end. Who does not read it ends without it."""
+        """Send all of a file as input of the command, then its end. A command that does not read it ends without it."""
         with contextlib.suppress(OSError, ValueError):
             while piece := source.read(_AT_ONCE):
                 self._sock.sendall(piece)
             self._sock.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """From any thread: whoever reads is at the end."""
+        """End the stream for its reader. May be called from any thread."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def free(self) -> None:
-        """For who has read."""
+        """Close the stream and its socket. Called by the reader."""
         self.close()
         self._sock.close()
 

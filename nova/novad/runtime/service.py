@@ -87,7 +87,7 @@ class PodmanService:
             time.sleep(0.05)
 
     def _end_former(self) -> None:
-        """That of a novad that was killed, if it still runs."""
+        """Stop the service of a novad that was killed, if it still runs."""
         try:
             pid = int(self._pid.read_text())
             if str(self.socket).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
@@ -96,7 +96,7 @@ class PodmanService:
             return
 
     def alive(self) -> bool:
-        """Whether it runs and answers. One that has answered nothing for a minute is none, and is ended."""
+        """Return whether it runs and answers. A service without an answer for a minute is stopped."""
         if self._process is None or self._process.poll() is not None:
             return False
         # Between two of these it is taken for what it was.
@@ -148,6 +148,6 @@ def _answers(path: pathlib.Path) -> bool:
 
 
 def _limit(kind: int, most: int) -> int:
-    """What this process may give others, at most ``most``."""
+    """Return the limit that this process may set for others, at most ``most``."""
     hard = resource.getrlimit(kind)[1]
     return most if hard == resource.RLIM_INFINITY else min(hard, most)
