@@ -26,7 +26,7 @@ _REQUEST_SLOTS = threading.BoundedSemaphore(_MAX_REQUESTS)
 
 
 class NotConfigured(Exception):
-    """No key manager is configured or installed."""
+    """A key manager is required, but none is configured or installed."""
 
 
 class SecretDenied(Exception):

@@ -264,7 +264,7 @@ class ConductorService:
         self._beats_db.close()
 
     def _hand_over(self) -> None:
-        """Another conductor goes on at once with what we did not come to, rather than when the leases end."""
+        """Release the leases, so that another conductor continues at once."""
         left = self.core.db.write(lambda connection: actions.hand_over(connection, self.core.name))
         if not left:
             return

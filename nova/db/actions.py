@@ -65,7 +65,7 @@ class Preemption:
         self._known: str | None = None
 
     def begin(self, connection: sa.Connection) -> None:
-        """Before the instance is locked."""
+        """Lock the action that the caller read, before the instance is locked."""
         if self._known is not None:
             connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid == self._known).with_for_update())
 

@@ -378,7 +378,7 @@ def get(connection: sa.Connection, node_id: str) -> ComputeNode:
 
 
 def exists(connection: sa.Connection, name: str, host: str | None) -> bool:
-    """Return whether a node has this hypervisor hostname (on ``host``, if that is given)."""
+    """Return True if a node has this hypervisor hostname (on ``host``, if that is given)."""
     statement = sa.select(TABLE.c.id).where(TABLE.c.hypervisor_hostname == name)
     if host is not None:
         statement = statement.where(TABLE.c.host == host)
@@ -386,7 +386,7 @@ def exists(connection: sa.Connection, name: str, host: str | None) -> bool:
 
 
 def has_trait(connection: sa.Connection, host: str, name: str, trait: str) -> bool:
-    """Return whether the root provider of this node has a trait."""
+    """Return True if the root provider of this node has a trait."""
     found = connection.scalar(sa.select(PROVIDERS.c.traits).join(TABLE, TABLE.c.uuid == PROVIDERS.c.uuid).where(
         TABLE.c.host == host, TABLE.c.hypervisor_hostname == name))
     return trait in (found or ())

@@ -32,7 +32,7 @@ def check(connection: sa.Connection, host: str, remembered: str | None) -> None:
 
 
 def admit(connection: sa.Connection, host: str, identity: str | None, returning: bool) -> None:
-    """There is no row of the host, and there will be one. Raises HostIdentityMismatch.
+    """Check that a host without a row may register. Raises HostIdentityMismatch.
 
     ``returning``: it has had one, so an operator has deleted it, or the database is not what it was.
     """

@@ -301,7 +301,7 @@ def release(connection: sa.Connection, instance_uuid: str, vif_id: str | None = 
 
 
 def is_taken(connection: sa.Connection, network_uuid: str, address: str) -> bool:
-    """Return whether an address is in use or reserved."""
+    """Return True if an address is in use or reserved."""
     return connection.scalar(sa.select(IPS.c.id).where(
         IPS.c.network_uuid == network_uuid, IPS.c.address == address,
         sa.or_(IPS.c.instance_uuid.is_not(None), IPS.c.reserved == sa.true()))) is not None

@@ -146,7 +146,7 @@ def server_of(connection: sa.Connection, address: str, project_id: str) -> str |
 
 
 def give(connection: sa.Connection, instance: Instance, address: str, fixed_address: str | None = None) -> None:
-    """Have a floating address of the server's project lead to one of its addresses (None: the first without one).
+    """Associate a floating IP of the server's project with one of its addresses (None: the first without one).
 
     It leads nowhere yet. Raises FloatingIpNotFound, FloatingIpInUse (it does), InvalidInput, InstanceInvalidState.
     """

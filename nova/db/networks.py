@@ -120,7 +120,7 @@ def associate_host(connection: sa.Connection, uuid: str, host: str) -> None:
 
 
 def _has_servers(connection: sa.Connection, uuid: str, besides: str | None = None) -> bool:
-    """Return whether servers (of projects other than ``besides``) have addresses of the network."""
+    """Return True if servers (of projects other than ``besides``) have addresses of the network."""
     instances = models.instances
     statement = sa.select(IPS.c.id).join(instances, instances.c.uuid == IPS.c.instance_uuid).where(
         IPS.c.network_uuid == uuid)

@@ -79,7 +79,7 @@ def sent(connection: sa.Connection, lane: int, owner: str, ids: Sequence[int], u
 
 
 def release(connection: sa.Connection, lane: int, owner: str, now: datetime.datetime) -> None:
-    """Another sender may have the lane at once."""
+    """End the lease of a lane, so that another sender may take it at once."""
     connection.execute(_OF_ITS_OWNER, {"of": lane, "me": owner, "lease_until": now})
 
 

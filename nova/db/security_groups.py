@@ -138,7 +138,7 @@ def _rename_on_servers(connection: sa.Connection, group_id: int, before: str, af
 
 
 def delete(connection: sa.Connection, group_id: int, project_id: str | None = None) -> list[int]:
-    """Also deletes the rules of others that name it as source; returns the groups that had such.
+    """Delete a group and the rules of other groups that name it as source; return these groups.
 
     Raises SecurityGroupNotFound, SecurityGroupInUse, InvalidInput (the default group).
     """

@@ -61,7 +61,7 @@ def _with_members(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> li
 
 # --- holding a policy ------------------------------------------------------------------------
 def hold(connection: sa.Connection, uuid: str) -> bool:
-    """Nobody else joins the group, or places a member of it, until the transaction ends. False: there is no such group.
+    """Lock a group against new members and placements until the transaction ends; return False if there is none.
 
     Taken before the rows of nodes and of quotas, so that nobody waits in a circle.
     """

@@ -99,7 +99,7 @@ def interrupted(connection: sa.Connection, limit: int = 1000) -> list[Migration]
 
 
 def under_way(connection: sa.Connection, host: str) -> bool:
-    """Return whether any server moves from or to the host, or waits there to be confirmed or reverted."""
+    """Return True if any server moves from or to the host, or waits there to be confirmed or reverted."""
     return connection.scalar(sa.select(TABLE.c.id).where(
         TABLE.c.open == sa.true(), TABLE.c.status.not_in(migration_states.ENDED),
         sa.or_(TABLE.c.source_compute == host, TABLE.c.dest_compute == host)).limit(1)) is not None

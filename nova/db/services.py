@@ -92,7 +92,7 @@ def compute_version(connection: sa.Connection, host: str) -> int | None:
 
 
 def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
-    """Return whether the compute service of the host is alive (and not forced down); False where there is none.
+    """Return True if the compute service of the host is alive (and not forced down); False where there is none.
 
     ``lock``: lock the row until the transaction ends.
     """
@@ -310,7 +310,7 @@ def check_zone(connection: sa.Connection, zone: str) -> None:
 
 
 def zone_is_available(connection: sa.Connection, zone: str) -> bool:
-    """Return whether the zone has an enabled compute service. Two statements for any number of services."""
+    """Return True if the zone has an enabled compute service. Two statements for any number of services."""
     zones = aggregates.host_zones(aggregates.index(connection))
     hosts = [host for host, its_zone in zones.items() if its_zone == zone]
     somewhere: sa.ColumnElement[bool] = TABLE.c.host.in_(hosts)

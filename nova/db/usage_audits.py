@@ -29,7 +29,7 @@ def begin(connection: sa.Connection, ending: datetime.datetime) -> int | None:
 
 
 def is_finished(connection: sa.Connection, ending: datetime.datetime) -> bool:
-    """Return whether the notifications of the period that ends then are complete."""
+    """Return True if the notifications of the period that ends then are complete."""
     return bool(connection.scalar(sa.select(TABLE.c.finished).where(TABLE.c.period_ending == ending)))
 
 

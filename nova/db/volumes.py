@@ -183,7 +183,7 @@ def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
 
 
 def reimage(connection: sa.Connection, uuid: str, attachment_id: str, image: Image) -> VolumeContent:
-    """Have the volume of this attachment made anew from an image. The data that it has stay until end_reimage().
+    """Start to write an image to the volume of this attachment. Its data stay until end_reimage().
 
     Returns which they are. Raises InvalidVolume when somebody else is at it.
     """

@@ -25,7 +25,7 @@ def is_link_local(address: str) -> bool:
 
 
 def on_loopback(host: str) -> bool:
-    """Return whether ``host`` (an address, in brackets or not, or a name) is reachable from this machine alone."""
+    """Return True if ``host`` (an address, in brackets or not, or a name) is reachable from this machine alone."""
     try:
         return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

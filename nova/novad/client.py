@@ -37,7 +37,7 @@ _OUTCOME = 5.0  # seconds until the outcome of a call that has ended is logged
 
 
 def was_lost(error: Any) -> bool:
-    """Return whether the connection was lost or not made, so that the result is not known.
+    """Return True if the connection was lost or not made, so that the result is not known.
 
     For a stream in progress gRPC sometimes reports UNKNOWN."""
     return ANSWERED not in dict(error.trailing_metadata() or ()) and (

@@ -93,14 +93,14 @@ class Containers:
             self._runtime.create(wanted)
 
     def begin(self, deployed: Deployed) -> None:
-        """Have it run: in its container, which is made if it is not there."""
+        """Start a component in its container, which is created if it does not exist."""
         if self._runtime.find(self.name(deployed.name)) is None:
             self.make(deployed)
         with self._masking():
             self._runtime.start(self.name(deployed.name))
 
     def wait(self, deployed: Deployed) -> None:
-        """Until it is healthy. Raises Failed."""
+        """Wait until a component is healthy. Raises Failed."""
         try:
             health.wait(self._runtime, self.name(deployed.name), deployed.component, self._ending.is_set,
                         self.masker)
@@ -108,7 +108,7 @@ class Containers:
             raise Failed(f"Component {deployed.name} does not become healthy: {error.message}.") from None
 
     def bring_up(self, deployed: Deployed) -> None:
-        """Have it run, and wait until it is healthy. Raises Failed."""
+        """Start a component and wait until it is healthy. Raises Failed."""
         self.begin(deployed)
         self.wait(deployed)
 

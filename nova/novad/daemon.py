@@ -172,7 +172,7 @@ class Daemon:
 
     @contextlib.contextmanager
     def _steering(self, kind: str, steered: bool = False) -> Iterator[list[Peer]]:
-        """Nobody else changes anything meanwhile, and the other nodes are there. Raises Busy, Refused."""
+        """Lock out other changes, and connect to the other nodes. Raises Busy, Refused."""
         if self.participant.steered and not steered:
             raise Refused(f"A control node tells node {self.options.name} what to run: ask that one.")
         with self.deployer.changing(kind):
@@ -375,7 +375,7 @@ class Daemon:
             LOG.warning("Component %s: %s", name, error)
 
     def _may_start(self, name: str) -> bool:
-        """Return whether the pause after its last restart is over."""
+        """Return True if the pause after its last restart is over."""
         times, last = self._starts.get(name, (0, 0.0))
         return not times or time.monotonic() >= last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** times)
 

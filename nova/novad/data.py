@@ -77,7 +77,7 @@ class Data:
 
     # --- backups -----------------------------------------------------------------------------------
     def holds(self, name: str, volumes: Iterable[Volume]) -> bool:
-        """Return whether the volumes have data to back up, possibly of an earlier deployment of the component."""
+        """Return True if the volumes have data to back up, possibly of an earlier deployment of the component."""
         return any(place.is_dir() and any(place.iterdir()) for place in
                    (self.volume(name, volume.name) for volume in volumes if volume.backup))
 

@@ -94,7 +94,7 @@ class Deployer:
 
     @contextlib.contextmanager
     def alone(self, what: str) -> Iterator[None]:
-        """Nobody else changes anything meanwhile; a look at components is waited for. Raises Busy."""
+        """Lock out other changes; wait for a running health check. Raises Busy."""
         with self._turn:
             while self._doing == LOOK and what != LOOK:
                 self._waiting += 1
@@ -114,7 +114,7 @@ class Deployer:
 
     @property
     def awaited(self) -> bool:
-        """Return whether a change waits for a health check to end."""
+        """Return True if a change waits for a health check to end."""
         return self._waiting > 0
 
     @contextlib.contextmanager
@@ -210,7 +210,7 @@ class Deployer:
         return self._known(begun.id)
 
     def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
-        """Here, and on other nodes: all of them are prepared before anything stops on any."""
+        """Deploy here and on other nodes: all of them are prepared before any component stops."""
         ident, kind = begun.id, begun.kind
         self._check(kind, changes)
         if self.others is not None and terms.shares:
@@ -239,7 +239,7 @@ class Deployer:
             self.others.apply(ident, terms.shares, progress)
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
-        """Have what a deployment needs, and change nothing. For who is within :meth:`changing`; raises as run()."""
+        """Fetch what a deployment needs, without a change. The caller is within :meth:`changing`; raises as run()."""
         self._check(kind, self._fetched(0, kind, changes, progress))
 
     def decide(self, ident: int, done: bool, progress: Progress, debts: Sequence[Owed] = ()) -> None:
@@ -339,7 +339,7 @@ class Deployer:
                 writer, deployment=0, version="unknown"), place, size)
 
     def _dumps(self, change: Change) -> bool:
-        """Return whether the component runs and has a dump command."""
+        """Return True if the component runs and has a dump command."""
         if change.before is None or not change.before.component.dump:
             return False
         found = self.runtime.find(self.containers.name(change.name))

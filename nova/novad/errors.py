@@ -16,11 +16,11 @@ class Invalid(NovadError):
 
 
 class NotKnown(NovadError):
-    """There is no such component, deployment, backup or secret."""
+    """The component, deployment, backup or secret does not exist."""
 
 
 class Busy(NovadError):
-    """Another deployment is under way."""
+    """A deployment is already in progress."""
 
 
 class Refused(NovadError):
@@ -28,7 +28,7 @@ class Refused(NovadError):
 
 
 class Nothing(Refused):
-    """There is nothing to go back to."""
+    """The component has no earlier state to roll back to."""
 
 
 class RuntimeFault(NovadError):

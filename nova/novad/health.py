@@ -53,8 +53,9 @@ def check(runtime: Runtime, container: str, health: Health | None, masker: Calla
 
 def wait(runtime: Runtime, container: str, component: Component, ended: Callable[[], bool],
          masker: Callable[[], Masker] = _NOTHING) -> None:
-    """Until it does its work for the first time. Raises Unhealthy, after ``start`` seconds or when it has ended;
-    Cancelled when the daemon ends (``ended``)."""
+    """Wait until a component is healthy for the first time.
+
+    Raises Unhealthy, after ``start`` seconds or when it has ended; Cancelled when the daemon ends (``ended``)."""
     health = component.health
     begun = time.monotonic()
     limit = health.start if health else _SETTLED

@@ -114,7 +114,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """Another node's part in a deployment of this control node. ``components``: what was changed there, in words;
+    """The part of a node in a deployment of this control node. ``components``: what was changed there, in words;
     ``settled``: whether it knows how the deployment ended."""
 
     deployment: int
@@ -287,7 +287,7 @@ class Journal:
             connection.execute("update deployments set state = ? where id = ?", (RUNNING, ident))
 
     def ask(self, ident: int, address: str, node: str) -> None:
-        """Another node is going to have a part in it."""
+        """Record a node that takes part in a deployment."""
         with self._transaction() as connection:
             connection.execute("insert or ignore into asked (deployment, address, node) values (?, ?, ?)",
                                (ident, address, node))

@@ -35,7 +35,7 @@ _DEATH_SIGNAL = 1  # of prctl(2)
 
 
 def wanted(config: str | pathlib.Path) -> bool:
-    """Return whether this novad can be updated. Errors of the configuration are reported when all of it is read."""
+    """Return True if this novad can be updated. Errors of the configuration are reported when all of it is read."""
     return LAUNCHED not in os.environ and bool(_configured(config).get("update_url"))
 
 

@@ -84,7 +84,7 @@ EXAMPLE = """\
 
 
 class Node(Part, frozen=True, kw_only=True):
-    """Another node of a control node. ``roles``: what the control node has it run, whatever the node itself says."""
+    """A node of a control node. ``roles``: decide what runs there, whatever the node itself requests."""
 
     address: Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}\Z")]
     node: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\Z")]
@@ -136,7 +136,7 @@ class Options(Part, frozen=True, kw_only=True):
 
     @property
     def coordinates(self) -> bool:
-        """Return whether this is a control node with other nodes."""
+        """Return True if this is a control node with other nodes."""
         return bool(self.nodes) or self.discover_nodes
 
     @property

@@ -21,7 +21,7 @@ BACKUP, FILES, DATA, NETWORK, SECRETS, KEPT = "backup", "files", "data", "networ
 
 
 def left_by(changes: Iterable[Change], current: Iterable[Deployed]) -> list[Owed]:
-    """After these changes were made, or put back: files and networks that only what is not there any more had.
+    """Return the cleanup of files and networks that no component uses after these changes were made or undone.
 
     ``current``: what is deployed now.
     """

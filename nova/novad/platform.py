@@ -446,7 +446,7 @@ def _check_told(platform: Platform, where: str, text: str) -> None:
 
 
 def _has_zero(value: Any) -> bool:
-    """Return whether a text in the value has a NUL character."""
+    """Return True if a text in the value has a NUL character."""
     if isinstance(value, dict):
         return any(_has_zero(each) for pair in value.items() for each in pair)
     return any(map(_has_zero, value)) if isinstance(value, list | tuple) else isinstance(value, str) and "\0" in value

@@ -174,8 +174,8 @@ class Inherited(Object, kw_only=True):
 
 
 class Owed(Object, kw_only=True):
-    """What an external step has left outside, or may make there after its operation was superseded, and what its server
-    had then."""
+    """The cleanup of an external step: what it created, or may create after its operation was superseded, in external
+    services, and what its server had then."""
 
     operation: str
     step: str
@@ -185,7 +185,7 @@ class Owed(Object, kw_only=True):
 
 
 class Journal(Object, kw_only=True):
-    """What the payload column of an action holds: the operation's data, and what went wrong so far.
+    """The content of the payload column of an action: the operation's data, and failures so far.
 
     ``failure`` is the first cause, which becomes the fault; ``latest`` decides about going on. ``tries`` counts how
     often the current step was dispatched, or begun in vain, since the action came to it. ``waits_until``: the end of

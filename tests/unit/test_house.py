@@ -1,5 +1,6 @@
 """The rules of the house, as the linters of a fresh clone would see them."""
 
+import ast
 import pathlib
 import re
 import subprocess
@@ -14,6 +15,12 @@ SOURCES = sorted(path for top in ("nova", "tests", "tools", "devstack") for path
                  if path.suffix in (".py", ".sh") and "__pycache__" not in path.parts
                  and not path.stem.startswith("novad_pb2"))  # generated
 HARD_LIMIT = 600
+# First words of docstrings that do not name what the code does or is.
+_VAGUE = re.compile(
+    r"(what|whether|how|why|where|when|which|who|whom|whose|that|this|these|those|it|its|they|their|them|he|she|his|her|"
+    r"of|for|with|without|in|on|at|by|from|to|into|as|if|while|after|before|until|all|one|each|every|everything|nothing|"
+    r"none|no|nobody|somebody|not|so|is|are|was|has|have|there|here|both|others|another|some|any|only|also)[\s,.:;]",
+    re.IGNORECASE)
 
 
 def imports_of(config):
@@ -127,6 +134,22 @@ def test_nothing_is_left_for_later():
 
 # What upstream serves and this one does not yet: the list only shrinks.
 NOT_SERVED: set[str] = set()
+
+
+def docstrings(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if (isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module))
+                and (text := ast.get_docstring(node))):
+            yield getattr(node, "name", path.stem), text
+
+
+def test_docstrings_of_the_product_begin_with_a_verb_or_a_noun():
+    """Rule 2 of the style: the first word names an effect or a thing."""
+    paths = [path for path in SOURCES if path.suffix == ".py" and path.relative_to(ROOT).parts[0] == "nova"]
+    texts = [(path, name, text) for path in paths for name, text in docstrings(path)]
+    assert len(texts) > 3000
+    assert [f"{path.relative_to(ROOT)}: {name}: {text.splitlines()[0]}" for path, name, text in texts
+            if _VAGUE.match(text)] == []
 
 
 def test_doc_routes_says_where_each_operation_is_and_its_test():

@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def idle(self) -> bool:
-        """Return whether no request has begun (always false for connections of proxies)."""
+        """Return True if no request has begun (always false for connections of proxies)."""
         return not (self.busy or self.trusted or self._transport.is_closing())
 
     def connection_lost(self, error: Exception | None) -> None:

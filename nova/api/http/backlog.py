@@ -68,7 +68,7 @@ class Backlog(queue.Queue[Any]):
 
 
 def has_gone(connected: socket.socket | Secured) -> bool:
-    """Return whether the peer has closed the connection, or its sending half."""
+    """Return True if the peer has closed the connection, or its sending half."""
     look = select.poll()
     look.register(connected, _GONE)
     return bool(look.poll(0))

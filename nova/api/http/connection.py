@@ -54,11 +54,11 @@ class Loop(Protocol):
     environ: messages.Environ
 
     def await_(self, connection: Connection, events: int) -> None:
-        """Have the connection be told, once, when something can be read or written. Must be the last thing a thread
+        """Notify the connection, once, when it is readable or writable. Must be the last thing a thread
         does with it: the loop's may be at it already."""
 
     def submit(self, connection: Connection) -> None:
-        """Have a thread answer the request."""
+        """Queue the request for a thread."""
 
     def forget(self, connection: Connection) -> None:
         """Remove a closed connection."""

@@ -37,11 +37,11 @@ class Exchange:
 
     @property
     def pending(self) -> bool:
-        """Return whether bytes of another request, or of anything else, have come after this one."""
+        """Return True if bytes of another request, or of anything else, have come after this one."""
         return bool(self._h11.trailing_data[0])
 
     def again(self) -> bool:
-        """After an answer: whether another request may follow, which is then expected."""
+        """Return True, after an answer, if another request may follow, and prepare for it."""
         if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
             return False
         self._h11.start_next_cycle()

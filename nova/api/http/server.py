@@ -311,7 +311,7 @@ def _unanswered(connection: Connection, early: bool) -> bool:
 
 
 def shut_to_newcomers(listening: socket.socket) -> None:
-    """Nobody new gets into the queue of this socket, which is to be closed; whoever is in it stays connected.
+    """Stop new connections to a socket before it is closed; connections in its queue stay.
 
     Closing a socket resets what is in its queue, and some client always gets in after the last look. Newcomers are
     not refused but unheard: their system tries again after a second and finds the socket closed, or our successor's.

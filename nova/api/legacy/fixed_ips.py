@@ -35,7 +35,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=RESERVE)
 def reserve(req: Request) -> None:
-    """Have no server get an address; who has it keeps it."""
+    """Reserve an address; a server that has it keeps it."""
     req.clients.fixed_ips.reserve(req.ctx, _address(req), True)
 
 

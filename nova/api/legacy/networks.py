@@ -115,7 +115,7 @@ def delete(req: Request) -> None:
 
 @accepts(body=ADD, errors=(409,))
 def add(req: Request) -> None:
-    """Have a network, or any that is nobody's, be the caller's project's."""
+    """Assign a network, or any free one, to the caller's project."""
     req.clients.networks.associate(req.ctx, req.ctx.project_id or "", req.body["id"])
 
 

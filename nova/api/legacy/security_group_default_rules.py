@@ -50,7 +50,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=CREATE, answer=_ONE, errors=(409,))
 def create(req: Request) -> dict[str, Any]:
-    """Have default groups that are made from now on let more in."""
+    """Add a rule to default groups that are created from now on."""
     given = req.body["security_group_default_rule"]
     made = req.clients.security_group_default_rules.create(req.ctx, DefaultRule(
         protocol=text(given, "ip_protocol"), from_port=number(given, "from_port"), to_port=number(given, "to_port"),
@@ -60,5 +60,5 @@ def create(req: Request) -> dict[str, Any]:
 
 @accepts()
 def delete(req: Request) -> None:
-    """Have default groups that are made from now on not let that in; those that there are keep it."""
+    """Remove a rule from default groups that are created from now on; existing groups keep it."""
     req.clients.security_group_default_rules.delete(req.ctx, _id(req))

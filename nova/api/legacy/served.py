@@ -69,7 +69,7 @@ _AGAIN = frozenset(route.path if route.path.startswith("/servers") else f"/{rout
 
 
 def is_on() -> bool:
-    """Return whether the configuration enables them and has embedded networks."""
+    """Return True if the configuration enables them and has embedded networks."""
     return bool(CONF.api.legacy) and CONF.network.driver != "neutron"
 
 

@@ -46,7 +46,7 @@ _PASSING = (exception.ServiceUnavailable, exception.ComputeServiceUnavailable)
 
 
 class _Lost(Exception):
-    """Another conductor looks at the drain."""
+    """The lease of the drain belongs to another conductor."""
 
 
 def look_after(core: Core, engine: Engine) -> float | None:
@@ -138,7 +138,7 @@ class _Look:
         return waiting
 
     def _has_ended(self, line: DrainedServer, server: Candidate, survey: Survey) -> bool:
-        """Return whether the state of a moving server has changed; record the new state in the line."""
+        """Return True if the state of a moving server has changed; record the new state in the line."""
         action = survey.actions.get(line.request_id)
         if server.busy or (action is not None and action.outcome is None):
             return False

@@ -154,7 +154,7 @@ class Recovery:
 
     @staticmethod
     def _has_turn(connection: sa.Connection, run: Run) -> bool:
-        """Return whether an action that waited for a build has the server now; if not, it waits for another lease."""
+        """Return True if an action that waited for a build has the server now; if not, it waits for another lease."""
         actions.update(connection, run.action, lease_until=lease())
         run.renew(servers.lock(connection, run.instance.uuid))
         if run.instance.action_uuid is not None:

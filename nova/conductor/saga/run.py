@@ -41,7 +41,7 @@ class Run:
 
     @property
     def inheriting(self) -> bool:
-        """Return whether it still compensates for a superseded operation."""
+        """Return True if it still compensates for a superseded operation."""
         return self.operation is not self.own
 
     def disinherit(self) -> None:
@@ -56,7 +56,7 @@ class Run:
 
     @property
     def never_began(self) -> bool:
-        """Return whether it is queued and has not begun: it did not let another one go ahead."""
+        """Return True if it is queued and has not begun: it did not let another one go ahead."""
         return self.action.queued and self.journal.waits_until is None
 
     def renew(self, instance: Instance) -> None:

@@ -51,7 +51,7 @@ class Notice:
     unplaced: Unplaced | None = None
 
     def write(self, outbox: Outbox, connection: sa.Connection, ctx: context.RequestContext) -> None:
-        """After the server was written: its messages say how it is then."""
+        """Write the notifications after the server was written: they contain its new state."""
         if self.happened or self.caught or self.asked or self.unplaced:
             teller = NotificationBuilder(outbox.settings, ctx)
             outbox.write(connection, [*(each for what in self.asked for each in what.messages(teller)),
@@ -121,7 +121,7 @@ def passed(outbox: Outbox, run: Run, before: Step | None, to: Step | None, failu
 
 
 def superseded(outbox: Outbox, run: Run, failure: Failure) -> Notice:
-    """Another operation took the server: what was open, and can fail, has failed."""
+    """Notify that open events which can fail have failed, because another operation took the server."""
     if not outbox.on or run.inheriting:
         return Notice({})
     return _Passage(run, None, None, failure).notice()

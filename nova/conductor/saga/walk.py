@@ -364,7 +364,7 @@ class Walk:
                           order.instance.uuid, order.step, host)
 
     def _committed(self, ctl: ConductorControl) -> None:
-        """After a commit: what is said now may get lost; it does not change what was written."""
+        """Send messages after a commit: they may be lost, and do not change what was written."""
         try:
             ctl.after_commit()
         except Exception:

@@ -111,7 +111,7 @@ class Operations(Check):
 
 
 class Members(Check):
-    """Only living servers are members of security groups."""
+    """Check that all members of security groups exist."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(MEMBERS.c.instance_uuid),)

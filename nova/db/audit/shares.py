@@ -17,7 +17,7 @@ ACTIONS = models.actions
 
 
 class Shares(Check):
-    """While nobody is at a server, its shares are given or not, and opened for its own hosts and for no other ones.
+    """Check that idle servers have no share in a transition, and that only their own hosts have access to the shares.
 
     What is left of a move that another operation ended, or of a service that was away, a conductor takes away by itself
     ([DEFAULT]stale_share_access_reconcile_interval).

@@ -16,7 +16,7 @@ _lock = threading.Lock()
 
 
 def share_contexts(engine: sa.Engine) -> None:
-    """Have the connections of ``engine`` that read no files for TLS use one context, which the process makes once.
+    """Share one TLS context of the process among the connections of ``engine`` that read no TLS files.
 
     PyMySQL makes a context for each connection, also if the server has no TLS, and loads all certificates of the
     machine into it: 0.9 MB and 36 ms for each.

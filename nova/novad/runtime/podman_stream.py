@@ -104,7 +104,7 @@ class PodmanStream:
             yield found
 
     def readable(self, timeout: float) -> bool:
-        """Return whether more of the answer, or its end, comes within ``timeout`` seconds."""
+        """Return True if more of the answer, or its end, comes within ``timeout`` seconds."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(timeout * 1000))

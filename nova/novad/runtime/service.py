@@ -96,7 +96,7 @@ class PodmanService:
             return
 
     def alive(self) -> bool:
-        """Return whether it runs and answers. A service without an answer for a minute is stopped."""
+        """Return True if it runs and answers. A service without an answer for a minute is stopped."""
         if self._process is None or self._process.poll() is not None:
             return False
         # Between two of these it is taken for what it was.

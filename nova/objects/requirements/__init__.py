@@ -1,1 +1,1 @@
-"""What flavors, images and requests ask for, read and checked."""
+"""Requirements of flavors, images and requests, parsed and validated."""

@@ -1,4 +1,4 @@
-"""How a guest's virtual CPUs are arranged in sockets, cores and threads."""
+"""The arrangement of a guest's virtual CPUs in sockets, cores and threads."""
 
 from __future__ import annotations
 

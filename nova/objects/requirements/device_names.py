@@ -47,7 +47,7 @@ def assign(instance: Instance, devices: Sequence[BlockDevice]) -> None:
 
 
 def _local_names(instance: Instance, bus: str) -> Iterator[str]:
-    """Those of the disks that go with the server: root, ephemeral disks, swap, in this order."""
+    """Return the names of the server's local disks: root, ephemeral disks, swap, in this order."""
     ephemerals = len(local_disks.ephemerals(instance.block_devices, instance.flavor))
     for disk in instance.block_devices:
         if disk.source == "image" and not disk.is_volume and disk.disk_bus:

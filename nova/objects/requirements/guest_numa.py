@@ -156,7 +156,7 @@ def _page_size(key: str, value: str | None) -> str:
 
 # --- cells -------------------------------------------------------------------------------------
 def guest_topology(flavor: Flavor, image: Image | None) -> GuestTopology | None:
-    """What is to be fitted into a host; None: the guest floats over all of it."""
+    """Return the NUMA topology to fit into a host; None: the guest may use all cells."""
     pinned, size = pinned_cpus(flavor, image), page_size(flavor, image)
     threads, emulator = thread_policy(flavor, image), emulator_policy(flavor, image)
     cells = _cells(flavor, image)

@@ -30,9 +30,9 @@ def check_ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> None:
 
 
 def check(devices: Sequence[BlockDevice], flavor: Flavor, most: int) -> None:
-    """Whether a new server of this flavor may have these block devices. Raises InvalidInput.
+    """Check that a new server of this flavor may have these block devices. Raises InvalidInput.
 
-    ``most``: how many local disks it may have, the root disk, ephemeral ones and swap; -1: any number.
+    ``most``: the limit of local disks (root disk, ephemeral disks and swap); -1: any number.
     """
     swap = sum(disk.size_gb or 0 for disk in devices if disk.guest_format == "swap" and not disk.is_volume)
     if swap > flavor.swap:  # MiB, both

@@ -125,5 +125,5 @@ def truth(key: str, value: str | None, default: bool = False) -> bool:
 
 
 def is_unset(value: str | None) -> bool:
-    """Whether a wish asks for nothing."""
+    """Return True if a property is absent, empty or false."""
     return value is None or value.strip().lower() in _FALSE

@@ -1,4 +1,4 @@
-"""What a flavor and an image ask of a host: amounts of resource classes, traits, NUMA cells, devices.
+"""Resources that a flavor and an image request of a host: resource classes, traits, NUMA cells, devices.
 
 Pure functions, used where a request is made (conductor) and where it is checked.
 """
@@ -61,7 +61,7 @@ class Requested:
 
     @property
     def total(self) -> dict[str, int]:
-        """What is claimed in the whole tree."""
+        """Return the amounts claimed in the whole tree, by resource class."""
         total = dict(self.resources)
         for group in self.groups:
             for name, amount in group.resources.items():
@@ -71,9 +71,9 @@ class Requested:
 
 def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = None, aliases: Iterable[str] = (),
                  **how: Any) -> RequestSpec:
-    """What to ask a scheduler for, to place the server with this flavor (``how``: further fields of the request).
+    """Return the request to schedulers for the server with this flavor (``how``: further fields of the request).
 
-    ``aliases``: the option [pci]alias. Raises InvalidInput for what no host can give.
+    ``aliases``: the option [pci]alias. Raises InvalidInput for requirements that no host can have.
     """
     asked = asked_of_hosts(flavor, instance.image, instance.volume_backed, aliases,
                            existing=instance.launched_at is not None)
@@ -104,7 +104,7 @@ def asked_of_hosts(flavor: Flavor, image: Image | None = None, volume_backed: bo
 
 
 def requests_dedicated_resources(flavor: Flavor, image: Image | None = None) -> bool:
-    """Whether such a server has cells or devices of its host for itself."""
+    """Return True if such a server has NUMA cells or devices of its host for itself."""
     return bool(flavor.extra_specs.get("pci_passthrough:alias")) or guest_topology(flavor, image) is not None
 
 

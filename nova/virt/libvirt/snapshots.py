@@ -119,7 +119,7 @@ class Snapshots:
                 self._guests.on_domain(instance.uuid, _thaw)
 
     def _freeze(self, instance: Instance) -> bool:
-        """Have the guest bring its file systems to rest; returns whether it did. Raises InstanceQuiesceFailed."""
+        """Quiesce the guest's file systems; return True if they are. Raises InstanceQuiesceFailed."""
         needed = Properties(instance).image_flag(QUIESCE)
         reason = "its image does not say that it has a guest agent"
         if Properties(instance).image_flag(AGENT):
@@ -132,7 +132,7 @@ class Snapshots:
         return False
 
     def _rest(self, uuid: str) -> str:
-        """Have the guest's agent bring its file systems to rest; returns why it did not ("": it did)."""
+        """Quiesce the file systems by the guest's agent; return why it failed, or ""."""
         try:
             self._guests.on_domain(uuid, agent.freeze)
             return ""

@@ -113,7 +113,7 @@ class Swaps:
         LOG.info("[instance: %s] Its disk %s is being copied to another volume", uuid, disk.target)
 
     def _end(self, uuid: str, disk: KnownDisk, flags: int) -> None:
-        """Have the copy end with this volume or (_PIVOT) with the new one; there is none: fine."""
+        """End the copy with the present volume or (_PIVOT) the new one; succeed if there is no copy."""
         if disk.element.find("mirror") is not None:
             self._guests.on_domain(uuid, lambda domain: block_jobs.end(domain, disk.target, flags))
 

@@ -159,7 +159,7 @@ def _names(disk: KnownDisk | None) -> list[str]:
 
 
 def _begin(disk: KnownDisk, top: str | None, base: str | None) -> Callable[[libvirt.virDomain], object]:
-    """Have QEMU put the files together; they are in libvirt's list, by their names."""
+    """Merge files by QEMU; they are given by their names in libvirt's list."""
     paths = {os.path.basename(path): path for path in paths_of(disk.element)}
     if base is not None:
         return lambda domain: domain.blockCommit(

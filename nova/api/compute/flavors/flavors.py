@@ -132,7 +132,7 @@ _FALSE = frozenset({"f", "false", "off", "n", "no", "0"})
 
 
 def _is_public(req: Request) -> bool | None:
-    """Only administrators may see the private flavors of others; None: all flavors."""
+    """Return the value of is_public, None for all flavors. Only administrators may see private ones."""
     given = req.arg("is_public")
     if given is None or not req.ctx.is_admin:
         return True

@@ -147,7 +147,7 @@ def set_metadata(req: Request) -> dict[str, Any]:
 
 @accepts(body=CACHE_IMAGES)
 def cache_images(req: Request) -> None:
-    """Have the hosts of an aggregate fetch images before servers want them."""
+    """Cache images on the hosts of an aggregate before servers need them."""
     wanted = [each["id"].lower() for each in req.body["cache"]]
     if len(set(wanted)) < len(wanted):
         raise exception.Invalid("cache: the same image is named twice.")

@@ -58,7 +58,7 @@ def create(req: Request) -> Response:
 
 
 def _is_sound(event: dict[str, Any]) -> bool:
-    """Return whether an event has the tag, and the power state, that its name requires."""
+    """Return True if an event has the tag, and the power state, that its name requires."""
     tag: str | None = event.get("tag")
     if event["name"] not in _TAGGED:
         return True

@@ -154,7 +154,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(errors=(409,))
 def abort(req: Request) -> None:
-    """Have a live migration end; the server stays where it was."""
+    """Abort a live migration; the server stays on its host."""
     authorize(req, OF_SERVER + "delete")
     early = [migration_states.QUEUED, migration_states.PREPARING] if req.version >= 65 else []
     _interrupt(req, migration_states.CANCEL, [migration_states.RUNNING, *early])
@@ -162,7 +162,7 @@ def abort(req: Request) -> None:
 
 @accepts(body=only("force_complete", Plain(type="null")), errors=(409,))
 def force_complete(req: Request) -> None:
-    """Have a live migration come to its end, at the price of a pause of the guest."""
+    """Force a live migration to complete; the guest may pause for it."""
     authorize(req, OF_SERVER + "force_complete")
     _interrupt(req, migration_states.FORCE_COMPLETE, [migration_states.RUNNING])
 

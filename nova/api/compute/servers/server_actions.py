@@ -73,7 +73,7 @@ def _locked_by_owner(req: Request, server: Instance) -> bool:
 
 @accepts(body=only("trigger_crash_dump", Plain(type="null")), errors=(409,))
 def trigger_crash_dump(req: Request) -> None:
-    """Have a guest write a crash dump: it gets a non-maskable interrupt."""
+    """Trigger a crash dump in a guest by a non-maskable interrupt."""
     authorize(req, _SERVERS + "trigger_crash_dump")
     operate(req, "trigger_crash_dump")
 

@@ -73,7 +73,7 @@ def _wait_until_known(req: Request, image_id: str) -> None:
 
 
 def _over(req: Request) -> bool:
-    """Return whether the snapshot of this request has ended, so that a missing image will not appear any more."""
+    """Return True if the snapshot of this request has ended, so that a missing image will not appear any more."""
     try:
         return req.clients.actions.get(req.ctx, server_id(req), req.ctx.request_id).finish_time is not None
     except exception.NovaException:

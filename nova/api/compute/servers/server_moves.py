@@ -153,7 +153,7 @@ def _password(wanted: dict[str, Any]) -> str | None:
 
 
 def _forced(req: Request, wanted: dict[str, Any], since: int) -> bool:
-    """Return whether the host is used without the scheduler's checks, as every named host was before ``since``."""
+    """Return True if the host is used without the scheduler's checks, as every named host was before ``since``."""
     if req.version < since:
         return wanted.get("host") is not None
     force = is_true(wanted.get("force"))

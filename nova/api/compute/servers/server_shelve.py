@@ -20,7 +20,7 @@ _WHERE = Object({"availability_zone": STRING_OR_NULL, "host": STRING}, null=True
 
 @accepts(body=only("unshelve", Changing({0: ANY, 77: _ZONE, 91: _WHERE})), errors=(409,))
 def unshelve(req: Request) -> None:
-    """Have a shelved server run again."""
+    """Restore a shelved server."""
     authorize(req, _SHELVE + "unshelve")
     wanted = (req.body["unshelve"] or {}) if req.version >= 77 else {}
     if "host" in wanted:

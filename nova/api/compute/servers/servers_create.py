@@ -87,7 +87,7 @@ def _take_key(req: Request, request: ServerCreate) -> None:
 
 
 def _created(req: Request, request: ServerCreate, image_ref: str | None) -> ServerCreated:
-    """Have it made; of a request whose answer got lost nothing is left when it is refused.
+    """Create servers. If the answer of the conductor is lost and the request is refused, nothing is left.
 
     One with a name may be asked again, and is left as it is.
     """

@@ -134,7 +134,7 @@ def update(req: Request) -> None:
 
 
 def _same_volume(req: Request) -> bool:
-    """Before 2.85 the request always asked for a swap."""
+    """Update a volume attachment. Before 2.85 the request always requests a swap."""
     return req.version >= 85 and req.body["volumeAttachment"]["volumeId"] == req.params["id"]
 
 

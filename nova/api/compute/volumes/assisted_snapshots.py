@@ -31,7 +31,7 @@ DELETE_QUERY = Query({"delete_info": STRING}, strict=75)
 
 @accepts(body=CREATE, answer=Object({"snapshot": Object({"id": STRING, "volumeId": STRING})}))
 def create(req: Request) -> dict[str, Any]:
-    """Have the guest that has the volume write to a new file, which the volume service has made on the one before."""
+    """Switch the guest of a volume to a new file, which the volume service has created on top of the present one."""
     wanted = req.body["snapshot"]
     volume, told = wanted["volume_id"], wanted["create_info"]
     if not is_uuid(told["snapshot_id"]):
@@ -44,7 +44,7 @@ def create(req: Request) -> dict[str, Any]:
 
 @accepts(query=DELETE_QUERY)
 def delete(req: Request) -> None:
-    """Have the guest that has the volume do without a file, whose data are put into another one."""
+    """Merge a file of a volume into another one while the guest uses them."""
     told, ident = _delete_info(req.arg("delete_info")), req.params["id"]
     if not is_uuid(ident):
         raise exception.SnapshotNotFound(snapshot_id=ident)

@@ -124,7 +124,7 @@ def add_memory(domain: ET.Element, parts: Parts, shared: bool = False, locked: b
 
 
 def add_pins(tune: ET.Element, parts: Parts) -> None:
-    """Into <cputune>."""
+    """Fill <cputune>."""
     for cpu, hosts in parts.pins:
         element(tune, "vcpupin", vcpu=cpu, cpuset=numbers(hosts))
     if parts.emulator:
@@ -132,7 +132,7 @@ def add_pins(tune: ET.Element, parts: Parts) -> None:
 
 
 def add_cells(cpu: ET.Element, parts: Parts) -> None:
-    """Into <cpu>."""
+    """Fill <cpu>."""
     if parts.cells:
         cells = element(cpu, "numa")
         for cell in parts.cells:

@@ -16,5 +16,5 @@ def element(parent: ET.Element, tag: str, text: object = None, **attributes: obj
 
 
 def clean(text: str) -> str:
-    """Without the characters that XML cannot carry."""
+    """Remove the characters that XML cannot represent."""
     return re.sub("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", "", text)
