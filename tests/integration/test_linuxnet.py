@@ -17,6 +17,7 @@ from nova.conf import CONF
 from nova.network import commands, dhcp, netns
 from nova.objects.network import FilterRule
 from tests.integration.linuxnet_lab import PING, SSH, Net, connects, ear, instance, needs_root, rules, sh, wait
+from tests.integration.processes import free_port
 
 pytestmark = [needs_root, pytest.mark.root]
 
@@ -156,17 +157,18 @@ def test_guests_reach_no_address_of_the_host(lab, other_address):
 
 
 def test_an_option_opens_services_of_the_host(lab, option, other_address):
-    option("host_services", ["tcp/8083", "icmp", f"udp/8084@{other_address}"])
+    opened, closed, datagrams = free_port(), free_port(), free_port()
+    option("host_services", [f"tcp/{opened}", "icmp", f"udp/{datagrams}@{other_address}"])
     guest = lab.booted(Net().instance(5))
-    for port in (8083, 8085):
+    for port in (opened, closed):
         lab.listen(None, "0.0.0.0", port)
-    assert guest.connects(lab.here, 8083)
+    assert guest.connects(lab.here, opened)
     assert guest.reaches(lab.here)
-    assert not guest.connects(lab.here, 8085, 0.5)
-    assert not guest.connects(other_address, 8083, 0.5)
+    assert not guest.connects(lab.here, closed, 0.5)
+    assert not guest.connects(other_address, opened, 0.5)
     assert not guest.pings(other_address)
-    with _udp(other_address, 8084) as sock:
-        netns.call(guest.ns, lambda: _send(other_address, 8084))
+    with _udp(other_address, datagrams) as sock:
+        netns.call(guest.ns, lambda: _send(other_address, datagrams))
         assert sock.recv(100) == b"frame"
 
 

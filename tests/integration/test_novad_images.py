@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pathlib
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -64,6 +67,30 @@ def free(node: Node) -> int:
     return shutil.disk_usage(node.data / "podman").free
 
 
+@contextlib.contextmanager
+def kept_full(node: Node, filling: pathlib.Path) -> Iterator[None]:
+    """Fill podman's disk, also with what is freed meanwhile: the container that is replaced frees some."""
+    done = threading.Event()
+
+    def fill() -> None:
+        with filling.open("ab", buffering=0) as file:
+            while not done.is_set():
+                with contextlib.suppress(OSError):
+                    file.write(bytes(free(node)))
+                started.set()
+                done.wait(0.002)
+
+    started = threading.Event()
+    thread = threading.Thread(target=fill)
+    thread.start()
+    started.wait(20)
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def test_an_image_that_the_disk_has_no_room_for_is_refused_before_it_is_pulled(node: Node) -> None:
     before = free(node)
     failed = node.nova("deploy", "db=large", check=False)
@@ -85,8 +112,8 @@ def test_an_image_that_grows_when_it_is_unpacked_leaves_room_on_the_disk(node: N
 
 def test_a_full_disk_is_named_when_a_container_cannot_be_made(node: Node) -> None:
     filling = node.data / "podman/filling"
-    filling.write_bytes(bytes(free(node)))
-    failed = node.nova("secrets", "rotate", "key", check=False)
+    with kept_full(node, filling):
+        failed = node.nova("secrets", "rotate", "key", check=False)
     assert failed.returncode != 0
     assert "no space left on device" in failed.stderr, failed.stderr
     assert f"the disk of {node.data}/podman/storage is full: 0 MiB are free" in failed.stderr, failed.stderr
