@@ -94,7 +94,7 @@ def _with_cors(app: auth.App) -> auth.App:
 
 
 class Dispatcher:
-    """Dispatches a request to its handler; returns the handler's answer, or an error."""
+    """The dispatcher of a request to its handler, which returns the handler's answer, or an error."""
 
     def __init__(self, clients: Clients, table: tuple[router.Route, ...], limits: rates.Rates) -> None:
         self._clients = clients

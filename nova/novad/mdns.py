@@ -65,7 +65,7 @@ def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Seq
 
 
 class Watch:
-    """Watches instances on the network. Raises OSError if there is no network to listen on."""
+    """A watch of instances on the network. Raises OSError if there is no network to listen on."""
 
     def __init__(self, interfaces: Sequence[str] | None = None) -> None:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
@@ -139,8 +139,10 @@ def _all_versions() -> Any:
 
 
 class Announcement:
-    """Announces a novad on the interfaces that have these addresses. Returns after the announcement, within seconds.
-    Raises OSError and zeroconf's own."""
+    """The announcement of a novad on the interfaces that have these addresses.
+
+    The constructor returns after the announcement, within seconds. Raises OSError and errors of zeroconf.
+    """
 
     def __init__(self, told: Instance, addresses: Sequence[str], port: int, tls: bool) -> None:
         from zeroconf import ServiceInfo, Zeroconf

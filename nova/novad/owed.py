@@ -34,7 +34,7 @@ def left_by(changes: Iterable[Change], current: Iterable[Deployed]) -> list[Owed
 
 
 class Payer:
-    """Runs the deferred cleanup, within the lock of changes. ``platform``: returns the present name."""
+    """The executor of the deferred cleanup, within the lock of changes. ``platform``: returns the present name."""
 
     def __init__(self, platform: Callable[[], str], journal: Journal, runtime: Runtime, data: Data,
                  secrets: Secrets) -> None:

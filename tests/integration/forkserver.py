@@ -71,9 +71,10 @@ class Forked:
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the program alone, not to its children."""
-        if self._file is not None:
+        file = self._file  # wait() in another thread may close it and set None
+        if file is not None:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._file, number)
+                signal.pidfd_send_signal(file, number)
 
 
 def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:

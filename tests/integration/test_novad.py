@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -125,18 +126,25 @@ def test_data_that_an_image_stores_at_a_volume_of_its_own_are_named_or_refused(
         assert node.podman("volume", "ls", "-q") == ""
 
 
-def test_a_secret_where_podman_cuts_a_line_of_a_log_is_masked(
-        registry: Registry, tmp_path: pathlib.Path) -> None:
-    """podman stores 8 KiB of a line together: each line has the secret at another place around that."""
-    program = ("for start in $(/bin/busybox seq 8152 8196); do\n/bin/busybox printf %0${start}d 0\necho \"$KEY\"\n"
-               "echo between >&2\ndone\necho end\nexec /bin/busybox sleep 1000\n")
-    registry.push("chatter", "1", program=program)
-    text = f'name = "m{os.getpid()}"\n[secrets.key]\n[components.web]\nimage = "{registry.host}/chatter"\n' \
-           'version = "1"\nstop_timeout = 2\nenv = {KEY = "${secret:key}"}\n'
+@contextlib.contextmanager
+def component_that_wrote(registry: Registry, tmp_path: pathlib.Path, lines: str) -> Iterator[Node]:
+    """A node whose component web has the secret in $KEY, and has run the shell commands ``lines``."""
+    name = f"l{os.getpid()}"
+    registry.push("writer", "1", program=f"{lines}echo end\nexec /bin/busybox sleep 1000\n")
+    text = (f'name = "{name}"\n[secrets.key]\n[components.web]\nimage = "{registry.host}/writer"\nversion = "1"\n'
+            'stop_timeout = 2\nenv = {KEY = "${secret:key}"}\n')
     with novad_node.node(tmp_path, text) as node:
         node.nova("deploy")
+        wait_for(lambda: node.podman("logs", f"{name}-web").endswith("end\n"), "the log", node.log)
+        yield node
+
+
+def test_a_secret_where_podman_cuts_a_line_of_a_log_is_masked(registry: Registry, tmp_path: pathlib.Path) -> None:
+    """podman stores 8 KiB of a line together: each line has the secret at another place around that."""
+    lines = ("for start in $(/bin/busybox seq 8152 8196); do\n/bin/busybox printf %0${start}d 0\necho \"$KEY\"\n"
+             "echo between >&2\ndone\n")
+    with component_that_wrote(registry, tmp_path, lines) as node:
         value = (node.data / "secrets" / "key").read_text()
-        wait_for(lambda: node.podman("logs", f"m{os.getpid()}-web").endswith("end\n"), "the log", node.log)
         shown = node.nova("service-logs", "web", "--no-follow", "--tail", "1000").stdout.splitlines()
         assert longest("".join(line for line in shown if line != "between"), value) <= SHOWN
         assert len([line for line in shown if line.endswith(MASK)]) == 45, [line[-50:] for line in shown]
@@ -146,16 +154,10 @@ def test_a_secret_where_podman_cuts_a_line_of_a_log_is_masked(
 def test_a_secret_whose_parts_were_written_one_after_the_other_is_masked_in_the_last_lines_of_a_log(
         registry: Registry, tmp_path: pathlib.Path, how: str) -> None:
     """podman's own choice of the last lines puts such parts into another order."""
-    half = "?" * 16
-    program = ("for line in 1 2 3; do\n/bin/busybox printf %s \"$line ${KEY%" + half + "}\"\n/bin/busybox sleep 0.2\n"
-               "echo between >&2\n/bin/busybox sleep 0.2\necho \"${KEY#" + half + "}\"\n/bin/busybox sleep 0.2\ndone\n"
-               "echo end\nexec /bin/busybox sleep 1000\n")
-    registry.push("mutter", "1", program=program)
-    text = f'name = "p{os.getpid()}"\n[secrets.key]\n[components.web]\nimage = "{registry.host}/mutter"\n' \
-           'version = "1"\nstop_timeout = 2\nenv = {KEY = "${secret:key}"}\n'
-    with novad_node.node(tmp_path, text) as node:
-        node.nova("deploy")
-        wait_for(lambda: node.podman("logs", f"p{os.getpid()}-web").endswith("end\n"), "the log", node.log)
+    half, pause = "?" * 16, "/bin/busybox sleep 0.2\n"
+    lines = (f'for line in 1 2 3; do\n/bin/busybox printf %s "$line ${{KEY%{half}}}"\n{pause}'
+             f'echo between >&2\n{pause}echo "${{KEY#{half}}}"\n{pause}done\n')
+    with component_that_wrote(registry, tmp_path, lines) as node:
         with subprocess.Popen(node.command("service-logs", "web", how, "--tail", "6"), stdout=subprocess.PIPE,
                               stderr=subprocess.DEVNULL, text=True, env=node.environment()) as client:
             assert client.stdout is not None

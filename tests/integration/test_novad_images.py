@@ -70,7 +70,7 @@ def free(node: Node) -> int:
 @contextlib.contextmanager
 def kept_full(node: Node, filling: pathlib.Path) -> Iterator[None]:
     """Fill podman's disk, also with what is freed meanwhile: the container that is replaced frees some."""
-    done = threading.Event()
+    started, done = threading.Event(), threading.Event()
 
     def fill() -> None:
         with filling.open("ab", buffering=0) as file:
@@ -80,7 +80,6 @@ def kept_full(node: Node, filling: pathlib.Path) -> Iterator[None]:
                 started.set()
                 done.wait(0.002)
 
-    started = threading.Event()
     thread = threading.Thread(target=fill)
     thread.start()
     started.wait(20)

@@ -41,7 +41,7 @@ class Sockets(Protocol):
 
 
 class NamespaceWatcher:
-    """Keeps one listening socket in the namespace of each network that is plugged on this host."""
+    """A watcher that keeps one listening socket in the namespace of each network that is plugged on this host."""
 
     def __init__(self, sockets: Sockets, state_path: str) -> None:
         self._sockets = sockets
@@ -104,7 +104,7 @@ def listen(address: tuple[str, int]) -> socket.socket:
 
 # --- two processes -------------------------------------------------------------------------------------
 class Sender:
-    """Sends sockets from the process with root rights to the other one. Raises OSError when that has ended."""
+    """A sender of sockets from the process with root rights to the other one. Raises OSError when that has ended."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel

@@ -15,7 +15,7 @@ from nova.novad.runtime.podman_stream import PodmanStream
 
 _PAUSE = 0.05  # seconds in which lines gather: readers of a busy log are many, and each message costs
 _QUIET = 0.2  # seconds without a line after which a log that is followed has been read to its present end
-_READ_TIMEOUT = 10.0  # seconds after which what comes is taken for new, at the latest
+_READ_TIMEOUT = 10.0  # seconds after which lines count as new, also without a pause before them
 _LONGEST = 1 << 16  # bytes of a line; what is longer comes in parts
 
 Line = tuple[int, bytes]  # the number of the output stream, and the line without its end
@@ -56,7 +56,8 @@ class PodmanLines:
         finally:
             self._stream.free()
 
-    def _lines(self, pieces: list[Line]) -> list[Line]:
+    def _lines(self, pieces: list[tuple[int, bytes]]) -> list[Line]:
+        """Return the lines that these pieces of output streams complete, and keep the beginning of the next ones."""
         lines: list[Line] = []
         for which, piece in pieces:
             *whole, rest = (self._rests.get(which, b"") + piece).split(b"\n")

@@ -63,7 +63,7 @@ health = {command = ["ok"], interval = 0.2, timeout = 1, start = 0.3}
 """
 REGISTRY = {f"registry/{name}:{version}": "good" for name in ("db", "conductor", "api") for version in "1234"} | {
     "registry/conductor:sick": "sick", "registry/api:bad": "broken"}
-# What novad imports, and what the test changes in it.
+# Modules that novad and the program of the test import.
 _MODULES = ("nova.cmd.novad", "nova.novad.server", "nova.novad.runtime.podman", "nova.novad.runtime.service",
             "tests.crash.novad.points", "tests.crash.novad.runtime")
 # cp that may kill novad in the middle, and then go on for a while as if nothing had happened.
