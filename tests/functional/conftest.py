@@ -57,7 +57,7 @@ def suite():
         CONF.set_override("serialproxy_host", "127.0.0.1", group="serial_console")
         CONF.set_override("serialproxy_port", 0, group="serial_console")
         CONF.set_override("web", directory)
-        console_server.LOOK = 1.0
+        console_server.CHECK_INTERVAL = 1.0
         running = allinone.Suite()
         running.start()
         assert len(running.scheduler.fleet), "the scheduler did not hear of the host"

@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import pkgutil
 import re
 import subprocess
 import sys
@@ -122,6 +123,26 @@ def test_text_becomes_an_ip_address_in_one_place():
              for number, line in enumerate(path.read_text().splitlines(), 1)
              if read.search(line)]
     assert not found, "nova/objects/plain_ip.py"
+
+
+def patched_attributes(path):
+    """Yield the attributes of the product that a test assigns, as (dotted name of the owner, attribute)."""
+    imported, nodes = {}, list(ast.walk(ast.parse(path.read_text())))
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nova"):
+            imported.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+    for node in nodes:
+        if (isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and isinstance(node.value, ast.Name)
+                and node.value.id in imported):
+            yield imported[node.value.id], node.attr
+
+
+def test_tests_replace_only_attributes_that_exist():
+    """An assignment to an attribute that was renamed changes nothing, and says nothing."""
+    patched = {pair for path in SOURCES if path.suffix == ".py" and path.relative_to(ROOT).parts[0] == "tests"
+               for pair in patched_attributes(path)}
+    assert patched
+    assert [pair for pair in patched if not hasattr(pkgutil.resolve_name(pair[0]), pair[1])] == []
 
 
 def test_nothing_is_left_for_later():
