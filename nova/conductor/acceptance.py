@@ -12,14 +12,14 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.conductor import checks, vault
+from nova.conductor import checks, secret_cipher
 from nova.conductor.core import Core
 from nova.conductor.resources import server_volumes, volume_keys
-from nova.conductor.saga import debts, telling
+from nova.conductor.saga import deferred_cleanup, transition_notifications
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.run import Run, ended, inherited
-from nova.conductor.saga.walk import lease
+from nova.conductor.saga.step_executor import lease
 from nova.conf import CONF
 from nova.db import actions, compute_nodes, flavors, quotas, server_groups, server_migrations, servers, services
 from nova.notifications.messages import publisher
@@ -44,8 +44,8 @@ _TAKEN_OVER = Failure(message="Another operation took the server over.")
 
 
 @dataclasses.dataclass
-class ConductorDesk:
-    """A :class:`nova.operations.contexts.PrecheckContext`: the request before its transaction."""
+class ConductorPrecheckContext:
+    """A :class:`nova.operations.contexts.PrecheckContext` of this conductor."""
 
     ctx: context.RequestContext
     instance: Instance
@@ -126,7 +126,7 @@ class ConductorAcceptance(ConductorControl):
         return flavors.get(self.connection, flavor_id, self.instance.project_id)
 
     def encrypted_for_user(self, password: str) -> str:
-        return vault.sealed(self.instance.key, password)
+        return secret_cipher.encrypt_for_key_owner(self.instance.key, password)
 
     def key(self, name: str) -> Key:
         return checks.key_of(self.connection, self.ctx.user_id or "", name)
@@ -238,7 +238,7 @@ class _Request:
     def _prepare(self) -> None:
         instance = self.engine.core.db.read(lambda connection: servers.get(connection, self.uuid, self.project_id))
         run = self.operation(instance, self.operation.begin(instance, self.asked))
-        run.prepare(ConductorDesk(self.ctx, instance, self.engine.core), self.asked)
+        run.prepare(ConductorPrecheckContext(self.ctx, instance, self.engine.core), self.asked)
         self.prepared = msgspec.to_builtins(run.data)
 
     def _transaction(self, connection: sa.Connection) -> tuple[Run | None, Accepted, ConductorAcceptance]:
@@ -260,7 +260,7 @@ class _Request:
         actions.follow(connection, action)
         ctl.apply(connection, **({} if waits else {"action_uuid": action.uuid}))
         outbox = self.engine.core.outbox
-        telling.accepted(outbox, operation, instance).write(outbox, connection, self.ctx)
+        transition_notifications.of_acceptance(outbox, operation, instance).write(outbox, connection, self.ctx)
         if not waits:
             instance.action_uuid = action.uuid
         promise = Accepted(action=action, answer=msgspec.to_builtins(answer) if answer is not None else {})
@@ -303,7 +303,7 @@ class _Request:
         holder = self.preemption.lock(connection, instance.action_uuid or "")
         found: list[Inherited] = []
         for action in [*([holder] if holder else []), *actions.queued(connection, instance.uuid)]:
-            debt: dict[str, Any] | None = None
+            deferred: dict[str, Any] | None = None
             try:
                 run = Run(action, instance)
                 if self.operation.rules.keeps_guest and run.own.rules.requeued and not run.action.undoing:
@@ -312,16 +312,18 @@ class _Request:
                     actions.requeue(connection, action, first.name if first else None,
                                     ended(action.events, _TAKEN_OVER), run.payload())
                     continue
-                owed = debts.owed_by(run)
-                if owed is not None or run.journal.owes:  # its call may be on its way still
-                    debt = msgspec.to_builtins(Journal(owed=owed, owes=run.journal.owes, trace=run.journal.trace))
+                cleanup = deferred_cleanup.cleanup_of_current_step(run)
+                if cleanup is not None or run.journal.cleanups:  # the external call may still be running
+                    deferred = msgspec.to_builtins(Journal(interrupted=cleanup, cleanups=run.journal.cleanups,
+                                                           trace=run.journal.trace))
                 found = [*inherited(run), *found]
                 outbox = self.engine.core.outbox
-                telling.superseded(outbox, run, _TAKEN_OVER).write(outbox, connection, context_of(action))
+                notifications = transition_notifications.of_superseded(outbox, run, _TAKEN_OVER)
+                notifications.write(outbox, connection, context_of(action))
             except (exception.Invalid, msgspec.ValidationError) as error:
                 LOG.error("[instance: %s] Operation %s is superseded, and cannot be compensated for here: %s",
                           instance.uuid, action.operation, error)
-            actions.supersede(connection, action, ended(action.events, _TAKEN_OVER), debt, lease())
+            actions.supersede(connection, action, ended(action.events, _TAKEN_OVER), deferred, lease())
         return found
 
     def _made(self, connection: sa.Connection) -> tuple[Run | None, Accepted, ConductorAcceptance] | None:

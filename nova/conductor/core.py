@@ -16,7 +16,7 @@ from nova.conductor.feeds.outbox import Outbox
 from nova.conductor.feeds.peers import PeersFeed
 from nova.conductor.feeds.security_rules import FiltersFeed
 from nova.conductor.feeds.usage import UsageFeed
-from nova.conductor.vault import Vault
+from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
 from nova.db.sql.engine import Database
 from nova.network.allocator import Allocator
@@ -65,9 +65,9 @@ class Core:
         return cast(Allocator, manager.driver)
 
     @functools.cached_property
-    def vault(self) -> Vault:
-        """Return the vault that encrypts passwords."""
-        return Vault(CONF.conductor.secret_key_file)
+    def cipher(self) -> SecretCipher:
+        """Return the cipher of stored passwords and volume keys."""
+        return SecretCipher(CONF.conductor.secret_key_file)
 
     @functools.cached_property
     def attachments(self) -> Attachments:

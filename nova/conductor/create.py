@@ -89,7 +89,8 @@ def _answered(engine: Engine, connection: sa.Connection, request: ServerCreate) 
     uuids = [_uuid(request, index) for index in range(request.max_count)]
     written = servers.ever(connection, uuids)
     return ServerCreated(uuids=[each for each in uuids if each in written], reservation_id=first.reservation_id,
-                         repeated=True, admin_pass=engine.core.vault.known(first.encrypted_pass) or first.admin_pass)
+                         repeated=True,
+                         admin_pass=engine.core.cipher.try_decrypt(first.encrypted_pass) or first.admin_pass)
 
 
 def _uuid(request: ServerCreate, index: int) -> str:
@@ -156,7 +157,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         disk_config=request.disk_config, access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
         reservation_id=reservation_id, pinned_availability_zone=zone, availability_zone=zone,
         scheduler_hints=request.scheduler_hints, server_group=group.uuid if group else None,
-        trusted_certs=request.trusted_certs, encrypted_pass=engine.core.vault.encrypt(request.admin_pass),
+        trusted_certs=request.trusted_certs, encrypted_pass=engine.core.cipher.encrypt(request.admin_pass),
         request_digest=request.request_digest,
         created_at=clock.now(), updated_at=clock.now())
     runs = []

@@ -52,8 +52,8 @@ from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.usage import UsageFeed
 from nova.conductor.resources import volume_removals
 from nova.conductor.saga.engine import Engine
-from nova.conductor.saga.hearing import Hearing
-from nova.conductor.vault import Vault
+from nova.conductor.saga.isolation_guard import IsolationGuard
+from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
 from nova.db import actions
 from nova.db import consoles as console_tokens
@@ -131,7 +131,7 @@ def open_database(connections: int | None = None, at_once: int | None = None, st
 def check_keys() -> None:
     """Check that this conductor can encrypt passwords and decrypt those of others. Raises SecretKeyUnusable."""
     with contextlib.closing(open_database(1)) as db:
-        Vault(CONF.conductor.secret_key_file).check(db)
+        SecretCipher(CONF.conductor.secret_key_file).check(db)
 
 
 def connections_of(workers: int) -> int:
@@ -157,7 +157,7 @@ class ConductorService:
                                        queue="heartbeats")
         self._heartbeat = heartbeat.Heartbeat(dataclasses.replace(self.core, db=self._beats_db))
         self._liveness = Liveness(self._heartbeat, self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION, worker)
-        self._hearing = Hearing()
+        self._isolation_guard = IsolationGuard()
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
             Periodic("recovery", CONF.conductor.recovery_interval, self._recover),
@@ -283,12 +283,13 @@ class ConductorService:
 
     def _recover(self) -> None:
         """Silent services and expired leases; any conductor may find them first."""
-        self._hearing.look(self.core.db.read(_last_heard))
-        if self._hearing.may_judge:
+        self._isolation_guard.check(self.core.db.read(_last_heard))
+        if self._isolation_guard.may_judge_hosts:
             self._find_silent()
         # After a jump of the clock every lease looks ended until its owner has renewed it.
         if clock.steady(CONF.conductor.lease):
-            self.engine.recover(context.admin(), reach_hosts=self._hearing.hears, judge_hosts=self._hearing.may_judge)
+            self.engine.recover(context.admin(), reach_hosts=self._isolation_guard.connected,
+                                judge_hosts=self._isolation_guard.may_judge_hosts)
 
     def _find_silent(self) -> None:
         silent = self.core.db.write(service_rows.mark_down)

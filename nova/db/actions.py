@@ -20,8 +20,8 @@ TABLE = models.actions
 # The longest lease of an action that has an owner, in leases of the configuration.
 _LEASES = 2
 # Outcomes after which nobody has what the action's steps made.
-_IN_VAIN = ("superseded", "error")
-_ENDED = (*_IN_VAIN, "success")
+_WITHOUT_SUCCESS = ("superseded", "error")
+_ENDED = (*_WITHOUT_SUCCESS, "success")
 
 # Built once: building a statement anew costs several times what running it does.
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
@@ -83,17 +83,17 @@ class Preemption:
 
 
 def supersede(connection: sa.Connection, action: Action, events: Sequence[Event],
-              owes: dict[str, Any] | None = None, until: datetime.datetime | None = None) -> None:
-    """End an action because another one took its instance; its reports are refused from now on.
+              cleanup: dict[str, Any] | None = None, until: datetime.datetime | None = None) -> None:
+    """End an action because another one took its instance; reports of the action are refused from now on.
 
-    ``owes``: its payload, if something has to be taken back outside after ``until``. It keeps no key of a volume.
+    ``cleanup``: the payload with the deferred cleanup that is due at ``until``, or None. Stored without volume keys.
     """
     now = clock.now()
-    debt = {} if owes is None else {"owner": None}
-    payload = journal_without_secrets(action.payload if owes is None else owes)
+    owner = {} if cleanup is None else {"owner": None}
+    payload = journal_without_secrets(action.payload if cleanup is None else cleanup)
     connection.execute(sa.update(TABLE).where(TABLE.c.uuid == action.uuid, TABLE.c.outcome.is_(None)).values(
-        outcome="superseded", finish_time=now, updated_at=now, lease_until=until if debt else None, queued=False,
-        waits_for=None, events=list(events), payload=payload, **debt))
+        outcome="superseded", finish_time=now, updated_at=now, lease_until=None if cleanup is None else until,
+        queued=False, waits_for=None, events=list(events), payload=payload, **owner))
 
 
 def requeue(connection: sa.Connection, action: Action, step: str | None, events: Sequence[Event],
@@ -106,20 +106,22 @@ def requeue(connection: sa.Connection, action: Action, step: str | None, events:
            waits_for=None, events=list(events), payload=payload)
 
 
-def owing(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:
-    """Ended actions with something to be taken back outside by now, longest first."""
+def due_cleanups(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:
+    """Return ended actions with a deferred cleanup that is due, the earliest first."""
     return rows.to_objects(Action, connection.execute(sa.select(TABLE).where(
         TABLE.c.outcome.in_(_ENDED), TABLE.c.lease_until < now).order_by(TABLE.c.lease_until).limit(limit)))
 
 
-def owe(connection: sa.Connection, uuid: str, payload: dict[str, Any]) -> Action | None:
-    """Something has to be taken back outside at once for this action; None if it has not ended in vain."""
-    done = connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid, TABLE.c.outcome.in_(_IN_VAIN)).values(
+def schedule_cleanup(connection: sa.Connection, uuid: str, payload: dict[str, Any]) -> Action | None:
+    """Make a cleanup due now and return the action, or None if the action is unfinished or succeeded."""
+    done = connection.execute(sa.update(TABLE).where(
+        TABLE.c.uuid == uuid, TABLE.c.outcome.in_(_WITHOUT_SUCCESS)).values(
         attempt=TABLE.c.attempt + 1, lease_until=clock.now(), owner=None, payload=payload))
     return get(connection, uuid) if done.rowcount else None
 
 
-def defer(connection: sa.Connection, held: Action, until: datetime.datetime | None, payload: dict[str, Any]) -> None:
+def postpone_cleanup(connection: sa.Connection, held: Action, until: datetime.datetime | None,
+                     payload: dict[str, Any]) -> None:
     """Record that the deferred cleanup of an action runs after ``until`` (None: it is done).
 
     Raises StaleReport when another conductor does it."""

@@ -131,7 +131,7 @@ def without_secrets(instance: Instance) -> Instance:
     if instance.encrypted_pass is None and not any(device.encryption for device in instance.block_devices):
         return instance
     return msgspec.structs.replace(instance, encrypted_pass=None, block_devices=[
-        msgspec.structs.replace(device, encryption=msgspec.structs.replace(device.encryption, sealed=""))
+        msgspec.structs.replace(device, encryption=msgspec.structs.replace(device.encryption, encrypted_passphrase=""))
         if device.encryption else device for device in instance.block_devices])
 
 
@@ -192,7 +192,7 @@ class Instance(Object, kw_only=True):
     root_device_name: str = "/dev/vda"
     locked_by: str | None = None
     locked_reason: str | None = None
-    # Set only in orders for hosts that need it. Conductors store it encrypted (nova.conductor.vault).
+    # Set only in orders for hosts that need it. Conductors store it encrypted (nova.conductor.secret_cipher).
     admin_pass: str | None = None
     encrypted_pass: str | None = None
     # Digest of the body of the create request, if the request had an Idempotency-Key.

@@ -27,11 +27,11 @@ ERROR = "error"
 class VolumeEncryption(Object, kw_only=True):
     """Encryption of a volume (LUKS 1, by the hypervisor) with the secret ``key_id`` of the key manager.
 
-    ``sealed``: the passphrase, encrypted by conductors and only stored there; "" elsewhere.
+    ``encrypted_passphrase``: the passphrase, encrypted by conductors and only stored there; "" elsewhere.
     """
 
     key_id: str
-    sealed: str = ""
+    encrypted_passphrase: str = msgspec.field(default="", name="sealed")
 
 
 def journal_without_secrets(value: Any) -> Any:

@@ -68,7 +68,7 @@ class _Assisted(Operation):
     awaited: str
 
     @property
-    def owes_an_end(self) -> bool:
+    def service_awaits_end(self) -> bool:
         return True
 
     # --- acceptance ------------------------------------------------------------------------------

@@ -78,8 +78,8 @@ class Step:
     ``event``: name in os-instance-actions; consecutive steps with the same name are one event.
     ``external``: the service that a conductor step changes outside the database. The compensation of such a step runs
     even if the step itself failed.
-    ``owed``: the step only removes something at an external service. If the service stays unavailable, the operation
-    continues and the step runs later.
+    ``deferrable``: the step only removes something at an external service. If the service stays unavailable, the
+    operation continues and the step runs later.
     ``when``: name of a field of the data; the step is skipped while that field is false.
     ``calls_scheduler``: the step calls a scheduler and runs in a thread pool of its own.
     ``evict``: if the host becomes unreachable before the step is compensated (or, with ``when_down="skip"``, done), the
@@ -97,7 +97,7 @@ class Step:
     task_state: str | None = None
     when_down: WhenDown = "fail"
     external: External = ""
-    owed: bool = False
+    deferrable: bool = False
     when: str | None = None
     calls_scheduler: bool = False
     evict: bool = False
@@ -108,7 +108,7 @@ class Step:
 
 
 def step(place: str, *, undo: str | None = None, event: str | None = None, task_state: str | None = None,
-         when_down: WhenDown = "fail", external: External = "", owed: bool = False, when: str | None = None,
+         when_down: WhenDown = "fail", external: External = "", deferrable: bool = False, when: str | None = None,
          calls_scheduler: bool = False, evict: bool = False, deadline: float = DEADLINE,
          sets: tuple[str, ...] = Step.sets, results: tuple[str, ...] = (),
          undo_results: tuple[str, ...] = (), journaled_as: str = "") -> Callable[[F], F]:
@@ -117,7 +117,7 @@ def step(place: str, *, undo: str | None = None, event: str | None = None, task_
     def mark(function: F) -> F:
         function.__step__ = Step(  # type: ignore[attr-defined]
             name=journaled_as or function.__name__, method=function.__name__, place=place, undo=undo, event=event,
-            task_state=task_state, when_down=when_down, external=external, owed=owed, when=when,
+            task_state=task_state, when_down=when_down, external=external, deferrable=deferrable, when=when,
             calls_scheduler=calls_scheduler, evict=evict, deadline=deadline, sets=sets, results=results,
             undo_results=undo_results)
         return function
@@ -153,7 +153,6 @@ def event_key(name: str, tag: str | None) -> str:
     return f"{name}:{tag or ''}"
 
 
-
 class NoData(Object, kw_only=True):
     """Data of operations that need no more than the host."""
 
@@ -173,9 +172,8 @@ class Inherited(Object, kw_only=True):
     step: str = ""
 
 
-class Owed(Object, kw_only=True):
-    """The cleanup of an external step: what it created, or may create after its operation was superseded, in external
-    services, and what its server had then."""
+class Cleanup(Object, kw_only=True):
+    """The deferred cleanup of an external step, with the volumes and interfaces that the server had then."""
 
     operation: str
     step: str
@@ -185,13 +183,15 @@ class Owed(Object, kw_only=True):
 
 
 class Journal(Object, kw_only=True):
-    """The content of the payload column of an action: the operation's data, and failures so far.
+    """The content of the payload column of an action.
 
-    ``failure`` is the first cause, which becomes the fault; ``latest`` decides about going on. ``tries`` counts how
-    often the current step was dispatched, or begun in vain, since the action came to it. ``waits_until``: the end of
-    the time that the current step may wait. ``inherited``: compensated before the first step, the last one first.
-    ``owes``: the external steps whose compensations were given up. ``owed``, and they, of an action that has ended;
-    ``tries`` then counts how often it was tried to take that back.
+    ``data``: the data of the operation. ``failure``: the first failure, which becomes the fault of the server.
+    ``latest``: the latest failure, by which the operation decides whether to retry. ``tries``: the number of times that
+    the current step was dispatched, or of cleanup attempts after the action has ended. ``waits_until``: the end of the
+    time that the current step may wait. ``inherited``: superseded operations to compensate before the first step, the
+    latest one first. ``cleanups``: external steps whose compensation is deferred. ``interrupted``: the external step
+    that ran when the action was superseded. ``open_events``: notified events that have started and not ended, with the
+    publisher of each. ``trace``: the span in which the action was accepted (W3C traceparent), or "".
     """
 
     data: dict[str, Any] = {}
@@ -200,11 +200,9 @@ class Journal(Object, kw_only=True):
     tries: int = 0
     waits_until: datetime.datetime | None = None
     inherited: list[Inherited] = []
-    owed: Owed | None = None
-    owes: list[Owed] = []
-    # The events that were told to have begun, and not yet to have ended, with who tells of them.
-    told: dict[str, str] = {}
-    # The span in which it was accepted (W3C traceparent), where that was traced.
+    interrupted: Cleanup | None = msgspec.field(default=None, name="owed")
+    cleanups: list[Cleanup] = msgspec.field(default_factory=list, name="owes")
+    open_events: dict[str, str] = msgspec.field(default_factory=dict, name="told")
     trace: str = ""
 
 
@@ -376,18 +374,18 @@ class Operation:
         logged and the step continues. The interrupt "cancel" does not call this hook; it sets ``host.cancelled``.
         """
 
-    def take_back(self, of: Step, ctl: Control) -> None:
+    def clean_up(self, of: Step, ctl: Control) -> None:
         """Undo the external step ``of``, which may have taken effect after the operation had ended.
 
         Runs on a conductor without a lock and without a transaction; another operation may hold the instance.
         ``ctl.instance`` is the current row (for a deleted instance with the volumes and interfaces that it had when
         the step ran), and changes made through ``ctl`` are discarded. Must leave alone what the instance received
         since then. ServiceUnavailable and HostDown cause a retry. The default implementation runs the compensation, or
-        the step itself if the step is ``owed``.
+        the step itself if the step is deferrable.
         """
-        self.run(of, ctl, undo=not of.owed)
+        self.run(of, ctl, undo=not of.deferrable)
 
-    def not_undone(self, of: Step) -> None:
+    def compensation_failed(self, of: Step) -> None:
         """Note that the compensation of a step failed for good; the other compensations still run.
 
         May change ``self.data``, which is written together with the next step. No lock, no transaction.
@@ -409,7 +407,7 @@ class Operation:
 
     # --- decisions, on the conductor -----------------------------------------------------------
     @property
-    def owes_an_end(self) -> bool:
+    def service_awaits_end(self) -> bool:
         """Return True if an external service waits for the end of the operation.
 
         The first step of such an operation is compensated even if the operation is superseded while it is queued.
@@ -428,7 +426,6 @@ class Operation:
         Called when all steps after ``retry_from`` and that step itself are compensated. ``failure`` is the latest
         one. May change ``self.data``, which is written together with the next step.
         """
-        """Whether to go on from ``retry_from`` once everything behind it was undone."""
         return False
 
     def succeeded(self, ctl: Control) -> None:
@@ -455,7 +452,6 @@ class Operation:
         The writes through ``ctl`` are part of the transaction that starts the superseding operation. Must not call an
         external service and must not raise.
         """
-
 
 
 def journal(action: Action) -> Journal:

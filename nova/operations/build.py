@@ -144,7 +144,7 @@ class Build(Operation):
     def unmake_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.unmake()
 
-    def take_back(self, of: Step, ctl: Control) -> None:
+    def clean_up(self, of: Step, ctl: Control) -> None:
         """Remove everything that the ended build made at external services; no volume needs to wait for another host.
         """
         if of.name == "interfaces":

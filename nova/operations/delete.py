@@ -78,7 +78,7 @@ class Delete(Operation):
     def let_go_of_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.release()
 
-    @step(CONDUCTOR, external=SHARES, owed=True, when="shares")
+    @step(CONDUCTOR, external=SHARES, deferrable=True, when="shares")
     def close_shares(self, ctl: Control) -> None:
         ctl.outside_shares.release()
 
@@ -86,7 +86,7 @@ class Delete(Operation):
     def give_interfaces_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.release()
 
-    @step(CONDUCTOR, external=IMAGES, owed=True, when="shelved_image")
+    @step(CONDUCTOR, external=IMAGES, deferrable=True, when="shelved_image")
     def drop_image(self, ctl: Control) -> None:
         ctl.images.delete(self.data.shelved_image)
 

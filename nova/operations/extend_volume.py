@@ -43,7 +43,7 @@ class ExtendVolume(Operation):
     point_of_no_return = "grow"
 
     @property
-    def owes_an_end(self) -> bool:
+    def service_awaits_end(self) -> bool:
         """Return True: only the service knows if it waits for the result."""
         return True
 

@@ -74,7 +74,7 @@ class Bound(Operation):
         """Store the new connections before old ones are removed, so that the row never has a removed connection."""
         ctl.outside_volumes.adopt(self.data.there)
 
-    @step(CONDUCTOR, external=VOLUMES, owed=True, when="outside_volumes")
+    @step(CONDUCTOR, external=VOLUMES, deferrable=True, when="outside_volumes")
     def leave_volumes(self, ctl: Control) -> None:
         try:
             ctl.outside_volumes.reconcile()
@@ -90,7 +90,7 @@ class Bound(Operation):
         ctl.outside_volumes.adopt(devices)
         ctl.outside_volumes.reconcile(host)
 
-    def take_back(self, of: Step, ctl: Control) -> None:
+    def clean_up(self, of: Step, ctl: Control) -> None:
         """Bind the resources to the current host of the server, which may differ from the hosts of this operation."""
         if of.external == SHARES:
             ctl.outside_shares.reconcile()

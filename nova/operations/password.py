@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from nova import exception
 from nova.objects import states
 from nova.objects.base import Object
@@ -19,9 +21,9 @@ class ChangePasswordRequest(Object, kw_only=True):
 
 
 class ChangePasswordData(NoData, kw_only=True):
-    """``sealed``: the password encrypted with the public key of the server; "" if there is no such key."""
+    """``encrypted_password``: the password encrypted with the public key of the server; "" if there is no such key."""
 
-    sealed: str = ""
+    encrypted_password: str = msgspec.field(default="", name="sealed")
 
 
 class ChangePassword(Operation):
@@ -34,7 +36,7 @@ class ChangePassword(Operation):
 
     def accept(self, ctl: Acceptance, request: ChangePasswordRequest) -> None:
         ctl.keep_secret(request.admin_pass)
-        self.data.sealed = ctl.encrypted_for_user(request.admin_pass)
+        self.data.encrypted_password = ctl.encrypted_for_user(request.admin_pass)
 
     @step("host", event="compute_set_admin_password", task_state=states.UPDATING_PASSWORD, deadline=_DEADLINE)
     def change(self, host: HostContext) -> None:
@@ -47,6 +49,6 @@ class ChangePassword(Operation):
 
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
-        if self.data.sealed:
+        if self.data.encrypted_password:
             # The API os-server-password returns it, like a password that the guest posts.
-            ctl.set_items(password_items(self.data.sealed))
+            ctl.set_items(password_items(self.data.encrypted_password))

@@ -227,7 +227,7 @@ class Rebuild(Operation):
         ctl.outside_volumes.connect(self.data.host, self._root())
         ctl.outside_volumes.complete(self._root())
 
-    def take_back(self, of: Step, ctl: Control) -> None:
+    def clean_up(self, of: Step, ctl: Control) -> None:
         if ctl.instance.deleted:
             ctl.outside_volumes.release(self._root())
         elif of.name != "write":

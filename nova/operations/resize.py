@@ -164,7 +164,7 @@ class Resize(Move):
             host.result(stranded=False)
         put_back(host, host.instance, self.data.running)
 
-    def not_undone(self, of: Step) -> None:
+    def compensation_failed(self, of: Step) -> None:
         # On the same host the original guest cannot be restored while the resized guest exists.
         self.data.stranded |= of.name == "move_out" or (of.name == "receive" and self.data.host == self.data.source)
 
@@ -311,7 +311,7 @@ class ConfirmResize(_Finish):
         self._forget_before(ctl)
 
     # Other operations that end a move leave the accesses to the periodic check for stale accesses.
-    @step(CONDUCTOR, external=SHARES, owed=True, when="shares")
+    @step(CONDUCTOR, external=SHARES, deferrable=True, when="shares")
     def leave_shares(self, ctl: Control) -> None:
         ctl.outside_shares.leave(self.data.host)
 
@@ -417,7 +417,7 @@ class RevertResize(_Finish):
 
     adopt_volumes, leave_volumes = Bound.adopt_volumes, Bound.leave_volumes
 
-    @step(CONDUCTOR, external=SHARES, owed=True, when="shares")
+    @step(CONDUCTOR, external=SHARES, deferrable=True, when="shares")
     def leave_shares(self, ctl: Control) -> None:
         ctl.outside_shares.leave(self.data.source)
 

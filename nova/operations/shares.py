@@ -51,7 +51,7 @@ class DetachShareData(Object, kw_only=True):
 class _Share(Operation):
     """Common end of attach and detach: the mapping gets status "error" if the operation fails."""
 
-    def take_back(self, of: Step, ctl: Control) -> None:
+    def clean_up(self, of: Step, ctl: Control) -> None:
         """Reconcile the accesses with the shares that the server has now."""
         ctl.outside_shares.reconcile()
 
@@ -128,7 +128,7 @@ class DetachShare(_Share):
         host.disconnect_shares(self.data.mapping)
         host.result(let_go=True)
 
-    @step(CONDUCTOR, event="compute_deny_share", external=SHARES, owed=True)
+    @step(CONDUCTOR, event="compute_deny_share", external=SHARES, deferrable=True)
     def deny(self, ctl: Control) -> None:
         ctl.outside_shares.deny("", self.data.mapping.share_id)
 

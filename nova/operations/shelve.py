@@ -139,7 +139,7 @@ class Shelve(_Offloading, Saving, FollowsPowerState):
     destroy, unbind_volumes, unbind_interfaces, forget = (
         _Offloading.destroy, _Offloading.unbind_volumes, _Offloading.unbind_interfaces, _Offloading.forget)
 
-    @step(CONDUCTOR, external=IMAGES, owed=True, when="former")
+    @step(CONDUCTOR, external=IMAGES, deferrable=True, when="former")
     def drop_former(self, ctl: Control) -> None:
         ctl.images.delete(self.data.former)
 

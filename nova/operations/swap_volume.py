@@ -61,7 +61,7 @@ class SwapVolume(Operation):
     point_of_no_return = "swap"
 
     @property
-    def owes_an_end(self) -> bool:
+    def service_awaits_end(self) -> bool:
         return bool(self.data.migrates)
 
     # --- acceptance ------------------------------------------------------------------------------
@@ -114,11 +114,11 @@ class SwapVolume(Operation):
     def give_back(self, ctl: Control) -> None:
         ctl.outside_volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=self.data.swapped)
 
-    def take_back(self, of: Step, ctl: Control) -> None:
+    def clean_up(self, of: Step, ctl: Control) -> None:
         # A volume that was attached again since has the same ids at the service.
         volume_ids = {volume.volume_id for volume in ctl.instance.volumes}
         if of.name == "hand_over" or self.data.new.volume_id not in volume_ids:
-            super().take_back(of, ctl)
+            super().clean_up(of, ctl)
 
     def _swapped(self) -> BlockDevice:
         """Return the device as it is after success."""

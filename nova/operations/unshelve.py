@@ -186,7 +186,7 @@ class Unshelve(Operation):
         ctl.set(vm_state=states.ACTIVE, launched_at=ctl.now(), progress=0, pinned_availability_zone=self.data.pinned)
         self.data.settled = True
 
-    @step(CONDUCTOR, external=IMAGES, owed=True, when="drops")
+    @step(CONDUCTOR, external=IMAGES, deferrable=True, when="drops")
     def drop_image(self, ctl: Control) -> None:
         ctl.images.delete(self.data.drops)
 
@@ -211,12 +211,12 @@ class Unshelve(Operation):
         ctl.set(host=None, node=None, numa_topology=None, pci_devices=None, power_state=states.SHUTDOWN)
         placing.rule_out(data)
 
-    def take_back(self, of: Step, ctl: Control) -> None:
+    def clean_up(self, of: Step, ctl: Control) -> None:
         """Bind volumes and interfaces to the current host of the server, after a call that took effect late."""
         if of.name == "bind_interfaces" and ctl.instance.host:
             ctl.outside_interfaces.bind(ctl.instance.host)
         elif of.name != "bind_volumes" or not ctl.instance.host:
-            super().take_back(of, ctl)
+            super().clean_up(of, ctl)
 
     # --- decisions -----------------------------------------------------------------------------------
     def may_retry(self, failure: Failure) -> bool:

@@ -119,7 +119,7 @@ class CreateVolumeImage(Saving):
         LOG.warning("[instance: %s] The volume snapshots may have been taken after the file systems were thawed",
                     ctl.instance.uuid)
 
-    @step(CONDUCTOR, event=_EVENT, external=HOST, owed=True, when="quiesce")
+    @step(CONDUCTOR, event=_EVENT, external=HOST, deferrable=True, when="quiesce")
     def thaw(self, ctl: Control) -> None:
         """Thaw the guest. For a host that is down the step is deferred until the host returns."""
         host = self.data.host
@@ -145,6 +145,6 @@ class CreateVolumeImage(Saving):
             self.data.drops += 1
             raise Wait(seconds=_POLL_INTERVAL, ahead=ASSISTED) from None
 
-    def take_back(self, of: Step, ctl: Control) -> None:
+    def clean_up(self, of: Step, ctl: Control) -> None:
         self.taken_over = True  # nothing is queued behind an ended operation
-        super().take_back(of, ctl)
+        super().clean_up(of, ctl)

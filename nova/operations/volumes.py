@@ -67,11 +67,11 @@ class _Volume(Operation):
 
     data_type = VolumeData
 
-    def take_back(self, of: Step, ctl: Control) -> None:
+    def clean_up(self, of: Step, ctl: Control) -> None:
         # A volume that was attached again since has the same ids at the service.
         if all(other.uuid == self.data.device.uuid for other in ctl.instance.volumes
                if other.volume_id == self.data.device.volume_id):
-            super().take_back(of, ctl)
+            super().clean_up(of, ctl)
 
 
 class AttachVolume(_Volume):

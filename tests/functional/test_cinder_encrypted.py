@@ -11,8 +11,8 @@ from cryptography.fernet import Fernet
 
 from nova import bus, context
 from nova.conductor.resources import volume_keys
-from nova.conductor.saga.walk import Walk
-from nova.conductor.vault import Vault
+from nova.conductor.saga.step_executor import StepExecutor
+from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
 from nova.db import models, passwords
 from nova.rpcapi.guests import Guests
@@ -50,17 +50,17 @@ class Given:
 
     def __init__(self, monkeypatch):
         self.orders, self.said = [], []
-        real = Walk.send
+        real = StepExecutor.send
 
-        def send(walk, ctx, host, order):
+        def send(executor, ctx, host, order):
             self.orders.append((host, order.step, [key.passphrase for key in order.volume_keys]))
             self.said.append(f"{order!r} {order.volume_keys!r}")
             keyless = msgspec.json.encode(msgspec.structs.replace(order, volume_keys=[])).decode()
             assert "sealed" not in keyless
             assert not any(value.hex() in keyless for _project, value in Keys.kept.values())
-            real(walk, ctx, host, order)
+            real(executor, ctx, host, order)
 
-        monkeypatch.setattr(Walk, "send", send)
+        monkeypatch.setattr(StepExecutor, "send", send)
 
     def steps(self, passphrase):
         """Those for which a host was given it."""
@@ -167,7 +167,7 @@ def test_it_is_attached_with_the_callers_token_and_used_without(
     detach(member, server, volume)
     wait_status(cinder, volume, "available")
     holds_nothing(cinder, driver, member, server)
-    assert "sealed" not in str(rows_of(suite, server))
+    assert "encrypted_passphrase" not in str(rows_of(suite, server))
 
 
 def test_its_file_gets_no_snapshot_while_a_guest_writes_to_it(admin, member, server, cinder, driver, volume):
@@ -192,7 +192,7 @@ def test_hosts_are_told_of_no_seal(suite, admin, member, server, cinder, volume)
     finally:
         transport.cleanup()
     for device in (device for instance in told for device in instance.block_devices):
-        assert (device.encryption.key_id, device.encryption.sealed) == (cinder.volumes[volume].secret, "")
+        assert (device.encryption.key_id, device.encryption.encrypted_passphrase) == (cinder.volumes[volume].secret, "")
     assert [instance.uuid for instance in told].count(server) == 3
 
 
@@ -207,7 +207,7 @@ def test_its_journal_forgets_the_key_when_it_ends(suite, admin, member, server, 
         return str(connection.execute(sa.select(models.actions.c.payload)).all())
 
     wait_for(lambda: "sealed" not in suite.conductor.core.db.read(payloads), 20, "journals are without keys")
-    assert "sealed" in str(rows_of(suite, server))
+    assert "encrypted_passphrase" in str(rows_of(suite, server))
     detach(member, server, volume)
     wait_status(cinder, volume, "available")
 
@@ -267,7 +267,7 @@ def test_a_lost_key_of_the_vault_is_told_and_the_volume_can_be_attached_anew(
     wait_status(cinder, volume, "in-use")
     admin.wait_idle(server)
     core = suite.conductor.core
-    monkeypatch.setitem(vars(core), "vault", Vault(os.path.join(CONF.state_path, "another.keys")))
+    monkeypatch.setitem(vars(core), "cipher", SecretCipher(os.path.join(CONF.state_path, "another.keys")))
     core.db.write(passwords.forget)
     member.action(server, "reboot", {"type": "HARD"})
     ended(admin, server, "reboot", "Error")
@@ -285,20 +285,20 @@ def test_a_lost_key_of_the_vault_is_told_and_the_volume_can_be_attached_anew(
 def test_the_key_of_the_vault_may_be_renewed_under_them(
         suite, admin, operator, member, server, cinder, volume, monkeypatch, tmp_path):
     core, path = suite.conductor.core, tmp_path / "keys"
-    monkeypatch.setitem(vars(core), "vault", Vault(str(path)))
+    monkeypatch.setitem(vars(core), "cipher", SecretCipher(str(path)))
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
     admin.wait_idle(server)
     first, second = path.read_text(), Fernet.generate_key().decode()
-    assert volume_keys.renew(core.db, core.vault) == 0
+    assert volume_keys.renew(core.db, core.cipher) == 0
     path.write_text(f"{second}\n{first}")
-    assert [volume_keys.renew(core.db, core.vault) for _ in range(2)] == [1, 0]
+    assert [volume_keys.renew(core.db, core.cipher) for _ in range(2)] == [1, 0]
     path.write_text(f"{second}\n")
     operator.action(server, "reboot", {"type": "HARD"}, expect=202)
     admin.wait(server, "ACTIVE")
     ended(admin, server, "reboot")
     path.write_text(Fernet.generate_key().decode())
-    assert volume_keys.renew(core.db, core.vault) == 0, "what cannot be read stays as it is"
+    assert volume_keys.renew(core.db, core.cipher) == 0, "what cannot be read stays as it is"
 
 
 # --- servers that begin with them --------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from cryptography.fernet import Fernet
 
 from nova.conductor.resources import volume_keys
-from nova.conductor.vault import Vault
+from nova.conductor.secret_cipher import SecretCipher
 from nova.db import models
 from tests.functional.client import wait_for
 from tests.functional.test_cinder import (  # noqa: F401 (fixtures)
@@ -46,8 +46,8 @@ def devices(suite, uuid):
         sa.select(models.instances.c.block_devices).where(models.instances.c.uuid == uuid))))
 
 
-def owed(suite, uuid):
-    """How often somebody took the attach in hand, and whether something is owed for it."""
+def cleanup_state(suite, uuid):
+    """Return the attempt of the attach action, and True if a cleanup is due for it."""
     attempt, until = suite.conductor.core.db.read(lambda connection: connection.execute(sa.select(
         models.actions.c.attempt, models.actions.c.lease_until).where(
             models.actions.c.instance_uuid == uuid, models.actions.c.operation == "attach_volume")).one())
@@ -57,7 +57,7 @@ def owed(suite, uuid):
 def nothing_is_kept(suite, uuid, operation):
     wait_for(lambda: {operation, "delete"} <= journals(suite, uuid).keys(), 20)
     assert [name for name, kept in journals(suite, uuid).items() if "sealed" in kept] == []
-    assert "sealed" not in devices(suite, uuid)
+    assert "encrypted_passphrase" not in devices(suite, uuid)
 
 
 # --- what is left behind -----------------------------------------------------------------------------------
@@ -85,9 +85,9 @@ def test_a_server_that_is_deleted_while_the_service_is_silent_leaves_no_key(
     assert asked.wait(20)
     admin.delete(f"/servers/{server}")
     admin.wait_gone(server)
-    before = owed(suite, server)
+    before = cleanup_state(suite, server)
     release()
-    wait_for(lambda: owed(suite, server)[0] > before[0] and not owed(suite, server)[1], 40,
+    wait_for(lambda: cleanup_state(suite, server)[0] > before[0] and not cleanup_state(suite, server)[1], 40,
              "who came late has seen to it that all is taken back")
     assert cinder.attachments == {}
     nothing_is_kept(suite, server, "attach_volume")
@@ -107,10 +107,10 @@ def test_a_server_that_is_deleted_while_it_is_built_leaves_no_key(
 
 # --- the keys of conductors are renewed meanwhile ------------------------------------------------------------
 @pytest.fixture
-def vault(suite, monkeypatch, tmp_path):
+def cipher(suite, monkeypatch, tmp_path):
     """The file of the keys of conductors."""
     path = tmp_path / "keys"
-    monkeypatch.setitem(vars(suite.conductor.core), "vault", Vault(str(path)))
+    monkeypatch.setitem(vars(suite.conductor.core), "cipher", SecretCipher(str(path)))
     return path
 
 
@@ -118,7 +118,7 @@ def replaced(suite, path):
     """The key of before is taken out when there is nothing that it has encrypted."""
     core, first, second = suite.conductor.core, path.read_text(), Fernet.generate_key().decode()
     path.write_text(f"{second}\n{first}")
-    while volume_keys.renew(core.db, core.vault):
+    while volume_keys.renew(core.db, core.cipher):
         pass
     path.write_text(f"{second}\n")
 
@@ -130,12 +130,12 @@ def starts_again(admin, operator, uuid):
 
 
 def test_an_attach_that_waits_has_the_key_that_was_renewed_meanwhile(
-        suite, admin, member, operator, server, cinder, hold, given, volume, vault):
+        suite, admin, member, operator, server, cinder, hold, given, volume, cipher):
     held, other = hold("attach_volume"), encrypted(cinder)
     attach(member, server, other)
     held.wait_until_begun()
     attach(member, server, volume)
-    replaced(suite, vault)
+    replaced(suite, cipher)
     held.let_go()
     wait_status(cinder, volume, "in-use")
     admin.wait_idle(server)
@@ -148,7 +148,7 @@ def test_an_attach_that_waits_has_the_key_that_was_renewed_meanwhile(
 
 @pytest.mark.parametrize("same", [True, False])
 def test_a_volume_that_comes_in_hours_has_the_key_that_was_renewed_meanwhile(
-        suite, admin, member, operator, server, cinder, hold, given, volume, vault, same):
+        suite, admin, member, operator, server, cinder, hold, given, volume, cipher, same):
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
     wait_for(lambda: all(each.complete for each in cinder.attachments.values()))
@@ -157,7 +157,7 @@ def test_a_volume_that_comes_in_hours_has_the_key_that_was_renewed_meanwhile(
     key = passphrase(cinder, new)
     swap(admin, server, volume, new)
     held.wait_until_begun()
-    replaced(suite, vault)
+    replaced(suite, cipher)
     held.let_go()
     wait_for(lambda: cinder.volumes[volume].migration == "success", 40)
     admin.wait_idle(server)

@@ -123,7 +123,7 @@ def test_who_waits_hears_that_it_was_not_changed(admin, driver, server, monkeypa
 def test_a_password_that_cannot_be_read_any_more_is_not_replaced_by_an_empty_one(suite, admin, driver, server,
                                                                                   monkeypatch):
     """The key was lost between its acceptance and its order."""
-    monkeypatch.setattr(suite.conductor.core.vault, "known", lambda token: None)
+    monkeypatch.setattr(suite.conductor.core.cipher, "try_decrypt", lambda token: None)
     code, message = refused(lambda: change(admin, server))
     assert (code, message) == (
         409, f"Failed to set admin password on {server} because the stored new password cannot be decrypted")

@@ -88,10 +88,10 @@ def test_user_data_stays_as_long_as_its_server(suite, admin, flavor, image_id):
 
 
 def test_without_its_key_a_build_fails_and_says_why(suite, admin, flavor, image_id, monkeypatch):
-    vault = suite.conductor.core.vault
-    real = vault.encrypt
-    monkeypatch.setattr(vault, "encrypt", lambda secret: real(secret) and "gAAAA-of-another-key")
+    cipher = suite.conductor.core.cipher
+    real = cipher.encrypt
+    monkeypatch.setattr(cipher, "encrypt", lambda secret: real(secret) and "gAAAA-of-another-key")
     uuid = admin.boot(flavor, image_id, adminPass=PASSWORD)
     server = admin.wait(uuid, "ERROR")
-    assert "the key that it was encrypted with is not there" in server["fault"]["message"]
+    assert "the key that encrypted it is missing" in server["fault"]["message"]
     no_password(suite, uuid)

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from nova import bus, context, exception
 from nova.conductor.background import share_accesses as stale
-from nova.conductor.saga import walk
+from nova.conductor.saga import step_executor
 from nova.conf import CONF
 from nova.db import evictions, servers, share_accesses, shares
 from nova.db.sql import clock
@@ -378,7 +378,7 @@ def test_two_servers_of_one_host_share_an_access(suite, member, server, make, fl
 
 # --- what else knows of them -------------------------------------------------------------------------------
 def test_a_service_that_is_away_does_not_hold_a_delete_up_and_is_asked_later(suite, member, server, make, monkeypatch):
-    monkeypatch.setattr(walk, "MAX_TRIES", 1)
+    monkeypatch.setattr(step_executor, "MAX_TRIES", 1)
     share = make()
     attach(member, server, share)
     wait_share(member, server, share, "inactive")

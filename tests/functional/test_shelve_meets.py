@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from nova import bus, context, exception
-from nova.conductor.saga import walk
+from nova.conductor.saga import step_executor
 from nova.db import evictions
 from nova.image.directory import DirectoryStore
 from nova.objects.guest import password_items
@@ -79,7 +79,7 @@ def test_what_the_guest_posts_meanwhile_is_kept(suite, admin, server, monkeypatc
 @pytest.mark.parametrize("how", ["delete", "unshelve"])
 def test_an_image_service_that_is_away_for_long_does_not_keep_a_server(
         admin, server, monkeypatch, nothing_left, how):  # noqa: F811
-    monkeypatch.setattr(walk, "MAX_TRIES", 1)
+    monkeypatch.setattr(step_executor, "MAX_TRIES", 1)
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     with monkeypatch.context() as patch:

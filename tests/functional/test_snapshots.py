@@ -7,7 +7,7 @@ import time
 import pytest
 
 from nova import exception
-from nova.conductor.saga import walk
+from nova.conductor.saga import step_executor
 from nova.conf import CONF
 from nova.image.directory import DirectoryStore
 from tests.functional.client import Client, Failed, wait_for
@@ -106,7 +106,7 @@ def test_what_fails_on_the_host_leaves_no_image_and_the_server_as_it_was(admin, 
 
 def test_what_fails_while_the_image_service_is_away_leaves_no_image_when_that_is_back(
         admin, server, driver, monkeypatch):
-    monkeypatch.setattr(walk, "MAX_TRIES", 1)
+    monkeypatch.setattr(step_executor, "MAX_TRIES", 1)
     driver.behaviour.failure["snapshot"] = 1.0
     with monkeypatch.context() as patch:
         def away(*_args, **_more):

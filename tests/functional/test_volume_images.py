@@ -8,7 +8,7 @@ import pytest
 
 from nova import context
 from nova.conductor.resources.attachments import EmbeddedAttachments
-from nova.conductor.saga import walk
+from nova.conductor.saga import step_executor
 from nova.conf import CONF
 from nova.db import servers
 from nova.image.directory import DirectoryStore
@@ -304,7 +304,7 @@ def test_a_snapshot_that_breaks_leaves_nothing(admin, member, served, cinder):
 
 def test_snapshots_that_are_not_made_in_time_leave_nothing(admin, member, served, cinder, monkeypatch):
     server, _root = served
-    monkeypatch.setattr(walk, "_PAUSE", 0.2)
+    monkeypatch.setattr(step_executor, "_PAUSE", 0.2)
     CONF.set_override("block_device_allocate_retries", 1)
     try:
         cinder.looks = 6

@@ -34,13 +34,13 @@ from tests.unit.conductor.test_nodes import *  # noqa: F403
 from tests.unit.conductor.test_outbox import *  # noqa: F403
 from tests.unit.conductor.test_purge import *  # noqa: F403
 from tests.unit.conductor.test_quotas import *  # noqa: F403
+from tests.unit.conductor.test_secret_cipher import *  # noqa: F403
 from tests.unit.conductor.test_security_filters import *  # noqa: F403
 from tests.unit.conductor.test_security_groups import *  # noqa: F403
 from tests.unit.conductor.test_services import *  # noqa: F403
 from tests.unit.conductor.test_shares import *  # noqa: F403
 from tests.unit.conductor.test_statement_limits import *  # noqa: F403
 from tests.unit.conductor.test_user_resources import *  # noqa: F403
-from tests.unit.conductor.test_vault import *  # noqa: F403
 
 
 @pytest.fixture(scope="module", params=["postgresql", "mariadb"])

@@ -90,7 +90,7 @@ def test_an_encrypted_volume_becomes_as_large_as_the_volume_service_would_have_m
         formatted(path, size=str(_GIB - header))
         assert path.stat().st_size == _GIB
     volume = device(path, PASSPHRASE)
-    volume.encryption = VolumeEncryption(key_id="x", sealed="")
+    volume.encryption = VolumeEncryption(key_id="x", encrypted_passphrase="")
     instance = server(block_devices=[volume])
     boot(driver, guest_image, state, instance, _LOOK)
     sees(driver, instance, _GIB - header * inside)
@@ -107,7 +107,7 @@ def test_an_encrypted_volume_of_a_size_that_none_has_is_left_alone(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path) -> None:
     path = formatted(state / "volume", size="512M")
     volume, before = device(path, PASSPHRASE), path.stat().st_size
-    volume.encryption = VolumeEncryption(key_id="x", sealed="")
+    volume.encryption = VolumeEncryption(key_id="x", encrypted_passphrase="")
     instance = server(block_devices=[volume])
     boot(driver, guest_image, state, instance, _LOOK)
     with pytest.raises(exception.VolumeExtendFailed, match="536870912 bytes"):

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from nova.api.http.server import Limits, Server
 from nova.bus import message_signing
-from nova.conductor.vault import Vault
+from nova.conductor.secret_cipher import SecretCipher
 from nova.db.sql import regexp
 from nova.service import rates
 from nova.virt import image_formats
@@ -111,7 +111,7 @@ def _client(address: tuple[str, int]) -> Callable[[], None]:
 
 def _secrets(folder: pathlib.Path) -> _Prices:
     """Measure encryption and decryption of the stored password of a server."""
-    cipher = Vault(str(folder / "keys"))
+    cipher = SecretCipher(str(folder / "keys"))
     token = cipher.encrypt("p" * 16)
     return [("encrypt_us", lambda: cipher.encrypt("p" * 16), 1000), ("decrypt_us", lambda: cipher.decrypt(token), 1000)]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from nova.cmd.manage import purge
 from nova.conductor.resources import volume_keys
+from nova.conductor.secret_cipher import SecretCipher
 from nova.conductor.service import open_database
-from nova.conductor.vault import Vault
 from nova.conf import CONF
 from nova.db import migrate, passwords
 from nova.db.sql import readiness
@@ -46,6 +46,6 @@ def _forget_secrets(_arguments: argparse.Namespace) -> None:
 def _renew_secrets(_arguments: argparse.Namespace) -> None:
     readiness.check(CONF.database.connection)
     with contextlib.closing(open_database()) as database:
-        vault = Vault(CONF.conductor.secret_key_file)
-        vault.check(database)
-        print(f"Re-encrypted the volume keys of {volume_keys.renew(database, vault)} servers")
+        cipher = SecretCipher(CONF.conductor.secret_key_file)
+        cipher.check(database)
+        print(f"Re-encrypted the volume keys of {volume_keys.renew(database, cipher)} servers")

@@ -10,7 +10,7 @@ import logging
 import msgspec
 
 from nova import exception
-from nova.conductor.resources.server_interfaces import Wishes
+from nova.conductor.resources.server_interfaces import StepTransaction
 from nova.db import servers
 from nova.objects.network import VIF, NetworkRequest
 
@@ -20,33 +20,33 @@ LOG = logging.getLogger(__name__)
 class OutsideInterfaces:
     """A :class:`nova.operations.resource_contexts.OutsideInterfaces`."""
 
-    def __init__(self, wishes: Wishes) -> None:
-        self._wishes = wishes
-        self._allocator = wishes.core.allocator
+    def __init__(self, transaction: StepTransaction) -> None:
+        self._transaction = transaction
+        self._allocator = transaction.core.allocator
 
     def take(self, host: str) -> None:
-        ctx, instance = self._wishes.ctx, self._wishes.instance
+        ctx, instance = self._transaction.ctx, self._transaction.instance
         made = self._allocator.allocate(ctx, instance, instance.requested_networks or [])
-        self._wishes.set(network_info=self._allocator.bind(ctx, instance, made, host))
+        self._transaction.set(network_info=self._allocator.bind(ctx, instance, made, host))
 
     def add(self, wanted: NetworkRequest, host: str) -> VIF:
-        ctx, instance = self._wishes.ctx, self._wishes.instance
+        ctx, instance = self._transaction.ctx, self._transaction.instance
         made = self._allocator.allocate(ctx, instance, [wanted])
         vif, = self._allocator.bind(ctx, instance, made, host)
         vif = msgspec.structs.replace(vif, active=False)
 
-        self._wishes.effects.append(lambda connection: servers.change(
+        self._transaction.effects.append(lambda connection: servers.change(
             connection, instance, "network_info", lambda vifs: [*vifs, vif]))
         return vif
 
     def give_back(self, wanted: NetworkRequest | None) -> None:
-        unrecorded = self._allocator.unrecorded(self._wishes.ctx, self._wishes.instance)
+        unrecorded = self._allocator.unrecorded(self._transaction.ctx, self._transaction.instance)
         requested_port = wanted.port_id if wanted else None
         self.release(*(msgspec.structs.replace(vif, keep=vif.keep or vif.id == requested_port) for vif in unrecorded),
                      some=True)
 
     def bind(self, host: str) -> None:
-        ctx, instance = self._wishes.ctx, self._wishes.instance
+        ctx, instance = self._transaction.ctx, self._transaction.instance
         bound: dict[str, VIF] = {}
         deleted_ports = set()
         for vif in instance.network_info:
@@ -63,10 +63,11 @@ class OutsideInterfaces:
             return [msgspec.structs.replace(bound[vif.id], label=vif.label, mtu=vif.mtu, fixed_ips=vif.fixed_ips)
                     if vif.id in bound else vif for vif in vifs if vif.id not in deleted_ports]
 
-        self._wishes.effects.append(lambda connection: servers.change(connection, instance, "network_info", renewed))
+        self._transaction.effects.append(
+            lambda connection: servers.change(connection, instance, "network_info", renewed))
 
     def unbind(self) -> None:
-        self._allocator.unbind(self._wishes.ctx, self._wishes.instance)
+        self._allocator.unbind(self._transaction.ctx, self._transaction.instance)
 
     def release(self, *vifs: VIF, some: bool = False) -> None:
-        self._allocator.release(self._wishes.ctx, self._wishes.instance, vifs if vifs or some else None)
+        self._allocator.release(self._transaction.ctx, self._transaction.instance, vifs if vifs or some else None)

@@ -14,7 +14,7 @@ import msgspec
 
 from nova import exception
 from nova.conductor.resources import volume_keys
-from nova.conductor.resources.server_volumes import Wishes
+from nova.conductor.resources.server_volumes import StepTransaction
 from nova.conf import CONF
 from nova.db import servers, services
 from nova.objects import volume as volume_states
@@ -35,17 +35,17 @@ class OutsideVolumes:
     """A :class:`nova.operations.resource_contexts.OutsideVolumes`. ``devices`` () stands for all volumes of the server.
     """
 
-    def __init__(self, wishes: Wishes) -> None:
-        self._wishes = wishes
-        self._ctx = wishes.ctx
-        self._attachments = wishes.core.attachments
+    def __init__(self, transaction: StepTransaction) -> None:
+        self._transaction = transaction
+        self._ctx = transaction.ctx
+        self._attachments = transaction.core.attachments
 
     # --- getting them ----------------------------------------------------------------------------------
     def make(self, looks: int, encryptions: dict[str, VolumeEncryption]) -> None:
         made, waits = [], False
         for device in self._of_server():
             if device.volume_id is None:
-                volume = self._attachments.create(self._ctx, self._wishes.instance, device, None)
+                volume = self._attachments.create(self._ctx, self._transaction.instance, device, None)
                 encryption = self._encryption(volume, device.uuid or "", encryptions)
                 if volume.status in _BEING_MADE:
                     waits = True
@@ -74,7 +74,7 @@ class OutsideVolumes:
                     "there; ask for the server once more"))
             from nova.volume.cinder_api import retry_now  # imported late: only deployments with such volumes need it
 
-            found = retry_now(lambda: volume_keys.fetched(self._wishes.core, self._ctx, volume))
+            found = retry_now(lambda: volume_keys.fetched(self._transaction.core, self._ctx, volume))
             if found is not None:
                 known[device] = found
         return known.get(device)
@@ -83,7 +83,7 @@ class OutsideVolumes:
         left = []
         for device in self._of_server():
             ours = device.source != "volume"
-            self._attachments.release(self._ctx, self._wishes.instance, device, ours)
+            self._attachments.release(self._ctx, self._transaction.instance, device, ours)
             left.append(msgspec.structs.replace(device, volume_id=None if ours else device.volume_id,
                                                 encryption=None if ours else device.encryption, attachment_id=None,
                                                 connection_info={}))
@@ -96,31 +96,31 @@ class OutsideVolumes:
         return self._record([self._reserved(device)])[0]
 
     def _reserved(self, device: BlockDevice) -> BlockDevice:
-        volume = self._attachments.reserve(self._ctx, self._wishes.instance, device, volume_states.RESERVED)
+        volume = self._attachments.reserve(self._ctx, self._transaction.instance, device, volume_states.RESERVED)
         return msgspec.structs.replace(device, attachment_id=volume.attachment_id)
 
     # --- the way to them -------------------------------------------------------------------------------
     def connect(self, host: str, *devices: BlockDevice) -> list[BlockDevice]:
         connector = self._connector(host)
         return self._record([
-            self._attachments.connect(self._ctx, self._wishes.instance, device, host, connector)
+            self._attachments.connect(self._ctx, self._transaction.instance, device, host, connector)
             for device in devices or self._of_server()])
 
     def _connector(self, host: str) -> dict[str, Any]:
-        found = self._wishes.core.db.read(lambda connection: services.connector(connection, host))
+        found = self._transaction.core.db.read(lambda connection: services.connector(connection, host))
         if found is None:
             LOG.error("Host %s has not reported its volume connector", host)
             raise exception.InvalidVolume(reason="its host has not told how it reaches volumes")
         return found
 
     def disconnect(self, host: str, *devices: BlockDevice) -> None:
-        self._record([self._attachments.disconnect(self._ctx, self._wishes.instance, device, host)[0]
+        self._record([self._attachments.disconnect(self._ctx, self._transaction.instance, device, host)[0]
                       for device in devices or self._of_server()])
 
     # --- while the server moves ------------------------------------------------------------------------
     def connect_also(self, host: str) -> list[BlockDevice]:
         connector = self._connector(host)
-        return [self._attachments.connect_also(self._ctx, self._wishes.instance, device, host, connector)
+        return [self._attachments.connect_also(self._ctx, self._transaction.instance, device, host, connector)
                 for device in self._of_server() if device.attachment_id]
 
     def adopt(self, devices: Iterable[BlockDevice]) -> None:
@@ -133,20 +133,20 @@ class OutsideVolumes:
             if device.attachment_id:
                 with contextlib.suppress(exception.VolumeNotFound):  # a deleted volume has no connections
                     settled.append(self._attachments.finish_move(
-                        self._ctx, self._wishes.instance, device, host, connector))
+                        self._ctx, self._transaction.instance, device, host, connector))
         self._record(settled)
 
     def reimage(self, device: BlockDevice, image: Image) -> None:
-        self._attachments.reimage(self._ctx, self._wishes.instance, device, image)
+        self._attachments.reimage(self._ctx, self._transaction.instance, device, image)
 
     def begin_swap(self, host: str, old: BlockDevice, new: BlockDevice) -> BlockDevice:
-        volume = self._attachments.begin_swap(self._ctx, self._wishes.instance, old, new)
+        volume = self._attachments.begin_swap(self._ctx, self._transaction.instance, old, new)
         new = msgspec.structs.replace(new, attachment_id=volume.attachment_id, size_gb=volume.size_gb,
                                       multiattach=volume.multiattach)
         return self.connect(host, new)[0]
 
     def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
-        self._attachments.end_swap(self._ctx, self._wishes.instance, old, new, migrates, done)
+        self._attachments.end_swap(self._ctx, self._transaction.instance, old, new, migrates, done)
 
     def complete(self, *devices: BlockDevice) -> None:
         for device in devices or self._of_server():
@@ -157,7 +157,7 @@ class OutsideVolumes:
         name = f"snapshot for {image.name}"[:_LONGEST_NAME]
         taken = self._attachments.snapshots.take(self._ctx, image.id, [
             SnapshotRequest(volume_id=device.volume_id or "", force=True, name=name)
-            for device in self._wishes.instance.volumes])
+            for device in self._transaction.instance.volumes])
         return all(snapshot.status not in _BEING_MADE for snapshot in taken)
 
     def snapshots(self, image: Image, looks: int) -> dict[str, VolumeSnapshot]:
@@ -167,7 +167,7 @@ class OutsideVolumes:
                 raise exception.InvalidVolume(reason="the volume service did not make the snapshots in time")
             raise Wait(seconds=CONF.block_device_allocate_retries_interval, ahead=ASSISTED)
         made = {snapshot.volume_id: snapshot for snapshot in found if snapshot.status == volume_states.AVAILABLE}
-        for device in self._wishes.instance.volumes:
+        for device in self._transaction.instance.volumes:
             if device.volume_id not in made:
                 raise exception.InvalidVolume(reason=f"the volume service made no snapshot of volume "
                                                      f"{device.volume_id} that can be used")
@@ -184,11 +184,11 @@ class OutsideVolumes:
 
     # --- making them larger ----------------------------------------------------------------------------
     def extended(self, device: BlockDevice) -> tuple[int, bool]:
-        return self._attachments.extension(self._ctx, self._wishes.instance, device)
+        return self._attachments.extension(self._ctx, self._transaction.instance, device)
 
     def end_extension(self, device: BlockDevice, size_gb: int, done: bool) -> None:
         self._attachments.end_extension(
-            self._ctx, self._wishes.instance.uuid, device.volume_id or "", size_gb, done)
+            self._ctx, self._transaction.instance.uuid, device.volume_id or "", size_gb, done)
 
     # --- giving them back ------------------------------------------------------------------------------
     def begin_detaching(self, device: BlockDevice) -> None:
@@ -199,13 +199,13 @@ class OutsideVolumes:
 
     def release(self, *devices: BlockDevice, keep: bool = False) -> None:
         for device in devices or self._of_server():
-            self._attachments.release(self._ctx, self._wishes.instance, device,
+            self._attachments.release(self._ctx, self._transaction.instance, device,
                                       device.delete_on_termination and not keep)
 
     # --- inside ----------------------------------------------------------------------------------------
     def _of_server(self) -> list[BlockDevice]:
         """Return the volume devices of the server, including volumes to be created."""
-        return [device for device in self._wishes.instance.block_devices if device.is_volume]
+        return [device for device in self._transaction.instance.block_devices if device.is_volume]
 
     def _record(self, devices: Iterable[BlockDevice]) -> list[BlockDevice]:
         """Update these devices in the server's row with the step.
@@ -213,7 +213,7 @@ class OutsideVolumes:
         Devices that were removed meanwhile stay removed. Changes of delete_on_termination by users are preserved.
         """
         now = {device.uuid: device for device in devices}
-        wishes = self._wishes
+        transaction = self._transaction
         if not now:
             return []
 
@@ -222,7 +222,7 @@ class OutsideVolumes:
                     if device.uuid in now else device for device in given]
             return with_current_keys(updated, given)
 
-        wishes.effects.append(lambda connection: servers.change(
-            connection, wishes.instance, "block_devices", renewed))
-        wishes.instance.block_devices = renewed(wishes.instance.block_devices)
+        transaction.effects.append(lambda connection: servers.change(
+            connection, transaction.instance, "block_devices", renewed))
+        transaction.instance.block_devices = renewed(transaction.instance.block_devices)
         return list(now.values())

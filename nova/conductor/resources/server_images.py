@@ -33,7 +33,7 @@ BACKUP = "backup"
 _FORMAT = "qcow2"
 
 
-class Wishes(Protocol):
+class StepTransaction(Protocol):
     """The context of a step: its request context and its instance."""
 
     ctx: context.RequestContext
@@ -43,11 +43,11 @@ class Wishes(Protocol):
 class ServerImages:
     """A :class:`nova.operations.resource_contexts.ServerImages`."""
 
-    def __init__(self, wishes: Wishes) -> None:
-        self._wishes = wishes
+    def __init__(self, transaction: StepTransaction) -> None:
+        self._transaction = transaction
 
     def describe(self, name: str, more: Mapping[str, str], kind: str = "snapshot") -> Image:
-        ctx, instance = self._wishes.ctx, self._wishes.instance
+        ctx, instance = self._transaction.ctx, self._transaction.instance
         for key in more:
             if key in _CORE or key.startswith(_RESERVED):
                 raise exception.InvalidInput(reason=f"metadata: {key} is no property of an image that users set")
@@ -60,31 +60,33 @@ class ServerImages:
             properties={**_inherited(base), **_own(ctx, instance, owner), "image_type": kind, **more})
 
     def make(self, wanted: Image) -> None:
-        image.store().create(self._wishes.ctx, wanted)
+        image.store().create(self._transaction.ctx, wanted)
 
     def fill(self, image_id: str, properties: Mapping[str, str]) -> None:
-        store, ctx = image.store(), self._wishes.ctx
+        store, ctx = image.store(), self._transaction.ctx
         store.set_properties(ctx, image_id, properties, replace=False)
         with tempfile.NamedTemporaryFile() as nothing:
             store.upload(ctx, image_id, nothing.name, _FORMAT)
 
     def get(self, image_id: str) -> Image:
-        return image.store().show(self._wishes.ctx, image_id)
+        return image.store().show(self._transaction.ctx, image_id)
 
     def delete(self, image_id: str) -> None:
         try:
-            image.store().delete(self._wishes.ctx, image_id)
+            image.store().delete(self._transaction.ctx, image_id)
         except exception.ImageNotFound:
             LOG.debug("Image %s was already deleted", image_id)
         except exception.ImageNotAuthorized:
-            LOG.warning("[instance: %s] Image %s is protected and is not deleted", self._wishes.instance.uuid, image_id)
+            LOG.warning("[instance: %s] Image %s is protected and is not deleted",
+                        self._transaction.instance.uuid, image_id)
         except exception.Conflict:
-            LOG.warning("[instance: %s] Image %s is in use and is not deleted", self._wishes.instance.uuid, image_id)
+            LOG.warning("[instance: %s] Image %s is in use and is not deleted",
+                        self._transaction.instance.uuid, image_id)
 
     def rotate(self, newest: Image, keep: int) -> None:
         wanted = {"image_type": BACKUP, "backup_type": newest.properties["backup_type"],
-                  "instance_uuid": self._wishes.instance.uuid}
-        found = image.store().index(self._wishes.ctx, {**wanted, "owner": newest.owner or ""})
+                  "instance_uuid": self._transaction.instance.uuid}
+        found = image.store().index(self._transaction.ctx, {**wanted, "owner": newest.owner or ""})
         # check again before the deletion: the service may ignore filters
         backups = [backup for backup in found
                    if backup.owner == newest.owner and wanted.items() <= backup.properties.items()]

@@ -15,7 +15,7 @@ from nova.objects.instance import Instance
 from nova.objects.network import VIF, NetworkRequest
 
 
-class Wishes(Protocol):
+class StepTransaction(Protocol):
     """The context of a step: its instance, and the effects of its transaction."""
 
     core: Core
@@ -35,34 +35,34 @@ class ServerInterfaces:
     For interfaces of an external service, only the server's row is changed.
     """
 
-    def __init__(self, wishes: Wishes) -> None:
-        self._wishes = wishes
-        self._allocator = wishes.core.allocator
+    def __init__(self, transaction: StepTransaction) -> None:
+        self._transaction = transaction
+        self._allocator = transaction.core.allocator
 
     # --- in the accepting transaction ------------------------------------------------------------------
     def add(self, wanted: NetworkRequest, connection: sa.Connection) -> VIF:
         """Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse, QuotaLimit."""
-        ctx, instance = self._wishes.ctx, self._wishes.instance
+        ctx, instance = self._transaction.ctx, self._transaction.instance
         self._allocator.check_more(connection, instance)
         made = self._allocator.allocate(ctx, instance, [wanted], connection)
         vif, = self._allocator.bind(ctx, instance, made, instance.host or "", connection)
         vif = msgspec.structs.replace(vif, active=False)
-        self._wishes.set(network_info=[*instance.network_info, vif])
-        self._wishes.effects.append(self._mark_groups)
+        self._transaction.set(network_info=[*instance.network_info, vif])
+        self._transaction.effects.append(self._mark_groups)
         return vif
 
     # --- written with the step -------------------------------------------------------------------------
     def take(self) -> None:
-        ctx, instance = self._wishes.ctx, self._wishes.instance
+        ctx, instance = self._transaction.ctx, self._transaction.instance
         if instance.network_info or instance.requested_networks == [] or self._allocator.external:
             return
 
         def take(connection: sa.Connection) -> None:
-            self._wishes.set(network_info=self._allocator.allocate(
+            self._transaction.set(network_info=self._allocator.allocate(
                 ctx, instance, instance.requested_networks or [], connection))
             self._mark_groups(connection)
 
-        self._wishes.effects.append(take)
+        self._transaction.effects.append(take)
 
     def complete(self, *vifs: str) -> None:
         if not vifs:
@@ -71,10 +71,10 @@ class ServerInterfaces:
         def change(known: list[VIF]) -> list[VIF]:
             return [msgspec.structs.replace(item, active=True) if item.id in vifs else item for item in known]
 
-        self._wishes.effects.append(lambda connection: self._change(connection, change))
+        self._transaction.effects.append(lambda connection: self._change(connection, change))
 
     def release(self, *vifs: VIF) -> None:
-        ctx, instance = self._wishes.ctx, self._wishes.instance
+        ctx, instance = self._transaction.ctx, self._transaction.instance
         if not instance.network_info:
             return
         only = {vif.id for vif in vifs}
@@ -87,13 +87,13 @@ class ServerInterfaces:
                 self._mark_groups(connection)
                 self._allocator.release(ctx, instance, vifs or None, connection)
 
-        self._wishes.effects.append(release)
+        self._transaction.effects.append(release)
         if not only:
-            self._wishes.set(network_info=[])
+            self._transaction.set(network_info=[])
 
     def _mark_groups(self, connection: sa.Connection) -> None:
-        self._wishes.filters.update(security_filters.moved(connection, self._wishes.instance.uuid))
+        self._transaction.filters.update(security_filters.moved(connection, self._transaction.instance.uuid))
 
     def _change(self, connection: sa.Connection, change: Callable[[list[VIF]], list[VIF]]) -> None:
         """``change`` the interfaces of the server as its row has them when the step is written."""
-        servers.change(connection, self._wishes.instance, "network_info", change)
+        servers.change(connection, self._transaction.instance, "network_info", change)

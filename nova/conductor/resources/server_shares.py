@@ -11,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.resources.server_volumes import Wishes
+from nova.conductor.resources.server_volumes import StepTransaction
 from nova.db import servers, services, share_accesses
 from nova.objects.share import ADDRESS, ERROR, ShareAccess, ShareMapping
 from nova.operations.base import Wait
@@ -26,11 +26,11 @@ _PAUSE = 1.0
 class ServerShares:
     """A :class:`nova.operations.resource_contexts.ServerShares`."""
 
-    def __init__(self, wishes: Wishes) -> None:
-        self._wishes = wishes
+    def __init__(self, transaction: StepTransaction) -> None:
+        self._transaction = transaction
 
     def add(self, mapping: ShareMapping) -> None:
-        self._wishes.set(shares=[*(self._wishes.instance.shares or ()), mapping])
+        self._transaction.set(shares=[*(self._transaction.instance.shares or ()), mapping])
 
     def become(self, mapping: ShareMapping, status: str) -> None:
         self._change(lambda item: msgspec.structs.replace(item, status=status) if item.uuid == mapping.uuid else item)
@@ -43,10 +43,10 @@ class ServerShares:
         def renewed(given: list[ShareMapping] | None) -> list[ShareMapping] | None:
             return [now for item in given or () if (now := changed(item)) is not None] or None
 
-        wishes = self._wishes
-        wishes.effects.append(lambda connection: servers.change(
-            connection, wishes.instance, "shares", renewed))  # type: ignore[arg-type] # a column that may be null
-        wishes.instance.shares = renewed(wishes.instance.shares)
+        transaction = self._transaction
+        transaction.effects.append(lambda connection: servers.change(
+            connection, transaction.instance, "shares", renewed))  # type: ignore[arg-type] # a column that may be null
+        transaction.instance.shares = renewed(transaction.instance.shares)
 
 
 class OutsideShares:
@@ -55,23 +55,23 @@ class OutsideShares:
     An access is recorded before it is requested from the service.
     """
 
-    def __init__(self, wishes: Wishes) -> None:
-        self._wishes = wishes
-        self._db = wishes.core.db
-        self._service = wishes.core.shares
+    def __init__(self, transaction: StepTransaction) -> None:
+        self._transaction = transaction
+        self._db = transaction.core.db
+        self._service = transaction.core.shares
 
     def allow(self, host: str, looks: int, *share_ids: str) -> None:
-        for share_id in share_ids or [mapping.share_id for mapping in self._wishes.instance.usable_shares]:
+        for share_id in share_ids or [mapping.share_id for mapping in self._transaction.instance.usable_shares]:
             self._allow(share_id, host, looks)
 
     def _allow(self, share_id: str, host: str, looks: int) -> None:
-        uuid = self._wishes.instance.uuid
+        uuid = self._transaction.instance.uuid
         if not self._db.write(lambda connection: share_accesses.want(connection, share_id, host, uuid)):
             if looks >= _MAX_LOOKS:
                 raise exception.ShareAccessGrantError(
                     share_id=share_id, reason=f"the access of host {host} is being taken away, and that does not end")
             raise Wait(seconds=_PAUSE)
-        self._service.allow(self._wishes.ctx, share_id, host, self._connector(host), uuid)
+        self._service.allow(self._transaction.ctx, share_id, host, self._connector(host), uuid)
 
     def deny(self, host: str, *share_ids: str) -> None:
         for access in self._accesses():
@@ -100,7 +100,7 @@ class OutsideShares:
 
     def _needs(self, access: ShareAccess, hosts: tuple[str, ...], connection: sa.Connection) -> bool:
         """Return True if the server has the share, and its possible hosts (or ``hosts``) include that of the access."""
-        uuid = self._wishes.instance.uuid
+        uuid = self._transaction.instance.uuid
         now = servers.get(connection, uuid, deleted=True)
         has = not now.deleted and any(
             mapping.share_id == access.share_id and mapping.status != ERROR for mapping in now.shares or ())
@@ -118,18 +118,18 @@ class OutsideShares:
             yield
         except (exception.ShareAccessRemovalError, exception.ShareAccessGrantError) as error:
             LOG.warning("[instance: %s] Cannot revoke an unused share access, will retry: %s",
-                        self._wishes.instance.uuid, error)
+                        self._transaction.instance.uuid, error)
 
     def _deny(self, share_id: str, host: str, unless: Callable[[sa.Connection], bool] | None = None) -> None:
-        uuid = self._wishes.instance.uuid
+        uuid = self._transaction.instance.uuid
         if self._db.write(lambda connection: share_accesses.leave(connection, share_id, host, uuid, unless)):
             connector = self._connector(host)
-            self._service.deny(self._wishes.ctx, share_id, host, connector)
+            self._service.deny(self._transaction.ctx, share_id, host, connector)
             if self._db.write(lambda connection: share_accesses.gone(connection, share_id, host, uuid)):
-                self._service.allow(self._wishes.ctx, share_id, host, connector, uuid)
+                self._service.allow(self._transaction.ctx, share_id, host, connector, uuid)
 
     def _accesses(self) -> list[ShareAccess]:
-        uuid = self._wishes.instance.uuid
+        uuid = self._transaction.instance.uuid
         return self._db.read(lambda connection: share_accesses.of_instance(connection, uuid))
 
     def _connector(self, host: str) -> dict[str, str]:

@@ -29,7 +29,7 @@ Change = Callable[[sa.Connection, BlockDevice], BlockDevice | None]
 KnowingChange = Callable[[sa.Connection, BlockDevice, list[BlockDevice]], BlockDevice | None]
 
 
-class Wishes(Protocol):
+class StepTransaction(Protocol):
     """The context of a step: its instance, and the effects of its transaction."""
 
     core: Core
@@ -46,15 +46,15 @@ class ServerVolumes:
     """A :class:`nova.operations.resource_contexts.ServerVolumes`. ``devices`` () stands for all volumes of the server.
     """
 
-    def __init__(self, wishes: Wishes) -> None:
-        self._wishes = wishes
-        self._attachments = wishes.core.attachments
+    def __init__(self, transaction: StepTransaction) -> None:
+        self._transaction = transaction
+        self._attachments = transaction.core.attachments
         self._outside = self._attachments.external
 
     # --- in the accepting transaction ------------------------------------------------------------------
     def add(self, device: BlockDevice, connection: sa.Connection) -> BlockDevice:
         """Raises VolumeNotFound, InvalidVolume, DevicePathInUse, TooManyDiskDevices."""
-        instance = self._wishes.instance
+        instance = self._transaction.instance
         if device.volume_id in [other.volume_id for other in instance.volumes]:
             raise exception.InvalidVolume(
                 reason=f"volume {device.volume_id} is already attached to instances: {instance.uuid}")
@@ -65,41 +65,42 @@ class ServerVolumes:
         device_names.assign(instance, [device])
         if not self._outside:
             device.attachment_id = new_uuid()
-            self._attachments.reserve(self._wishes.ctx, instance, device, volume_states.ATTACHING, connection)
+            self._attachments.reserve(self._transaction.ctx, instance, device, volume_states.ATTACHING, connection)
             if instance.host:
                 device = self._connected(device, instance.host, connection)
-        self._wishes.set(block_devices=[*instance.block_devices, device])
+        self._transaction.set(block_devices=[*instance.block_devices, device])
         return device
 
     def begin_detaching(self, device: BlockDevice, connection: sa.Connection) -> None:
         """Mark the volume as detaching. Raises InvalidVolume if another request changes it."""
         if not self._outside:
-            self._attachments.begin_detaching(self._wishes.ctx, device, connection)
+            self._attachments.begin_detaching(self._transaction.ctx, device, connection)
 
     def begin_swap(self, old: BlockDevice, volume_id: str, encryption: VolumeEncryption | None,
                    connection: sa.Connection) -> BlockDevice:
         """Raises VolumeNotFound (the new one), InvalidVolume."""
-        wishes = self._wishes
+        transaction = self._transaction
         new = BlockDevice(source="volume", destination="volume", volume_id=volume_id, device_name=old.device_name,
                           delete_on_termination=False, uuid=new_uuid(), replaces=old.uuid, encryption=encryption)
         if not self._outside:
             new.attachment_id = new_uuid()
-            new.size_gb = self._attachments.begin_swap(wishes.ctx, wishes.instance, old, new, connection).size_gb
-            new = self._connected(new, wishes.instance.host or "", connection)
-        wishes.set(block_devices=[*wishes.instance.block_devices, new])
+            new.size_gb = self._attachments.begin_swap(
+                transaction.ctx, transaction.instance, old, new, connection).size_gb
+            new = self._connected(new, transaction.instance.host or "", connection)
+        transaction.set(block_devices=[*transaction.instance.block_devices, new])
         return new
 
     def reimage(self, image: Image, connection: sa.Connection) -> VolumeContent | None:
         """Begin to reimage the root volume. Raises InvalidInput, InvalidVolume (another request changes it)."""
-        wishes = self._wishes
-        device = root_volume(wishes.instance.block_devices)
+        transaction = self._transaction
+        device = root_volume(transaction.instance.block_devices)
         assert device is not None
         _check_fits(image, device)
         if self._outside:
             return None
-        before = self._attachments.reimage(wishes.ctx, wishes.instance, device, image, connection)
-        now = self._connected(device, wishes.instance.host or "", connection)
-        wishes.set(block_devices=[now if each is device else each for each in wishes.instance.block_devices])
+        before = self._attachments.reimage(transaction.ctx, transaction.instance, device, image, connection)
+        now = self._connected(device, transaction.instance.host or "", connection)
+        transaction.set(block_devices=[now if each is device else each for each in transaction.instance.block_devices])
         return before
 
     # --- written with the step -------------------------------------------------------------------------
@@ -108,13 +109,14 @@ class ServerVolumes:
             self._change((), lambda connection, device: self._connected(device, host, connection))
 
     def _connected(self, device: BlockDevice, host: str, connection: sa.Connection) -> BlockDevice:
-        return self._attachments.connect(self._wishes.ctx, self._wishes.instance, device, host, {}, connection)
+        transaction = self._transaction
+        return self._attachments.connect(transaction.ctx, transaction.instance, device, host, {}, connection)
 
     def disconnect(self, host: str) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
             device, removals = self._attachments.disconnect(
-                self._wishes.ctx, self._wishes.instance, device, host, connection)
-            self._wishes.removals += removals
+                self._transaction.ctx, self._transaction.instance, device, host, connection)
+            self._transaction.removals += removals
             return device
 
         if not self._outside:
@@ -123,16 +125,16 @@ class ServerVolumes:
     def complete(self, *devices: BlockDevice) -> None:
         if not self._outside:
             self._change(devices, lambda connection, device: self._attachments.complete(
-                self._wishes.ctx, device, connection))
+                self._transaction.ctx, device, connection))
 
     def end_reimage(self, before: VolumeContent, done: bool) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
             device, removals = self._attachments.end_reimage(
-                self._wishes.ctx, self._wishes.instance, device, before, done, connection)
-            self._wishes.removals += removals
+                self._transaction.ctx, self._transaction.instance, device, before, done, connection)
+            self._transaction.removals += removals
             return device
 
-        root = root_volume(self._wishes.instance.block_devices)
+        root = root_volume(self._transaction.instance.block_devices)
         if root is not None:
             self._change((root,), change)
 
@@ -140,11 +142,11 @@ class ServerVolumes:
         def change(connection: sa.Connection, device: BlockDevice, known: list[BlockDevice]) -> BlockDevice | None:
             if device.uuid == new.uuid:
                 return None
-            wishes, (now,) = self._wishes, with_current_keys([new], known)
+            transaction, (now,) = self._transaction, with_current_keys([new], known)
             if not self._outside:
                 now, removals = self._attachments.end_swap(
-                    wishes.ctx, wishes.instance, old, now, migrates, done, connection)
-                wishes.removals += removals
+                    transaction.ctx, transaction.instance, old, now, migrates, done, connection)
+                transaction.removals += removals
             return device.swapped(now, migrates) if done else device
 
         self._change_knowing((old, new), change)
@@ -162,7 +164,7 @@ class ServerVolumes:
 
     def roll_detaching(self, device: BlockDevice) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
-            self._attachments.roll_detaching(self._wishes.ctx, device, connection)
+            self._attachments.roll_detaching(self._transaction.ctx, device, connection)
             return device
 
         if not self._outside:
@@ -171,8 +173,9 @@ class ServerVolumes:
     def release(self, *devices: BlockDevice, keep: bool = False) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> None:
             if not self._outside:
-                self._wishes.removals += self._attachments.release(
-                    self._wishes.ctx, self._wishes.instance, device, device.delete_on_termination and not keep,
+                self._transaction.removals += self._attachments.release(
+                    self._transaction.ctx, self._transaction.instance, device,
+                    device.delete_on_termination and not keep,
                     connection)
 
         self._change(devices, change)
@@ -182,8 +185,8 @@ class ServerVolumes:
         self._change_knowing(devices, lambda connection, device, _known: change(connection, device))
 
     def _change_knowing(self, devices: Collection[BlockDevice], change: KnowingChange) -> None:
-        wishes = self._wishes
-        if not any(device.is_volume for device in wishes.instance.block_devices):
+        transaction = self._transaction
+        if not any(device.is_volume for device in transaction.instance.block_devices):
             return
         only = {device.uuid for device in devices}
 
@@ -193,9 +196,9 @@ class ServerVolumes:
                        else device for device in known]
                 return [device for device in now if device is not None]
 
-            servers.change(connection, wishes.instance, "block_devices", changed)
+            servers.change(connection, transaction.instance, "block_devices", changed)
 
-        wishes.effects.append(effect)
+        transaction.effects.append(effect)
 
 
 def are_outside(core: Core, instance: Instance) -> bool:

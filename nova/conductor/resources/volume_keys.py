@@ -1,7 +1,7 @@
 """Keys of encrypted volumes, fetched with the caller's token when a server gets a volume, and stored with its device.
 
 Later starts and moves of the server need no token of its user. The keys are stored encrypted for conductors only
-(nova.conductor.vault). Only hosts receive them, with the orders of steps that connect volumes.
+(nova.conductor.secret_cipher). Only hosts receive them, with the orders of steps that connect volumes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from nova import context, exception, key_manager
 from nova.conductor.core import Core
-from nova.conductor.vault import SecretUnreadable, Vault
+from nova.conductor.secret_cipher import SecretCipher, SecretUnreadable
 from nova.db import passwords, servers
 from nova.db.sql.engine import Database
 from nova.objects.instance import BlockDevice, Instance
@@ -68,29 +68,29 @@ def _of(core: Core, ctx: context.RequestContext, volume_id: str, secret: str) ->
         raise exception.InvalidVolume(
             reason=f"volume {volume_id} is encrypted, and the key manager does not give its key") from error
     # The volume service takes the same text for its passphrase when it formats the volume.
-    return VolumeEncryption(key_id=secret, sealed=core.vault.encrypt(found.hex()) or "")
+    return VolumeEncryption(key_id=secret, encrypted_passphrase=core.cipher.encrypt(found.hex()) or "")
 
 
 def _no_key_manager(volume_id: str) -> exception.InvalidVolume:
     return exception.InvalidVolume(reason=f"volume {volume_id} is encrypted, and no key manager is configured")
 
 
-def opened(vault: Vault, instance: Instance) -> list[VolumeKey]:
+def opened(cipher: SecretCipher, instance: Instance) -> list[VolumeKey]:
     """Return the keys of the server's volumes for a host. Undecryptable keys are omitted; the host reports them."""
-    encrypted = {device.encryption.key_id: device.encryption.sealed
+    encrypted = {device.encryption.key_id: device.encryption.encrypted_passphrase
                  for device in instance.block_devices if device.encryption}
-    passphrases = {key_id: vault.known(sealed) for key_id, sealed in encrypted.items()}
+    passphrases = {key_id: cipher.try_decrypt(token) for key_id, token in encrypted.items()}
     return [VolumeKey(key_id=key_id, passphrase=text) for key_id, text in passphrases.items() if text]
 
 
-def renew(db: Database, vault: Vault) -> int:
-    """Re-encrypt all volume keys with the first key of the vault; return the number of changed servers.
+def renew(db: Database, cipher: SecretCipher) -> int:
+    """Re-encrypt all volume keys with the first key of the cipher; return the number of changed servers.
 
     Undecryptable keys are left unchanged.
     """
     def renewed(devices: list[BlockDevice]) -> list[BlockDevice]:
         return [device if device.encryption is None else msgspec.structs.replace(
-            device, encryption=_renewed(vault, device.encryption)) for device in devices]
+            device, encryption=_renewed(cipher, device.encryption)) for device in devices]
 
     count, after = 0, ""
     while uuids := db.read(lambda connection, after=after: passwords.with_volume_keys(  # type: ignore[misc]
@@ -108,7 +108,8 @@ def _renew(connection: sa.Connection, uuid: str, renewed: Callable[[list[BlockDe
     return instance.block_devices != before
 
 
-def _renewed(vault: Vault, encryption: VolumeEncryption) -> VolumeEncryption:
+def _renewed(cipher: SecretCipher, encryption: VolumeEncryption) -> VolumeEncryption:
     with contextlib.suppress(SecretUnreadable):
-        return msgspec.structs.replace(encryption, sealed=vault.renewed(encryption.sealed))
+        return msgspec.structs.replace(
+            encryption, encrypted_passphrase=cipher.reencrypt(encryption.encrypted_passphrase))
     return encryption

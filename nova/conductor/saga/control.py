@@ -1,4 +1,4 @@
-"""The conductor's side of a step: collects what the step wants and writes it in one transaction."""
+"""The Control of conductor steps: it collects the changes of a step and writes them in one transaction."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ Effect = Callable[[sa.Connection], None]
 class ConductorControl:
     """A :class:`nova.operations.contexts.Control` on the database of this conductor.
 
-    ``apply`` may run several times (a transaction is tried again): it starts from the same
-    collected wishes each time.
+    ``apply`` may run several times, because transactions are retried; it starts from the same collected changes.
     """
 
     core: Core
@@ -66,25 +65,25 @@ class ConductorControl:
     items: dict[str, str | None] = dataclasses.field(default_factory=dict)
     effects: list[Effect] = dataclasses.field(default_factory=list)
     recorded: Failure | None = None
-    # Nodes whose usage the transaction changed: told to the schedulers after the commit.
+    # Nodes whose usage the transaction changed. It is published to the schedulers after the commit.
     touched: set[str] = dataclasses.field(default_factory=set)
-    # What changed of security groups: the hosts that let their members in hear of the addresses of this one.
+    # Changed security groups. They are published after the commit to hosts whose rules name them as remote groups.
     filters: set[str] = dataclasses.field(default_factory=set)
-    # Data of volumes that hosts have to remove: they are told.
+    # Volume data to remove. The removals are sent to their hosts after the commit.
     removals: list[VolumeRemoval] = dataclasses.field(default_factory=list)
     claims: int = 0
     waited_out: bool = False
-    # Whose node's row the effects write: several are locked before, in everybody's order.
+    # Nodes and consumers whose node rows the effects write. Several rows are locked beforehand, in a global order.
     _nodes: set[str] = dataclasses.field(default_factory=set)
     _consumers: set[str] = dataclasses.field(default_factory=set)
     _closes: bool = False
-    # Who writes the server, as it is told.
+    # Publisher of instance.update notifications; "": this conductor.
     saved_by: str = ""
-    # What schedulers were asked: it is told with what comes of it.
-    asked: list[SchedulerQuery] = dataclasses.field(default_factory=list)
+    # Scheduler requests to notify.
+    scheduler_queries: list[SchedulerQuery] = dataclasses.field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._was = (self.instance.vm_state, self.instance.task_state)
+        self._previous_states = (self.instance.vm_state, self.instance.task_state)
 
     def now(self) -> datetime.datetime:
         return clock.now()
@@ -101,7 +100,7 @@ class ConductorControl:
     def reimage_timeout(self) -> int:
         return int(CONF.reimage_timeout_per_gb)
 
-    # --- what a step says ------------------------------------------------------------------------
+    # --- changes of the instance -----------------------------------------------------------------
     def set(self, **changes: Any) -> None:
         self.changes.update(changes)
         for name, value in changes.items():
@@ -114,10 +113,10 @@ class ConductorControl:
     def keep_secret(self, password: str | None) -> None:
         self.forget_secrets()
         if password is not None:
-            self.set(encrypted_pass=self.core.vault.encrypt(password))
+            self.set(encrypted_pass=self.core.cipher.encrypt(password))
 
     def check_secrets(self) -> None:
-        self.core.vault.decrypt(self.instance.encrypted_pass)
+        self.core.cipher.decrypt(self.instance.encrypted_pass)
 
     def forget_secrets(self) -> None:
         """Delete the secrets that the ended operation needed."""
@@ -130,36 +129,36 @@ class ConductorControl:
                              created=clock.now()))
 
     def select(self, spec: RequestSpec) -> list[list[Selection]]:
-        asked = SchedulerQuery(msgspec.structs.replace(spec))
-        self.asked.append(asked)
-        chosen = self.core.scheduler.select(self.ctx, spec)
-        asked.succeeded = True
-        return chosen
+        query = SchedulerQuery(msgspec.structs.replace(spec))
+        self.scheduler_queries.append(query)
+        selections = self.core.scheduler.select(self.ctx, spec)
+        query.succeeded = True
+        return selections
 
     def group_hosts(self, spec: RequestSpec) -> None:
         named = [uuid for key in ("same_host", "different_host") for uuid in _as_list(spec.hints.get(key))]
-        alike = _weighed_properties(spec)
-        if spec.group is None and not named and not alike:
+        weighed = _weighed_properties(spec)
+        if spec.group is None and not named and not weighed:
             return
 
-        def look(connection: sa.Connection) -> None:
+        def read(connection: sa.Connection) -> None:
             if spec.group is not None:
                 spec.group.hosts = server_groups.members_by_host(connection, spec.group.uuid, spec.instance_uuids)
             if named:
                 spec.hint_hosts = servers.hosts_of(connection, self.instance.project_id, named)
-            if alike:
-                spec.image_hosts = servers.sharing_image_properties(connection, alike)
+            if weighed:
+                spec.image_hosts = servers.sharing_image_properties(connection, weighed)
 
-        self.core.db.read(look)
+        self.core.db.read(read)
 
     def claim(self, selection: Selection, spec: RequestSpec, consumer: str = "") -> None:
         instance = self.instance
 
         def claim(connection: sa.Connection) -> None:
-            found = claims.claim(connection, instance, selection, spec, consumer)
+            claimed = claims.claim(connection, instance, selection, spec, consumer)
             self.touched.add(selection.node_uuid)
             if not consumer:
-                self._has(found)
+                self._set_dedicated_resources(claimed)
 
         self.claims += 1
         self.effects.append(claim)
@@ -175,13 +174,14 @@ class ConductorControl:
 
     def use_claim(self, consumer: str = "") -> None:
         uuid = consumer or self.instance.uuid
-        self.effects.append(lambda connection: self._has(dedicated_resources.of_claim(connection, uuid)))
+        self.effects.append(
+            lambda connection: self._set_dedicated_resources(dedicated_resources.of_claim(connection, uuid)))
 
-    def _has(self, found: GuestDedicatedResources) -> None:
-        """The instance has these cells and devices."""
-        have = GuestDedicatedResources(numa_topology=self.instance.numa_topology, pci_devices=self.instance.pci_devices)
-        if found != have:
-            self.set(numa_topology=found.numa_topology, pci_devices=found.pci_devices)
+    def _set_dedicated_resources(self, claimed: GuestDedicatedResources) -> None:
+        current = GuestDedicatedResources(numa_topology=self.instance.numa_topology,
+                                          pci_devices=self.instance.pci_devices)
+        if claimed != current:
+            self.set(numa_topology=claimed.numa_topology, pci_devices=claimed.pci_devices)
 
     # --- migrations ------------------------------------------------------------------------------
     def migrate(self, uuid: str, **changes: Any) -> None:
@@ -320,9 +320,9 @@ class ConductorControl:
         self._consumers.update([] if node_uuid else [uuid])
         self.effects.append(finish)
 
-    # --- what the engine does with it ------------------------------------------------------------
+    # --- the transaction -------------------------------------------------------------------------
     def apply(self, connection: sa.Connection, **changes: Any) -> None:
-        """Write everything that was asked for, and ``changes`` of the instance beside it."""
+        """Write all collected changes, and ``changes`` of the instance."""
         self.touched.clear()
         self.filters.clear()
         self.removals.clear()
@@ -337,17 +337,17 @@ class ConductorControl:
                 values["system_metadata"] = _merged(values.get("system_metadata", now), self.items)
         if values:
             servers.update(connection, self.instance.uuid, values)
-            self._tell_changes(connection, values)
+            self._notify_changes(connection, values)
 
-    def _tell_changes(self, connection: sa.Connection, values: dict[str, Any]) -> None:
+    def _notify_changes(self, connection: sa.Connection, values: dict[str, Any]) -> None:
         outbox = self.core.outbox
         if outbox.updates and not NOTIFIED_COLUMNS.isdisjoint(values):
             by = self.saved_by or publisher("nova-conductor", CONF.host)
             outbox.write(connection, NotificationBuilder(outbox.settings, self.ctx).updated(
-                self.instance, by, self._was, outbox.updates))
+                self.instance, by, self._previous_states, outbox.updates))
 
     def after_commit(self) -> None:
-        """Tell the schedulers what changed on the nodes, hosts who is in which group, and who has to remove volumes."""
+        """Publish changed usage to schedulers, changed security groups to hosts, and volume removals to their hosts."""
         for _claim in range(self.claims):
             metrics.CLAIMS.inc("made")
         if self.touched:
@@ -362,7 +362,7 @@ def _merged(items: Mapping[str, str], changes: Mapping[str, str | None]) -> dict
 
 
 def converted(changes: dict[str, Any]) -> dict[str, Any]:
-    """Instance columns from a report (plain values) as the objects that the row wants."""
+    """Convert instance columns of a report from plain values to the types of the row."""
     types = _column_types()
     return {name: msgspec.convert(value, types[name]) for name, value in changes.items() if name in types}
 

@@ -1,8 +1,9 @@
-"""The saga engine: journals actions and walks them through their steps.
+"""The saga engine, which stores actions in a journal and executes their steps.
 
-Every advance is one transaction that is fenced by the action's attempt. Whatever is lost after a commit (this
-process, a message, a host) is found again by its lease. The parts: accepting (:mod:`nova.conductor.acceptance`),
-walking (:mod:`nova.conductor.saga.walk`), finding what got lost (:mod:`nova.conductor.saga.recovery`).
+Each advance is one transaction, fenced by the attempt of the action. If the process, a message or the host is lost
+after a commit, the lease of the action ends and a conductor continues. Parts: acceptance
+(:mod:`nova.conductor.acceptance`), execution (:mod:`nova.conductor.saga.step_executor`), and takeover after ended
+leases (:mod:`nova.conductor.saga.recovery`).
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.saga.control import ConductorControl, converted
-from nova.conductor.saga.debts import Debts
+from nova.conductor.saga.deferred_cleanup import DeferredCleanup
 from nova.conductor.saga.leases import InFlightLeases
 from nova.conductor.saga.recovery import Recovery
 from nova.conductor.saga.reports import check_power_state, failure_of, narrowed
 from nova.conductor.saga.run import Run, current, owner_of
-from nova.conductor.saga.walk import Walk, lease
+from nova.conductor.saga.step_executor import StepExecutor, lease
 from nova.conf import CONF
 from nova.db import actions, servers
 from nova.db.sql import clock
@@ -41,14 +42,14 @@ from nova.telemetry import tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
-# Servers of one request that are placed in one look at the fleet: others take their turns in between.
-_TOGETHER = 50
-# Steps that wait for a scheduler at the same time: more than a frozen one keeps from the others
+# Maximum number of servers of one request in one scheduler request. Requests of other clients run in between.
+_SERVERS_PER_REQUEST = 50
+# Number of threads that call schedulers: more than the requests that a frozen scheduler holds back
 # (rabbit_qos_prefetch_count).
 SCHEDULER_THREADS = 6
-# What asks services outside, and belongs to no step.
+# Thread pool class of calls to external services that belong to no step.
 _BACKGROUND = "background"
-# The kinds of threads: each is for what waits for somebody else.
+# Thread pool classes, by the service that the threads call.
 KINDS = ("database", "scheduler", *OUTSIDE, _BACKGROUND)
 
 
@@ -58,21 +59,21 @@ class Engine:
     def __init__(self, core: Core, pool: FairThreadPool | None = None) -> None:
         self.core = core
         self._leases = InFlightLeases()
-        # What waits for somebody else has threads of its own: a dead scheduler holds up nothing else.
+        # One class of threads per called service: a service that hangs does not block calls to the others.
         self._pool = pool or FairThreadPool({**dict.fromkeys(KINDS, CONF.conductor.outside_threads),
                                     "database": CONF.conductor.threads, "scheduler": SCHEDULER_THREADS}, name="steps")
-        debts = Debts(core, self.in_background)
-        self.walk = Walk(core, self.submit, debts)
-        self.recovery = Recovery(core, self.walk, self._submit_taken, debts)
+        cleanup = DeferredCleanup(core, self.in_background)
+        self.executor = StepExecutor(core, self.submit, cleanup)
+        self.recovery = Recovery(core, self.executor, self._submit_taken, cleanup)
 
     def stop(self) -> None:
-        """Let the running conductor steps finish; queued ones are for another conductor."""
+        """Wait for the running conductor steps. Queued steps are left to other conductors."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     # --- accepting ---------------------------------------------------------------------------------
     def new_action(self, ctx: context.RequestContext, operation: type[Operation], instance: Instance,
                    data: dict[str, Any]) -> Action:
-        """The journal row of a run, at its first step, held by this conductor."""
+        """Return a new action at its first step, owned by this conductor."""
         first = operation(instance, data).first()
         return Action(
             uuid=new_uuid(), instance_uuid=instance.uuid, action=operation.action, operation=operation.name,
@@ -83,19 +84,19 @@ class Engine:
 
     def submit(self, ctx: context.RequestContext, run: Run) -> None:
         """Advance a run in the background."""
-        self._later(self.walk.advance, ctx, run)
+        self._run_later(self.executor.advance, ctx, run)
 
     def _submit_taken(self, ctx: context.RequestContext, run: Run, host_lost: bool) -> None:
-        self._later(self._host_lost if host_lost else self.walk.advance, ctx, run)
+        self._run_later(self._host_lost if host_lost else self.executor.advance, ctx, run)
 
     def in_background(self, project_id: str, task: Callable[[], None]) -> None:
-        """Run what asks other services, what nobody waits for, and what may get lost."""
-        with contextlib.suppress(RuntimeError):  # this conductor ends
+        """Run a task that calls external services. The task may get lost when the conductor ends."""
+        with contextlib.suppress(RuntimeError):  # the pool is shut down
             self._pool.submit(_BACKGROUND, project_id, task)
 
-    def _later(self, function: Callable[[context.RequestContext, Any], None], ctx: context.RequestContext,
-               work: Run | list[Run]) -> None:
-        """Run ``function(ctx, work)`` in the background; until it ends the actions' leases are renewed."""
+    def _run_later(self, function: Callable[[context.RequestContext, Any], None], ctx: context.RequestContext,
+                   work: Run | list[Run]) -> None:
+        """Run ``function(ctx, work)`` in the background, and renew the leases of the actions until it ends."""
         runs = work if isinstance(work, list) else [work]
         uuids = [run.action.uuid for run in runs]
 
@@ -112,29 +113,29 @@ class Engine:
             worker_stats.METER.wait(1)
             self._pool.submit(runs[0].waits_for, runs[0].instance.project_id, task)
         except RuntimeError:
-            # This conductor ends: what it holds is handed over when all that runs has ended.
+            # The pool is shut down. The conductor hands its actions over when the running steps have ended.
             worker_stats.METER.wait(-1)
             self._leases.drop(uuids)
-            LOG.debug("Left to another conductor")
+            LOG.debug("%d actions are left to another conductor: this one shuts down", len(runs))
 
     def renew(self) -> None:
-        """Renew the leases of what is in our hands, and of nothing else.
+        """Renew the leases of the actions that this process is executing or has queued.
 
-        An action that is ours by its row alone (the answer to a commit got lost, the database was away too long)
-        has nobody who advances it: its lease must end.
+        Other actions that name this conductor as owner (for example, because the reply to a commit got lost) are not
+        being executed: their leases must end.
         """
         for uuids in self._leases.pages():
             self.core.db.write(functools.partial(actions.renew, owner=self.core.name, uuids=uuids, until=lease()))
 
     def start_builds(self, ctx: context.RequestContext, runs: list[Run]) -> None:
-        """Place the servers of one request together, some at a time, so that they are chosen in one look."""
-        for start in range(0, len(runs), _TOGETHER):
-            some = runs[start:start + _TOGETHER]
-            if len(some) == 1 or some[0].waits_for != "scheduler":
-                for run in some:
+        """Start the builds of one request, with one scheduler request for up to _SERVERS_PER_REQUEST servers."""
+        for start in range(0, len(runs), _SERVERS_PER_REQUEST):
+            page = runs[start:start + _SERVERS_PER_REQUEST]
+            if len(page) == 1 or page[0].waits_for != "scheduler":
+                for run in page:
                     self.submit(ctx, run)
             else:
-                self._later(self._place_together, ctx, some)
+                self._run_later(self._place_together, ctx, page)
 
     def _place_together(self, ctx: context.RequestContext, runs: list[Run]) -> None:
         ctx.update_store()
@@ -144,17 +145,18 @@ class Engine:
             ConductorControl(self.core, ctx, runs[0].instance).group_hosts(spec)
             with tracing.span("conductor place together", ctx, servers=len(runs)):
                 chosen = self.core.scheduler.select(ctx, spec)
-            runs[0].asked.append(SchedulerQuery(spec, succeeded=True))
+            runs[0].scheduler_queries.append(SchedulerQuery(spec, succeeded=True))
             planned = Counter(candidates[0].host for candidates in chosen)
             for run, candidates in zip(runs, chosen, strict=True):
                 data = run.operation.data
                 data.candidates, data.selected = candidates, True
-                if spec.group is not None:  # claims check the policy against what was planned for all of them
+                if spec.group is not None:  # claims check the policy against the hosts planned for all servers
                     hosts = Counter(spec.group.hosts) + planned - Counter([candidates[0].host])
                     data.spec.group = msgspec.structs.replace(spec.group, hosts=dict(hosts))
         except Exception as error:
-            # Each asks for itself then, and fails with its own fault.
-            LOG.info("%d servers could not be placed together: %s", len(runs), error)
+            # Each server then sends its own scheduler request, and fails with its own fault.
+            LOG.info("Cannot place %d servers with one scheduler request, placing them one by one: %s", len(runs),
+                     error)
         for run in runs:
             self.submit(ctx, run)
 
@@ -163,18 +165,18 @@ class Engine:
         step = run.step
         assert step is not None
         try:
-            self.walk.give_up_host(ctx, run, step, run.operation.host_of(step))
+            self.executor.give_up_host(ctx, run, step, run.operation.host_of(step))
         except exception.StaleReport:
-            LOG.info("[instance: %s] Operation %s goes on without us", run.instance.uuid, run.action.action)
+            LOG.info("[instance: %s] Operation %s continues on another conductor", run.instance.uuid, run.action.action)
         except Exception as error:
-            self.walk.let_go(ctx, run, error)
+            self.executor.release_after_error(ctx, run, error)
 
     # --- reports from hosts ------------------------------------------------------------------------
     def step_done(self, ctx: context.RequestContext, report: StepReport) -> None:
-        """The end of an order. Raises StaleReport when the attempt is not the current one."""
+        """Handle the final report of an order. Raises StaleReport if its attempt is not the current one."""
         run, step = self._load(ctx, report)
         check_power_state(report.changes)
-        ctx = _asked_by(ctx, run)
+        ctx = _context_of(ctx, run)
         ctl = ConductorControl(self.core, ctx, run.instance,
                                saved_by=publisher("nova-compute", run.operation.host_of(step)))
         ctl.set(**converted(report.changes))
@@ -183,16 +185,16 @@ class Engine:
         if report.failure is not None:
             failure = failure_of(report)
             failure.host = run.operation.host_of(step)
-            # An earlier try of the same order may have come further than this one.
-            again = run.journal.tries > 1 and not run.action.undoing
-            self.walk.failed(ctx, run, step, failure, ctl, run.furthest(step) if again else step)
+            # An earlier dispatch of the same order may have executed more steps than this one.
+            repeated = run.journal.tries > 1 and not run.action.undoing
+            self.executor.failed(ctx, run, step, failure, ctl, run.furthest(step) if repeated else step)
         else:
-            self.walk.succeeded(ctx, run, step, ctl)
+            self.executor.succeeded(ctx, run, step, ctl)
 
     def progress(self, ctx: context.RequestContext, report: StepReport) -> None:
-        """The next step of an order began, or the running one tells how far it is."""
+        """Handle an interim report: the next step of an order has started, or the running step reports its progress."""
         run, step = self._load(ctx, report)
-        ctl = ConductorControl(self.core, _asked_by(ctx, run), run.instance,
+        ctl = ConductorControl(self.core, _context_of(ctx, run), run.instance,
                                saved_by=publisher("nova-compute", run.operation.host_of(step)))
         ctl.set(**converted(report.changes))
         if report.results:
@@ -207,17 +209,17 @@ class Engine:
         self.core.db.write(write)
 
     def _load(self, ctx: context.RequestContext, report: StepReport) -> tuple[Run, Step]:
-        """The run and the step that a host tells of; the report has what it may say of that, and nothing else.
+        """Return the run and the reported step, and remove from the report what the host may not change.
 
-        Raises StaleReport when it is not this host's to report.
+        Raises StaleReport if the attempt is not current or belongs to another host.
         """
         def load(connection: sa.Connection) -> Run:
             action = current(actions.get(connection, report.action_uuid), report.action_uuid, report.step,
                              report.attempt)
             host = ctx.calling_host or report.host
             if host and action.owner != owner_of(host):
-                LOG.warning("[instance: %s] Host %s reports %s, which is not its: refused", action.instance_uuid, host,
-                            action.action)
+                LOG.warning("[instance: %s] Rejected a report of host %s on operation %s, which is owned by %s",
+                            action.instance_uuid, host, action.action, action.owner)
                 raise exception.StaleReport(action=action.uuid, step=report.step, attempt=report.attempt)
             return Run(action, servers.get(connection, action.instance_uuid, deleted=True))
 
@@ -225,25 +227,25 @@ class Engine:
         return run, narrowed(run, report)
 
     def begin(self, ctx: context.RequestContext, action_uuid: str, attempt: int, host: str) -> None:
-        """A host confirms an order before it goes on with it. Raises StaleReport."""
+        """Confirm to a host that its order is still current. Raises StaleReport."""
         self.recovery.begin(action_uuid, attempt, host)
 
     def resume(self, ctx: context.RequestContext, host: str) -> list[StepOrder]:
-        """New attempts of everything that a restarted host was doing."""
+        """Return new orders for all unfinished actions of a restarted host."""
         return self.recovery.resume(host)
 
     def recover(self, ctx: context.RequestContext, reach_hosts: bool = True, judge_hosts: bool = True) -> int:
-        """Take over actions whose lease ended; returns how many (see :meth:`Recovery.recover`)."""
+        """Take over actions whose lease ended; return their number (see :meth:`Recovery.recover`)."""
         return self.recovery.recover(reach_hosts, judge_hosts)
 
     def wake(self, ctx: context.RequestContext, instance_uuid: str, events: Mapping[str, str]) -> bool:
-        """Note external events (key -> status), and let the action go on that waits for any of them.
+        """Store external events (key -> status) and resume the action that waits for any of them, in one transaction.
 
-        Returns whether one did. One transaction.
+        Returns True if an action was resumed.
         """
         return self.recovery.wake(instance_uuid, events)
 
 
-def _asked_by(ctx: context.RequestContext, run: Run) -> context.RequestContext:
-    """The context to go on with: what a host says of the user is not taken from it."""
+def _context_of(ctx: context.RequestContext, run: Run) -> context.RequestContext:
+    """Return the context in which to continue. The user in the context of a host's call is not trusted."""
     return context_of(run.action) if ctx.calling_host else ctx

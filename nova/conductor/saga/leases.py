@@ -1,4 +1,4 @@
-"""The leases in flight: of the actions that a conductor has in its hands, waiting or at work."""
+"""The leases of the actions that a conductor is executing or has queued."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import collections
 import threading
 from collections.abc import Iterable, Iterator
 
-# Leases renewed by one statement.
+# Number of leases renewed by one statement.
 _PAGE = 500
 
 
 class InFlightLeases:
-    """Uuids, each as often as it was taken; thread-safe."""
+    """A multiset of action uuids. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Validation of a host's report of a step: it may contain what the step declares, and nothing else of the server."""
+"""Validation of reports of hosts. A report may change only what its step declares."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from nova.operations.base import CONDUCTOR, Step
 
 LOG = logging.getLogger(__name__)
 
-# How far the running step is; the other values of its progress are for the operation (Operation.noted).
+# The column for the progress of the running step. Operation.noted handles the other values of an interim report.
 _PROGRESS = "progress"
-# Bytes of what a step has for those that follow: lists of actions read it, too.
-_RESULTS = 256 * 1024
-# Characters of a failure: they are in rows that lists of servers and actions show, many at a time.
-_MOST = {"kind": 255, "message": 2000, "inside": 4000, "details": 32 * 1024}
+# Maximum size of the results of a step in bytes. Lists of actions read them, too.
+_MAX_RESULTS = 256 * 1024
+# Maximum number of characters of the parts of a failure. Lists of servers and actions read many of them.
+_MAX_LENGTHS = {"kind": 255, "message": 2000, "inside": 4000, "details": 32 * 1024}
 
 
 def narrowed(run: Run, report: StepReport) -> Step:
-    """Leave out of the report what the host was not asked for; returns the step of which it tells.
+    """Remove from the report what its steps do not declare, and return the reported step.
 
-    Raises StaleReport when the current order has no such step.
+    Raises StaleReport if the current order has no such step.
     """
     current, undo = run.step, run.action.undoing
     ordered = [] if current is None or current.place == CONDUCTOR else run.operation.ordered_with(current, undo)
-    step = next((each for each in ordered if each.name == report.step), None)
+    step = next((item for item in ordered if item.name == report.step), None)
     if step is None or report.undo != undo:
         raise exception.StaleReport(action=run.action.uuid, step=report.step, attempt=report.attempt)
-    sets = {name for each in ordered for name in each.sets}
+    sets = {name for item in ordered for name in item.sets}
     if report.final:
-        results = {name for each in ordered for name in (each.undo_results if undo else each.results)}
+        results = {name for item in ordered for name in (item.undo_results if undo else item.results)}
         report.results = _only(run, report.results, results)
-        if len(msgspec.msgpack.encode(report.results)) > _RESULTS:
+        if len(msgspec.msgpack.encode(report.results)) > _MAX_RESULTS:
             report.results, report.failure = {}, Failure(
-                message=f"Its host has reported more than {_RESULTS} bytes.", kind="InvalidInput")
+                message=f"The host reported more than {_MAX_RESULTS} bytes of results.", kind="InvalidInput")
     else:
         sets.add(_PROGRESS)
     report.changes = _only(run, report.changes, sets)
@@ -49,27 +49,27 @@ def narrowed(run: Run, report: StepReport) -> Step:
 
 
 def failure_of(report: StepReport) -> Failure:
-    """Return why the step failed, with a text of bounded length. Raises ValidationError."""
-    told = msgspec.convert(report.failure, Failure)
-    if not 400 <= told.code <= 599:
-        told.code = 500
-    for name, most in _MOST.items():
-        text = getattr(told, name)
-        if len(text) > most:  # what a traceback ends with says most
-            text = text[-most:] if name == "details" else text[:most]
-        setattr(told, name, text.replace("\0", "?"))  # NUL is in no text of PostgreSQL
-    return told
+    """Return the failure of the report, with texts of bounded length. Raises ValidationError."""
+    failure = msgspec.convert(report.failure, Failure)
+    if not 400 <= failure.code <= 599:
+        failure.code = 500
+    for name, length in _MAX_LENGTHS.items():
+        text = getattr(failure, name)
+        if len(text) > length:  # the end of a traceback is its most useful part
+            text = text[-length:] if name == "details" else text[:length]
+        setattr(failure, name, text.replace("\0", "?"))  # PostgreSQL does not store NUL
+    return failure
 
 
 def check_power_state(changes: Mapping[str, Any]) -> None:
-    """Raises InvalidInput for a state that no guest is in."""
+    """Raise InvalidInput for an unknown power state."""
     if "power_state" in changes and changes["power_state"] not in states.POWER_STATES:
-        raise exception.InvalidInput(reason="there is no such power state")
+        raise exception.InvalidInput(reason=f"unknown power state {changes['power_state']}")
 
 
-def _only(run: Run, said: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
-    if said.keys() <= set(names):
-        return said
-    LOG.warning("[instance: %s] Left out of the report of host %s on %s, as it may not say that: %s", run.instance.uuid,
-                run.action.owner, run.action.action, ", ".join(sorted(said.keys() - set(names))))
-    return {name: value for name, value in said.items() if name in names}
+def _only(run: Run, values: dict[str, Any], names: Collection[str]) -> dict[str, Any]:
+    if values.keys() <= set(names):
+        return values
+    LOG.warning("[instance: %s] Ignored values in the report of %s on operation %s that its steps do not declare: %s",
+                run.instance.uuid, run.action.owner, run.action.action, ", ".join(sorted(values.keys() - set(names))))
+    return {name: value for name, value in values.items() if name in names}

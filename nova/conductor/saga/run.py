@@ -20,16 +20,16 @@ from nova.operations.base import CONDUCTOR, Inherited, Journal, Operation, Step,
 class Run:
     """An action that this conductor runs.
 
-    While it compensates for a superseded operation, ``operation`` is that one. Raises UnknownOperation for an action
-    that this release does not know.
+    ``own``: the operation of the action. ``operation``: the same, or the superseded operation that the run currently
+    compensates. Raises UnknownOperation if this release does not have the operation.
     """
 
     def __init__(self, action: Action, instance: Instance) -> None:
         self.action = action
         self.instance = instance
         self.journal: Journal = journal(action)
-        # What schedulers were asked, and nobody was told yet.
-        self.asked: list[SchedulerQuery] = []
+        # Scheduler requests that are not yet notified.
+        self.scheduler_queries: list[SchedulerQuery] = []
         self.own: Operation = _operation(action.operation or "", instance, self.journal.data)
         self.operation: Operation = self.own
         if self.journal.inherited:
@@ -41,11 +41,11 @@ class Run:
 
     @property
     def inheriting(self) -> bool:
-        """Return True if it still compensates for a superseded operation."""
+        """Return True while the run compensates a superseded operation."""
         return self.operation is not self.own
 
     def disinherit(self) -> None:
-        """Continue after the compensation of a superseded operation: with the one before it, or the first own step."""
+        """End the compensation of a superseded operation; continue with the one before it, or with the own steps."""
         self.journal.inherited = self.journal.inherited[:-1]
         if self.journal.inherited:
             self._enter(self.journal.inherited[-1])
@@ -56,15 +56,15 @@ class Run:
 
     @property
     def never_began(self) -> bool:
-        """Return True if it is queued and has not begun: it did not let another one go ahead."""
+        """Return True if the action is queued and has not run a step. (A waiting step can also return to the queue.)"""
         return self.action.queued and self.journal.waits_until is None
 
-    def renew(self, instance: Instance) -> None:
-        """Go on with the instance as it is now."""
+    def use_instance(self, instance: Instance) -> None:
+        """Continue with a newly read instance."""
         self.instance = self.own.instance = self.operation.instance = instance
 
     def first(self) -> Step | None:
-        """Return the step after :meth:`disinherit`: of the next compensation, or the first own one."""
+        """Return the first step of the current operation after :meth:`disinherit`."""
         if self.inheriting:
             name = self.journal.inherited[-1].step
             return self.operation.step_named(name) if name else None
@@ -75,17 +75,17 @@ class Run:
         return self.operation.step_named(self.action.step) if self.action.step else None
 
     def furthest(self, step: Step) -> Step:
-        """Return the last step that may have run after ``step`` was sent: a host does not report each one."""
+        """Return the last step that a host may have executed after ``step`` was sent. Hosts do not report each step."""
         return step if step.place == CONDUCTOR else self.operation.batch(step, self.action.undoing)[-1]
 
     @property
     def waits_for(self) -> str:
-        """Return what its current step waits for: "scheduler", one of OUTSIDE, or "database" alone."""
+        """Return the thread pool class of the current step: "scheduler", one of OUTSIDE, or "database"."""
         step = self.step
         if step is not None and step.external:
             return step.external
-        chooses = step is not None and step.calls_scheduler and not self.action.undoing
-        return "scheduler" if chooses and not self.operation.data.selected else "database"
+        selects = step is not None and step.calls_scheduler and not self.action.undoing
+        return "scheduler" if selects and not self.operation.data.selected else "database"
 
     @property
     def label(self) -> str:
@@ -93,22 +93,23 @@ class Run:
         at = f".{self.action.step}" if self.action.step else ""
         return f"{'undo ' if self.action.undoing else ''}{self.operation.name}{at}"
 
-    def payload(self, told: dict[str, str] | None = None) -> dict[str, Any]:
-        """Return what the journal stores; ``told``: the notified events that are open then, if they change."""
+    def payload(self, open_events: dict[str, str] | None = None) -> dict[str, Any]:
+        """Return the payload to store. ``open_events`` replaces those of the journal if not None."""
         if self.inheriting:
             self.journal.inherited[-1].data = msgspec.to_builtins(self.operation.data)
         self.journal.data = msgspec.to_builtins(self.own.data)
-        now = self.journal if told is None else msgspec.structs.replace(self.journal, told=told)
-        return msgspec.to_builtins(now)  # type: ignore[no-any-return]
+        content = self.journal if open_events is None else msgspec.structs.replace(
+            self.journal, open_events=open_events)
+        return msgspec.to_builtins(content)  # type: ignore[no-any-return]
 
     def ordered(self) -> Action:
-        """The action as a host gets it: what it runs, and nothing that it does not need."""
+        """Return the action for an order to a host, reduced to what the host needs."""
         data = Journal(data=msgspec.to_builtins(self.operation.data), trace=self.journal.trace)
         return msgspec.structs.replace(self.action, operation=self.operation.name, events=[],
                                        payload=journal_without_secrets(msgspec.to_builtins(data)))
 
     def opened(self, step: Step, events: list[Event] | None = None) -> list[Event]:
-        """The events with the step's one open."""
+        """Return the events, with the event of ``step`` open."""
         events = list(self.action.events if events is None else events)
         name = step.event
         if name is None or any(event.event == name and event.finish_time is None for event in events):
@@ -116,16 +117,16 @@ class Run:
         return [*events, Event(event=name, start_time=clock.now(), host=self.operation.host_of(step) or None)]
 
     def closed(self, step: Step | None, failure: Failure | None, at_end: bool = False) -> list[Event]:
-        """The events after ``step`` ended: an event stays open while the next step shares its name."""
-        self._note_conductor(step, failure)
+        """Return the events after ``step`` ended. An event stays open while the next step has the same event name."""
+        self._add_conductor_event(step, failure)
         follower = self.operation.after(step) if step is not None else None
-        goes_on = follower is not None and step is not None and follower.event == step.event
-        if failure is None and not at_end and not self.action.undoing and goes_on:
+        continues = follower is not None and step is not None and follower.event == step.event
+        if failure is None and not at_end and not self.action.undoing and continues:
             return list(self.action.events)
         return ended(self.action.events, failure)
 
-    def _note_conductor(self, step: Step | None, failure: Failure | None) -> None:
-        """The event of a conductor step is opened when it has ended: nobody is told that one begins."""
+    def _add_conductor_event(self, step: Step | None, failure: Failure | None) -> None:
+        """Add the event of a conductor step after the step has ended: no transaction is written when it starts."""
         if step is None or step.place != CONDUCTOR or (self.action.undoing and failure is None):
             return
         events = self.action.events
@@ -151,27 +152,27 @@ def _operation(name: str, instance: Instance, data: dict[str, Any]) -> Operation
 
 
 def current(action: Action | None, uuid: str, step: str, attempt: int) -> Action:
-    """The action ``uuid`` as it was read, of which somebody holds this attempt.
+    """Return ``action``, read as action ``uuid``, if ``attempt`` is its current attempt.
 
-    Raises StaleReport when another attempt is the current one, or the action has ended.
+    Raises StaleReport if another attempt is current or the action has ended. Raises ServiceUnavailable if the database
+    is a replica that lags behind the attempt.
     """
     if action is not None and action.outcome is None and action.attempt < attempt:
-        # A replica that is behind: whoever asks tries again, and must not take it for a refusal.
-        raise exception.ServiceUnavailable("The database does not show this attempt yet.")
+        raise exception.ServiceUnavailable("The database does not contain this attempt yet. Retry.")
     if action is None or action.outcome is not None or action.attempt != attempt:
         raise exception.StaleReport(action=uuid, step=step, attempt=attempt)
     return action
 
 
 def owner_of(host: str, binary: str = services.COMPUTE) -> str:
-    """The name under which a service of a host (by default its compute) holds leases."""
+    """Return the owner name of the leases of a service on a host, by default of its nova-compute."""
     return f"{binary.removeprefix('nova-')}@{host}"
 
 
 def host_of(owner: str | None) -> str:
-    """The host whose compute is this owner of leases; "" if it is none."""
-    prefix, found, host = (owner or "").partition("@")
-    return host if found and prefix == "compute" else ""
+    """Return the host if the owner of a lease is a nova-compute, else ""."""
+    prefix, separator, host = (owner or "").partition("@")
+    return host if separator and prefix == "compute" else ""
 
 
 def inherited(run: Run) -> list[Inherited]:
@@ -179,22 +180,22 @@ def inherited(run: Run) -> list[Inherited]:
     before = list(run.journal.inherited)
     if run.inheriting:
         before[-1].step = run.action.step or ""
-        own = None  # it never came to its own steps
+        own = None  # none of its own steps has run
     else:
-        own = _from(run)
+        own = _first_compensation(run)
     mine = Inherited(operation=run.own.name, data=msgspec.to_builtins(run.own.data), step=own.name if own else "")
     if own is None and type(run.own).superseded is Operation.superseded:
         return before
     return [mine, *before]
 
 
-def _from(run: Run) -> Step | None:
-    """The step whose compensation comes first. A step of a host may have begun, and so may an external one."""
+def _first_compensation(run: Run) -> Step | None:
+    """Return the step to compensate first, or None. The current step counts if it runs on a host or is external."""
     step = run.step
     if step is None:
         return None
     if run.never_began:
-        return step if run.own.owes_an_end else None
+        return step if run.own.service_awaits_end else None
     if not run.action.undoing:
         step = run.furthest(step)
     if run.action.undoing or (step.undo and (step.place != CONDUCTOR or step.external)):

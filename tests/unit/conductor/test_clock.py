@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from nova.conductor.saga.hearing import Hearing
+from nova.conductor.saga.isolation_guard import IsolationGuard
 from nova.conf import CONF
 from nova.db import actions, census, models, services
 from nova.db.sql import clock
@@ -161,22 +161,22 @@ def test_after_a_new_start_silence_means_nothing_for_a_while(nova: Conductor) ->
     """All conductors were away for long: nobody could tell anybody that he lives."""
     nova.passed += 600
     clock.reset()
-    hearing = Hearing()
+    guard = IsolationGuard()
     nova.ask()
-    assert not hearing.may_judge
+    assert not guard.may_judge_hosts
     assert nova.up("lives")
     assert not nova.up("dead")
     nova.wait(CONF.service_down_time + CONF.report_interval, "lives")
-    assert hearing.may_judge
+    assert guard.may_judge_hosts
     assert [nova.up(host) for host in ("lives", "dies")] == [True, False]
 
 
 def test_who_hears_nobody_calls_nobody_dead(nova: Conductor) -> None:
-    hearing = Hearing()
+    guard = IsolationGuard()
     nova.passed += 600
     nova.ask()
-    hearing.look(nova.core.db.read(services.last_heard))
-    assert (hearing.hears, hearing.may_judge) == (False, False)
+    guard.check(nova.core.db.read(services.last_heard))
+    assert (guard.connected, guard.may_judge_hosts) == (False, False)
     assert nova.up("lives")
 
 

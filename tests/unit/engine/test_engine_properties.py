@@ -459,7 +459,7 @@ class Machine(RuleBasedStateMachine):
 
     def debts(self):
         """Actions with something that is to be taken back outside."""
-        return self.world.db.read(lambda connection: actions.owing(connection, clock.after(3600), 100))
+        return self.world.db.read(lambda connection: actions.due_cleanups(connection, clock.after(3600), 100))
 
     def start_again(self, uuid):
         """Whoever has no guest has one again when its user starts it."""

@@ -7,13 +7,13 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.guests import Guests as Reports
-from nova.conductor.saga import debts, recovery, walk
+from nova.conductor.saga import deferred_cleanup, recovery, step_executor
 from nova.conf import CONF
 from nova.db import actions, models
 from nova.db.sql import clock
 from nova.objects import states
 from nova.objects.guest import GuestStatus
-from nova.operations.base import Journal, Owed
+from nova.operations.base import Cleanup, Journal
 from nova.operations.build import Build
 from tests.unit.engine.test_engine_properties import CTX, HOSTS
 
@@ -71,11 +71,11 @@ def test_an_order_that_ends_its_host_is_not_given_to_it_for_ever(machine):
     machine.boot(1, twice=False)
     host, _order = machine.world.orders.pop(0)
     given = 0
-    for _time in range(2 * walk.MAX_TRIES):
+    for _time in range(2 * step_executor.MAX_TRIES):
         machine.restart_host(host)
         given += len(machine.world.orders)
         machine.world.orders.clear()
-    assert given == walk.MAX_TRIES - 1
+    assert given == step_executor.MAX_TRIES - 1
     machine.leases_end()
     machine.calm_down()
     server = machine.row()
@@ -93,12 +93,12 @@ def test_a_step_that_ends_its_conductor_does_not_end_one_after_the_other(machine
     machine.boot(1, twice=False)
     machine.calm_down()
     machine.outside.make, ended = make, 0
-    for _time in range(2 * walk.MAX_TRIES):
+    for _time in range(2 * step_executor.MAX_TRIES):
         try:
             machine.leases_end() if ended else machine.bind_outside(0, 0.0)
         except End:
             ended += 1
-    assert ended == walk.MAX_TRIES + 1
+    assert ended == step_executor.MAX_TRIES + 1
     machine.calm_down()
     found = machine.world.db.read(lambda connection: actions.index(
         connection, machine.uuids[0], 1, None, None, None))
@@ -173,16 +173,16 @@ def test_what_an_earlier_try_has_made_is_undone_when_a_later_one_fails_before_it
     assert {name for name, guests in machine.hosts.items() if uuid in guests.power} == {server.host} != {host}
 
 
-def test_debts_that_this_release_cannot_read_hold_up_no_others(machine, monkeypatch):
-    monkeypatch.setattr(debts, "_PAGE", 2)
+def test_unreadable_cleanups_do_not_block_others(machine, monkeypatch):
+    monkeypatch.setattr(deferred_cleanup, "_PAGE", 2)
     for _number in range(3):
         machine.boot(1, twice=False)
     machine.calm_down()
-    owed = msgspec.to_builtins(Journal(owed=Owed(operation="gone", step="s")))
-    for uuid, payload in zip(machine.uuids, ({"owed": 1}, {"owed": 1}, owed), strict=True):
+    cleanup = msgspec.to_builtins(Journal(interrupted=Cleanup(operation="gone", step="s")))
+    for uuid, payload in zip(machine.uuids, ({"owed": 1}, {"owed": 1}, cleanup), strict=True):
         poison(machine, uuid, outcome="superseded", lease_until=clock.after(-60), payload=payload)
     for _look in range(3):
-        machine.engine.recovery._debts.collect()
+        machine.engine.recovery._cleanup.run_due()
     left = machine.world.db.read(lambda connection: list(connection.execute(
         sa.select(models.actions.c.instance_uuid, models.actions.c.lease_until))))
     assert {uuid for uuid, until in left if until is not None} == set(machine.uuids[:2])

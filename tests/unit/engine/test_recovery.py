@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.saga import recovery, walk
+from nova.conductor.saga import recovery, step_executor
 from nova.conf import CONF
 from nova.db import models
 from nova.objects import states
@@ -104,7 +104,7 @@ def test_what_nobody_owns_is_taken_over_though_hosts_are_out_of_reach(machine, m
         machine.boot(1, twice=False)
     owner = machine.world.db.read(lambda connection: connection.scalar(sa.select(models.actions.c.owner)))
     assert owner is None
-    monkeypatch.setattr(walk, "_PAUSE", 0)
+    monkeypatch.setattr(step_executor, "_PAUSE", 0)
     with long_leases():
         assert machine.engine.recover(CTX, reach_hosts=False) == 1
     assert [order.instance.uuid for _host, order in machine.world.orders] == machine.uuids
@@ -132,11 +132,11 @@ def test_tries_of_one_step_do_not_count_against_the_next(machine):
     machine.move(0, "migrate", "1")
     orders = 0
     while machine.world.orders:
-        lose_orders(machine, walk.MAX_TRIES - 2)
+        lose_orders(machine, step_executor.MAX_TRIES - 2)
         do_next(machine)
         machine.tell_plugged(uuid)
         orders += 1
-    assert orders * (walk.MAX_TRIES - 2) > walk.MAX_TRIES
+    assert orders * (step_executor.MAX_TRIES - 2) > step_executor.MAX_TRIES
     assert (server(machine, uuid).vm_state, server(machine, uuid).fault) == (states.RESIZED, None)
 
 
@@ -151,7 +151,7 @@ def test_an_operation_that_was_taken_over_a_thousand_times_goes_on(machine):
 def test_giving_up_a_build_leaves_no_claim(machine):
     machine.boot(1, twice=False)
     uuid = machine.uuids[0]
-    lose_orders(machine, 10 * walk.MAX_TRIES)
+    lose_orders(machine, 10 * step_executor.MAX_TRIES)
     found = server(machine, uuid)
     assert (found.vm_state, found.host, found.fault.code) == (states.ERROR, None, 500)
     assert outcomes(machine, uuid) == ["error"]
@@ -164,7 +164,7 @@ def test_giving_up_an_operation_leaves_a_healthy_server_healthy(machine):
     uuid = machine.uuids[0]
     before = claims(machine)[uuid]
     machine.operate(0, "pause")
-    lose_orders(machine, walk.MAX_TRIES + 1)
+    lose_orders(machine, step_executor.MAX_TRIES + 1)
     found = server(machine, uuid)
     assert (found.vm_state, found.task_state) == (states.ACTIVE, None)
     assert outcomes(machine, uuid) == ["success", "error"]

@@ -4,7 +4,7 @@ import pytest
 
 from nova import exception
 from nova.conductor.acceptance import start
-from nova.conductor.saga import walk
+from nova.conductor.saga import step_executor
 from nova.db import actions, quotas
 from nova.objects import states
 from nova.operations import REGISTRY
@@ -30,9 +30,9 @@ class Keep(Bind):
         super().succeeded(ctl)
         ctl.set(metadata={"has": "it"})
 
-    def take_back(self, of, ctl):
+    def clean_up(self, of, ctl):
         if not ctl.instance.metadata:
-            super().take_back(of, ctl)
+            super().clean_up(of, ctl)
 
 
 class Killed(BaseException):
@@ -154,7 +154,7 @@ def test_a_server_whose_operation_cannot_be_let_go_of_is_deleted_all_the_same(ma
     machine.calm_down()
     start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
     machine.operate(0, "delete")
-    for _time in range(walk.MAX_TRIES + 1):
+    for _time in range(step_executor.MAX_TRIES + 1):
         machine.deliver_all()
         machine.leases_end()
     machine.deliver_all()
@@ -250,7 +250,7 @@ def test_a_compensation_that_was_given_up_is_made_up_for_when_the_service_is_bac
     else:
         machine.deliver_order(0, twice=False, fails=1.0)
         machine.deliver_report(0, twice=False)
-    for _time in range(walk.MAX_TRIES + 5):
+    for _time in range(step_executor.MAX_TRIES + 5):
         machine.deliver_all()
         machine.leases_end()
     machine.deliver_all()

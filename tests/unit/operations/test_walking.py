@@ -81,7 +81,7 @@ def test_a_binding_that_comes_late_is_put_right_by_where_the_server_is_now(name,
     spec = RequestSpec(instance_uuids=["u"], project_id="p", flavor=FLAVOR)
     data = {"spec": msgspec.to_builtins(spec)} if issubclass(REGISTRY[name], Move) else {}
     operation = REGISTRY[name](ctl.instance, {**data, "source": "a", "host": "b"})
-    operation.take_back(operation.step_named("bind"), ctl)
+    operation.clean_up(operation.step_named("bind"), ctl)
     assert ctl.host == bound
 
 
@@ -291,7 +291,7 @@ def test_a_binding_of_an_unshelve_that_comes_late_is_put_right_by_where_the_serv
 
     ctl = Outside()
     unshelve = REGISTRY["unshelve"](ctl.instance, {"spec": SPEC, "host": "b"})
-    unshelve.take_back(unshelve.step_named(step), ctl)
+    unshelve.clean_up(unshelve.step_named(step), ctl)
     assert ctl.bound == bound
 
 

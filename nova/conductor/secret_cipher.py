@@ -1,10 +1,10 @@
-"""Secrets that rows keep: encrypted with a key that only conductors have.
+"""Encryption of secrets in the database with a key that only conductors have.
 
-These are passwords while a server is built, and keys of encrypted volumes while a server has them. The key file has a
-key per line: the first one encrypts, each of them decrypts. To renew it, add a new key at the end of the file of every
-conductor, then make it the first everywhere, and take the old ones out when no build of before is under way and
-``nova-manage db renew_secrets`` finds nothing more to do. A file that is not there is made, which is enough while one
-machine runs conductors; on several they need the same file.
+The secrets are passwords while a server is built, and keys of encrypted volumes while they are attached. The key file
+has one key per line: the first key encrypts, every key decrypts. To replace a key, add a new key at the end of the file
+of every conductor, then move it to the first line everywhere. Remove the old key when all builds that started before
+have ended and ``nova-manage db renew_secrets`` changes nothing more. A missing file is created, which suffices while
+one machine runs conductors; several machines need the same file.
 """
 
 from __future__ import annotations
@@ -30,31 +30,32 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-_CHECK = "nova"
-_HELP = ("Copy the file of another conductor; if the key is lost, run 'nova-manage db forget_secrets': servers that "
-         "are being built then get no password")
+# Text whose encrypted form in the database shows whether a key file belongs to this database.
+_CHECK_TEXT = "nova"
+_HELP = ("Copy the key file of another conductor. If the key is lost, run 'nova-manage db forget_secrets': servers "
+         "that are being built then get no password")
 
 
 class SecretKeyUnusable(exception.DatabaseUnusable):
-    """The file of [conductor]secret_key_file is missing, unreadable, or has other keys; the text is for operators."""
+    """The file of [conductor]secret_key_file is missing, unreadable or has other keys."""
 
     template = "Key file {path} ([conductor]secret_key_file) cannot be used: {reason}"
 
 
 class SecretUnreadable(exception.NovaException):
-    template = "The password of the server cannot be read any more: the key that it was encrypted with is not there."
+    template = "The password of the server cannot be decrypted: the key that encrypted it is missing."
 
 
 class _Unusable(Exception):
-    """The key file cannot be used; why is for operators."""
+    """The key file cannot be used. The message tells operators the reason."""
 
 
-class Vault:
-    """Encrypts and decrypts with the keys of a file, which is read again when it has changed. Thread-safe."""
+class SecretCipher:
+    """A cipher with the keys of a file, which is read again when it changes. Thread-safe."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._read: tuple[object, list[Fernet]] | None = None
+        self._cached_keys: tuple[object, list[Fernet]] | None = None
 
     def encrypt(self, secret: str | None) -> str | None:
         """Return the encrypted form, which may be stored. Raises ServiceUnavailable."""
@@ -69,18 +70,18 @@ class Vault:
         try:
             return None if token is None else self._decrypt(token)
         except _Unusable as error:
-            LOG.error("A secret cannot be read with key file %s: %s", self.path, error)
+            LOG.error("A secret cannot be decrypted with key file %s: %s", self.path, error)
             raise SecretUnreadable() from error
 
-    def known(self, token: str | None) -> str | None:
-        """Return the plain text; None if no key decrypts it any more."""
+    def try_decrypt(self, token: str | None) -> str | None:
+        """Return the plain text, or None if no key decrypts it."""
         try:
             return self.decrypt(token)
         except SecretUnreadable:
             return None
 
-    def renewed(self, token: str) -> str:
-        """The same secret, encrypted with the first key. Raises SecretUnreadable."""
+    def reencrypt(self, token: str) -> str:
+        """Return the same secret encrypted with the first key. Raises SecretUnreadable."""
         from cryptography.fernet import InvalidToken
 
         try:
@@ -95,26 +96,26 @@ class Vault:
         """Check that the secrets of the database were encrypted with these keys. Raises SecretKeyUnusable."""
         try:
             if db.read(passwords.check_value) is not None and not os.path.exists(self.path):
-                raise _Unusable(f"it is not there. {_HELP}")
-            self._check(db, self._encrypt(_CHECK))
+                raise _Unusable(f"the file does not exist. {_HELP}")
+            self._check(db, self._encrypt(_CHECK_TEXT))
         except _Unusable as error:
             raise SecretKeyUnusable(path=self.path, reason=str(error)) from error
 
-    def _check(self, db: Database, mine: str) -> None:
-        def look(connection: sa.Connection) -> str | None:
-            found = passwords.check_value(connection)
-            if found is None:
-                passwords.set_check_value(connection, mine)
-            return found
+    def _check(self, db: Database, encrypted: str) -> None:
+        def read_or_store(connection: sa.Connection) -> str | None:
+            stored = passwords.check_value(connection)
+            if stored is None:
+                passwords.set_check_value(connection, encrypted)
+            return stored
 
         try:
-            found = db.write(look)
-        except db_exception.DBDuplicateEntry:  # another conductor did at the same moment
-            found = db.write(look)
-        if found is not None:
-            self._decrypt(found)
-            # What an old key encrypted is no reason to keep that.
-            db.write(lambda connection: passwords.set_check_value(connection, mine))
+            stored = db.write(read_or_store)
+        except db_exception.DBDuplicateEntry:  # another conductor stored it at the same time
+            stored = db.write(read_or_store)
+        if stored is not None:
+            self._decrypt(stored)
+            # Encrypted with the first key from now on, so that old keys can be removed from the file.
+            db.write(lambda connection: passwords.set_check_value(connection, encrypted))
 
     def _encrypt(self, secret: str) -> str:
         return self._keys()[0].encrypt(secret.encode()).decode()
@@ -125,29 +126,29 @@ class Vault:
         try:
             return MultiFernet(self._keys()).decrypt(token.encode()).decode()
         except InvalidToken as error:
-            raise _Unusable(f"it does not have the key that this was encrypted with. {_HELP}") from error
+            raise _Unusable(f"no key in it decrypts the secret. {_HELP}") from error
 
     def _keys(self) -> list[Fernet]:
         """Return all keys, the one that encrypts first."""
         try:
             state = self._state()
         except FileNotFoundError:
-            if self._read is not None:  # another one would be of no use to the others
-                return self._read[1]
-            self._make()
+            if self._cached_keys is not None:  # a new key could not decrypt the existing secrets
+                return self._cached_keys[1]
+            self._create_file()
             state = self._state()
-        if self._read is None or self._read[0] != state:
-            self._read = state, self._load()
-        return self._read[1]
+        if self._cached_keys is None or self._cached_keys[0] != state:
+            self._cached_keys = state, self._load()
+        return self._cached_keys[1]
 
     def _state(self) -> object:
         try:
-            found = os.stat(self.path)
+            status = os.stat(self.path)
         except FileNotFoundError:
             raise
         except OSError as error:
             raise _Unusable(error.strerror) from error
-        return found.st_ino, found.st_mtime_ns, found.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def _load(self) -> list[Fernet]:
         from cryptography.fernet import Fernet
@@ -160,39 +161,41 @@ class Vault:
         except OSError as error:
             raise _Unusable(error.strerror) from error
         except ValueError as error:
-            raise _Unusable("a line of it is no key (url-safe base64 of 32 bytes)") from error
+            raise _Unusable("a line is not a key (url-safe base64 of 32 bytes)") from error
         if not keys:
-            raise _Unusable("it has no key")
+            raise _Unusable("the file contains no key")
         if mode & 0o077:
-            LOG.warning("Key file %s has mode %04o: others than its owner can use it", self.path, mode)
+            LOG.warning("Key file %s has mode %04o: users other than its owner have access to it", self.path, mode)
         return keys
 
-    def _make(self) -> None:
-        """Whole or not at all: several processes may want it at once, and the first one's counts."""
+    def _create_file(self) -> None:
+        """Create the key file atomically. If several processes create it at the same time, the first file stays."""
         from cryptography.fernet import Fernet
 
         folder = os.path.dirname(self.path) or "."
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
-            number, made = tempfile.mkstemp(dir=folder, prefix=".secret-key-")  # mode 0600
-            with os.fdopen(number, "wb") as file:
+            descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".secret-key-")  # mode 0600
+            with os.fdopen(descriptor, "wb") as file:
                 file.write(Fernet.generate_key() + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
             try:
-                os.link(made, self.path)
-                LOG.info("Made key file %s: all conductors need the same", self.path)
+                os.link(temporary, self.path)
+                LOG.info("Created key file %s; copy it to all other conductors", self.path)
             except FileExistsError:
                 pass
             finally:
-                os.unlink(made)
+                os.unlink(temporary)
         except OSError as error:
-            raise _Unusable(f"it cannot be made: {error.strerror}") from error
+            raise _Unusable(f"the file cannot be created: {error.strerror}") from error
 
 
-def sealed(key: Key | None, password: str) -> str:
-    """``password`` as only the owner of an RSA key can read it (PKCS #1 v1.5, base64); "" without such a key, or if it
-    does not fit into what users are shown."""
+def encrypt_for_key_owner(key: Key | None, password: str) -> str:
+    """Return ``password`` encrypted for the owner of an RSA key pair (PKCS #1 v1.5, base64).
+
+    Returns "" if the key is not an RSA key, or if the result exceeds PASSWORD_MAX characters.
+    """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key
@@ -202,8 +205,8 @@ def sealed(key: Key | None, password: str) -> str:
     try:
         public = load_ssh_public_key(key.public_key.encode())
         assert isinstance(public, rsa.RSAPublicKey)
-        found = base64.b64encode(public.encrypt(password.encode(), padding.PKCS1v15())).decode()
+        encrypted = base64.b64encode(public.encrypt(password.encode(), padding.PKCS1v15())).decode()
     except (ValueError, UnsupportedAlgorithm) as error:
-        LOG.info("A password is not kept for its user: %s", error)
+        LOG.info("Cannot encrypt a password for the owner of its key pair, so it is not stored: %s", error)
         return ""
-    return found if len(found) <= PASSWORD_MAX else ""
+    return encrypted if len(encrypted) <= PASSWORD_MAX else ""

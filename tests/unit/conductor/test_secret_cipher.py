@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from cryptography.fernet import Fernet
 
 from nova import exception
-from nova.conductor.vault import SecretKeyUnusable, SecretUnreadable, Vault
+from nova.conductor.secret_cipher import SecretCipher, SecretKeyUnusable, SecretUnreadable
 from nova.db import migrate, models, passwords
 from nova.db.sql.engine import Database
 from tests.unit.conductor.books import Books, server
@@ -32,77 +32,77 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_what_is_sealed_can_be_opened_by_whoever_has_the_file(file: pathlib.Path) -> None:
-    token = Vault(str(file)).encrypt("pässword")
+    token = SecretCipher(str(file)).encrypt("pässword")
     assert token is not None
     assert "ssword" not in token
-    assert Vault(str(file)).decrypt(token) == "pässword"
-    assert Vault(str(file)).encrypt(None) is Vault(str(file)).decrypt(None) is None
+    assert SecretCipher(str(file)).decrypt(token) == "pässword"
+    assert SecretCipher(str(file)).encrypt(None) is SecretCipher(str(file)).decrypt(None) is None
 
 
 def test_the_file_is_made_for_its_owner_alone(file: pathlib.Path) -> None:
-    Vault(str(file)).encrypt("x")
+    SecretCipher(str(file)).encrypt("x")
     assert (mode(file), mode(file.parent)) == (0o600, 0o700)
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
 
-def test_keys_are_renewed_without_losing_what_they_sealed(file: pathlib.Path) -> None:
-    vault = Vault(str(file))
-    token = vault.encrypt("old")
+def test_secrets_stay_readable_while_keys_are_replaced(file: pathlib.Path) -> None:
+    cipher = SecretCipher(str(file))
+    token = cipher.encrypt("old")
     first, second = file.read_text().strip(), key()
     file.write_text(f"# ours\n{second}\n{first}\n")
-    assert vault.decrypt(token) == "old"
-    newer = vault.encrypt("new")
+    assert cipher.decrypt(token) == "old"
+    newer = cipher.encrypt("new")
     file.write_text(f"{second}\n")
-    assert vault.decrypt(newer) == "new"
+    assert cipher.decrypt(newer) == "new"
     with pytest.raises(SecretUnreadable):
-        vault.decrypt(token)
-    assert vault.known(token) is None
+        cipher.decrypt(token)
+    assert cipher.try_decrypt(token) is None
 
 
 def test_a_running_conductor_goes_on_when_the_file_is_lost_and_makes_no_other(file: pathlib.Path) -> None:
-    vault = Vault(str(file))
-    token = vault.encrypt("x")
+    cipher = SecretCipher(str(file))
+    token = cipher.encrypt("x")
     file.unlink()
-    assert vault.decrypt(token) == "x"
+    assert cipher.decrypt(token) == "x"
     assert not file.exists()
 
 
-@pytest.mark.parametrize(("text", "why"), [("", "it has no key"), ("abc\n", "is no key"), ("é\n", "is no key")])
+@pytest.mark.parametrize(("text", "why"), [("", "contains no key"), ("abc\n", "is not a key"), ("é\n", "is not a key")])
 def test_a_file_without_keys_says_so(core: Books, file: pathlib.Path, text: str, why: str) -> None:
     file.parent.mkdir()
     file.write_text(text)
     with pytest.raises(SecretKeyUnusable, match=why):
-        Vault(str(file)).check(core.db)
+        SecretCipher(str(file)).check(core.db)
     with pytest.raises(exception.ServiceUnavailable) as raised:
-        Vault(str(file)).encrypt("x")
+        SecretCipher(str(file)).encrypt("x")
     assert str(file) not in str(raised.value), "it is told to users"
 
 
 def test_a_conductor_with_other_keys_does_not_start(core: Books, file: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    Vault(str(file)).check(core.db)
-    Vault(str(file)).check(core.db)
+    SecretCipher(str(file)).check(core.db)
+    SecretCipher(str(file)).check(core.db)
     other = tmp_path / "other.keys"
-    with pytest.raises(SecretKeyUnusable, match="it is not there"):
-        Vault(str(other)).check(core.db)
+    with pytest.raises(SecretKeyUnusable, match="the file does not exist"):
+        SecretCipher(str(other)).check(core.db)
     assert not other.exists()
     other.write_text(key())
-    with pytest.raises(SecretKeyUnusable, match="does not have the key"):
-        Vault(str(other)).check(core.db)
+    with pytest.raises(SecretKeyUnusable, match="no key in it decrypts"):
+        SecretCipher(str(other)).check(core.db)
     core.db.write(passwords.forget)
-    Vault(str(other)).check(core.db)
+    SecretCipher(str(other)).check(core.db)
 
 
 def test_renewed_keys_are_those_of_the_database_from_then_on(core: Books, file: pathlib.Path) -> None:
-    Vault(str(file)).check(core.db)
+    SecretCipher(str(file)).check(core.db)
     first, second = file.read_text().strip(), key()
     file.write_text(f"{second}\n{first}\n")
-    Vault(str(file)).check(core.db)
+    SecretCipher(str(file)).check(core.db)
     file.write_text(f"{second}\n")
-    Vault(str(file)).check(core.db)
+    SecretCipher(str(file)).check(core.db)
 
 
 def test_forgetting_leaves_no_password(core: Books, file: pathlib.Path) -> None:
-    uuid = server(core, encrypted_pass=Vault(str(file)).encrypt("x"), admin_pass="y").uuid
+    uuid = server(core, encrypted_pass=SecretCipher(str(file)).encrypt("x"), admin_pass="y").uuid
     assert core.db.write(passwords.forget) == 1
     row = core.db.read(lambda connection: connection.execute(
         sa.select(models.instances).where(models.instances.c.uuid == uuid)).one())

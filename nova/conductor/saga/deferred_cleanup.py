@@ -1,0 +1,167 @@
+"""Deferred cleanup of external services, after the operation that called them has ended.
+
+An external service may complete a call late: after the operation of the call was superseded and compensated. The row
+of the ended action therefore stores the cleanup (``lease_until`` is then the time at which the cleanup is due), in the
+transaction that supersedes the action. Any conductor runs the cleanup when one lease has passed, and again when the
+late call returns, until the service has answered. A compensation that was given up because its service was unavailable
+for too long is stored and repeated in the same way.
+
+A known limit: the cleanup of an attachment in Cinder finds the attachment by server and volume. If a user attaches the
+same volume to the same server between the check of the server and the deletion one call later, the new attachment is
+deleted. An attach operation that has not yet updated its attachment then fails and is compensated; after one that has,
+the volume must be detached and attached again. Embedded volumes need no deferred cleanup.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import exception
+from nova.conductor.core import Core
+from nova.conductor.saga.control import ConductorControl
+from nova.conductor.saga.run import Run
+from nova.conf import CONF
+from nova.db import actions, servers
+from nova.db.sql import clock
+from nova.objects.action import Action
+from nova.objects.instance import Instance, without_secrets
+from nova.objects.volume import journal_without_secrets
+from nova.operations import REGISTRY
+from nova.operations.base import Cleanup, Journal, Step, context_of, journal
+from nova.telemetry import tracing
+
+LOG = logging.getLogger(__name__)
+
+# Number of actions per query.
+_PAGE = 100
+# Number of attempts (about a day), and longest pause between two attempts in seconds.
+_MAX_TRIES = 32
+_LONGEST_PAUSE = 3600.0
+
+
+def cleanup_of_current_step(run: Run) -> Cleanup | None:
+    """Return the cleanup of the current step, or None if the step calls no external service."""
+    step = run.step
+    return cleanup_of(run, step) if step is not None and step.external and not run.never_began else None
+
+
+def cleanup_of(run: Run, step: Step) -> Cleanup:
+    """Return the cleanup of what a step created, or may create, in external services. It contains no secret."""
+    return Cleanup(operation=run.operation.name, step=step.name,
+                   data=journal_without_secrets(msgspec.to_builtins(run.operation.data)),
+                   block_devices=without_secrets(run.instance).block_devices, network_info=run.instance.network_info)
+
+
+class DeferredCleanup:
+    """The cleanups of all ended actions. ``submit(project, task)`` runs a task in the background."""
+
+    def __init__(self, core: Core, submit: Callable[[str, Callable[[], None]], None]) -> None:
+        self.core = core
+        self._submit = submit
+
+    def call_returned_late(self, run: Run, cleanup: Cleanup | None) -> None:
+        """Clean up after an external call that returned when another process had already taken over its operation.
+
+        The compensation of that process may have run before the call took effect. The result of the call does not
+        matter: a service may also complete a call that it rejected or did not answer.
+        """
+        if cleanup is None:
+            return
+
+        def schedule(connection: sa.Connection) -> Action | None:
+            stored = actions.get(connection, run.action.uuid)
+            content = Journal(interrupted=cleanup, cleanups=journal(stored).cleanups if stored else [],
+                              trace=run.journal.trace)
+            return actions.schedule_cleanup(connection, run.action.uuid, msgspec.to_builtins(content))
+
+        try:
+            action = self.core.db.write(schedule)
+            if action is not None:  # otherwise the action continues elsewhere and finds the results of the call
+                self._attempt(action)
+        except exception.NovaException as error:
+            LOG.error("[instance: %s] Cannot schedule the cleanup of step %s of operation %s; check the external "
+                      "service for leftovers: %s", run.instance.uuid, cleanup.step, cleanup.operation, error)
+
+    def run_due(self) -> None:
+        """Run the cleanups that are due, in the background."""
+        for action in self.core.db.read(lambda connection: actions.due_cleanups(connection, clock.now(), _PAGE)):
+            self._submit(action.project_id or "", lambda action=action: self._attempt(action))  # type: ignore[misc]
+
+    def _attempt(self, action: Action) -> None:
+        try:
+            content = journal(action)
+        except msgspec.ValidationError as error:
+            self._postpone_unreadable(action, error)
+            return
+        pause = min(CONF.conductor.lease * 2**content.tries, _LONGEST_PAUSE)
+        content.tries += 1
+        payload = msgspec.to_builtins(content)
+
+        def take(connection: sa.Connection) -> Instance | None:
+            """Return the server, or None while an operation holds it. Postpones the cleanup for other conductors."""
+            server = servers.get(connection, action.instance_uuid, deleted=True)
+            free = server.deleted or server.action_uuid is None
+            actions.postpone_cleanup(connection, action, clock.after(pause if free else CONF.conductor.lease),
+                                     payload if free else action.payload)
+            return server if free else None
+
+        try:
+            server = self.core.db.write(take)
+            action.attempt += 1
+            if server is not None and (self._clean_up_all(action, content, server) or content.tries > _MAX_TRIES):
+                self.core.db.write(lambda connection: self._record_done(connection, action, server))
+        except exception.StaleReport:
+            pass  # another conductor runs the cleanup, or a further call returned late
+        except exception.NovaException as error:
+            LOG.warning("[instance: %s] Cleanup of external services failed, retrying later: %s", action.instance_uuid,
+                        error)
+
+    def _postpone_unreadable(self, action: Action, error: Exception) -> None:
+        """Postpone a cleanup that only a newer release can read, so that it does not stay first in the list."""
+        LOG.warning("[instance: %s] Cannot read the deferred cleanup of operation %s, leaving it to a conductor of a "
+                    "newer release: %s", action.instance_uuid, action.operation, error)
+        with contextlib.suppress(exception.NovaException):  # another conductor was faster, or the next run postpones it
+            self.core.db.write(lambda connection: actions.postpone_cleanup(
+                connection, action, clock.after(_LONGEST_PAUSE), action.payload))
+
+    @staticmethod
+    def _record_done(connection: sa.Connection, action: Action, cleaned: Instance) -> None:
+        """Record the cleanup as done, unless an operation, which it may have affected, took the server meanwhile."""
+        server = servers.get(connection, action.instance_uuid, deleted=True)
+        if (server.deleted, server.host, server.action_uuid) == (cleaned.deleted, cleaned.host, cleaned.action_uuid):
+            actions.postpone_cleanup(connection, action, None, action.payload)
+
+    def _clean_up_all(self, action: Action, content: Journal, server: Instance) -> bool:
+        """Return True if all cleanups are done. Each runs even if another one fails."""
+        cleanups = [*content.cleanups, *([content.interrupted] if content.interrupted else [])]
+        results = [self._clean_up(action, cleanup, server) for cleanup in cleanups]
+        return all(results)
+
+    def _clean_up(self, action: Action, cleanup: Cleanup, server: Instance) -> bool:
+        """Return True if the cleanup is done, or if this release does not have its operation."""
+        if cleanup.operation not in REGISTRY:
+            return True
+        ctx = context_of(action)
+        ctx.update_store()
+        if server.deleted:  # its row no longer names the external resources
+            server.block_devices, server.network_info = cleanup.block_devices, cleanup.network_info
+        try:
+            operation = REGISTRY[cleanup.operation](server, cleanup.data)
+            with tracing.span(f"conductor clean up {cleanup.operation}.{cleanup.step}", ctx, instance=server.uuid):
+                operation.clean_up(operation.step_named(cleanup.step), ConductorControl(self.core, ctx, server))
+        except (exception.ServiceUnavailable, exception.HostDown) as error:
+            LOG.warning("[instance: %s] Cleanup of step %s of operation %s failed, retrying later: %s", server.uuid,
+                        cleanup.step, cleanup.operation, error)
+            return False
+        except Exception:
+            LOG.exception("[instance: %s] Cleanup of step %s of operation %s failed, retrying later", server.uuid,
+                          cleanup.step, cleanup.operation)
+            return False
+        LOG.info("[instance: %s] Cleaned up step %s of operation %s in external services: the operation has ended",
+                 server.uuid, cleanup.step, cleanup.operation)
+        return True

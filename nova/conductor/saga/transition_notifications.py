@@ -1,0 +1,243 @@
+"""Notifications of an operation, derived from the step before a transaction and the step after it.
+
+The journal contains the notified events that have started and not ended. It is written in the same transaction as the
+rows of the outbox, so no notification is sent twice or omitted, whichever conductor continues the operation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova import context
+from nova.conductor.feeds.outbox import Outbox
+from nova.conductor.saga.run import Run
+from nova.conf import CONF
+from nova.db.sql import clock
+from nova.exception import HostDown
+from nova.notifications import requests, versioned
+from nova.notifications.messages import NotificationBuilder, ServerEvent, publisher
+from nova.notifications.operation_events import (
+    FATAL_WITHOUT_HOST,
+    NO_HOST_TASKS,
+    PHASED_EVENTS,
+    SINGLE_EVENTS,
+    PhasedEvent,
+    SingleEvent,
+)
+from nova.notifications.requests import SchedulerQuery
+from nova.objects import states
+from nova.objects.action import Failure
+from nova.objects.instance import Instance
+from nova.objects.notification import Notification
+from nova.objects.scheduling import RequestSpec
+from nova.objects.usage import audit_period
+from nova.operations.base import CONDUCTOR, Operation, Step
+
+_COMPUTE = "nova-compute"
+
+
+@dataclasses.dataclass
+class TransitionNotifications:
+    """The notifications of one transaction. ``open_events``: the events that are open after it, with their publishers.
+    """
+
+    open_events: dict[str, str]
+    server_events: list[ServerEvent] = dataclasses.field(default_factory=list)
+    host_failure: HostFailure | None = None
+    scheduler_requests: list[SchedulerRequest] = dataclasses.field(default_factory=list)
+    no_host: NoHostFound | None = None
+
+    def write(self, outbox: Outbox, connection: sa.Connection, ctx: context.RequestContext) -> None:
+        """Write the notifications to the outbox. The server must be written before: they contain its new state."""
+        sources: list[SchedulerRequest | NoHostFound | HostFailure] = [
+            *self.scheduler_requests, *([self.no_host] if self.no_host else []),
+            *([self.host_failure] if self.host_failure else [])]
+        if sources or self.server_events:
+            builder = NotificationBuilder(outbox.settings, ctx)
+            outbox.write(connection, [
+                *(message for source in sources for message in source.messages(builder)),
+                *(message for event in self.server_events for message in builder.server(event))])
+
+
+@dataclasses.dataclass(frozen=True)
+class HostFailure:
+    """A step that failed on its host."""
+
+    step: str
+    host: str
+    instance_uuid: str
+    failure: Failure
+
+    def messages(self, builder: NotificationBuilder) -> list[Notification]:
+        args = {"instance_uuid": self.instance_uuid, "step": self.step}
+        return builder.resource("compute.exception", self.instance_uuid, versioned.failure(self.failure), self.step,
+                                {"exception": self.failure.message, "args": args}, publisher(_COMPUTE, self.host))
+
+
+@dataclasses.dataclass(frozen=True)
+class SchedulerRequest:
+    """A request to a scheduler for hosts. A request for which no host was found has no "end" notification."""
+
+    query: SchedulerQuery
+    instance: Instance
+
+    def messages(self, builder: NotificationBuilder) -> list[Notification]:
+        spec, instance, messages = self.query.spec, self.instance, []
+        for phase in ("start", "end") if self.query.succeeded else ("start",):
+            name = f"scheduler.select_destinations.{phase}"
+            messages += builder.resource(
+                name, instance.uuid, requests.request(spec, instance), name,
+                {"request_spec": requests.old_request(spec, instance)}, publisher("nova-scheduler", CONF.host))
+        return messages
+
+
+@dataclasses.dataclass(frozen=True)
+class NoHostFound:
+    """A server for which the scheduler found no host, in an operation that fails for that reason."""
+
+    method: str
+    spec: RequestSpec
+    instance: Instance
+    state: str
+    failure: Failure
+
+    def messages(self, builder: NotificationBuilder) -> list[Notification]:
+        content = (self.spec, self.instance, self.state, self.failure)
+        return builder.resource(
+            f"compute_task.{self.method}.error", self.instance.uuid, requests.task(*content),
+            f"compute_task.{self.method}", requests.old_task(self.method, *content),
+            publisher("nova-conductor", CONF.host), failed=True)
+
+
+def of_transition(outbox: Outbox, run: Run, before: Step | None, to: Step | None,
+                  failure: Failure | None = None) -> TransitionNotifications:
+    """Return the notifications of an operation that goes from one step to another.
+
+    ``before``: the step that has ended or failed, or None. ``to``: the next step, or None at the end of the operation.
+    """
+    queries, run.scheduler_queries[:] = list(run.scheduler_queries), []
+    if not outbox.on or run.inheriting:
+        return TransitionNotifications(run.journal.open_events)
+    notifications = _Transition(run, before, to, failure).notifications()
+    notifications.scheduler_requests = [SchedulerRequest(query, run.instance) for query in queries]
+    return notifications
+
+
+def of_superseded(outbox: Outbox, run: Run, failure: Failure) -> TransitionNotifications:
+    """Return error notifications of the open events, because another operation took the server."""
+    if not outbox.on or run.inheriting:
+        return TransitionNotifications({})
+    return _Transition(run, None, None, failure).notifications()
+
+
+def of_acceptance(outbox: Outbox, operation: Operation, instance: Instance) -> TransitionNotifications:
+    if not outbox.on:
+        return TransitionNotifications({})
+    return TransitionNotifications({}, [
+        _single_event(event, instance) for event in SINGLE_EVENTS.get(operation.name, ()) if not event.after])
+
+
+class _Transition:
+    """A transition of an operation between two steps, for which notifications are sent."""
+
+    def __init__(self, run: Run, before: Step | None, to: Step | None, failure: Failure | None) -> None:
+        self.run, self.before, self.to, self.failure = run, before, to, failure
+        self.failing = failure is not None or run.action.undoing
+        self.data: Any = run.own.data
+        events = [event for event in PHASED_EVENTS.get(run.own.name, ())
+                  if not event.when or getattr(self.data, event.when)]
+        self.forwards = [event for event in events if not event.undo]
+        self.backwards = [event for event in events if event.undo]
+        self._order = {step.name: index for index, step in enumerate(run.own.steps)}
+        self._result = TransitionNotifications(dict(run.journal.open_events))
+
+    def notifications(self) -> TransitionNotifications:
+        undoing = self.run.action.undoing and self.to is not None
+        self._result.host_failure = self._host_failure()
+        self._result.no_host = self._no_host()
+        self._start(self._started_on_conductor())
+        for event in reversed(self.forwards):
+            if event.event in self._result.open_events and (self.failing or not self._covers(event, self.to)):
+                self._end(event, "error" if self.failing else "end")
+        for event in self.backwards:
+            if event.event in self._result.open_events and not (undoing and self._covers(event, self.to)):
+                self._end(event, "end")
+        if not self.failing and self.before is not None:
+            self._add_single_events(self.before)
+        if self.to is not None and self.to.place != CONDUCTOR:
+            to = self.to
+            self._start([event for event in self.backwards if event.last == to.name] if undoing else
+                        [event for event in self.forwards if self._covers(event, to)], on_host=True)
+        return self._result
+
+    def _host_failure(self) -> HostFailure | None:
+        failure, step = self.failure, self.before
+        if failure is None or step is None or step.place == CONDUCTOR or failure.kind == HostDown.__name__:
+            return None
+        return HostFailure(step.name, self.run.own.host_of(step), self.run.instance.uuid, failure)
+
+    def _no_host(self) -> NoHostFound | None:
+        """Return the failed search for a host, or None if the operation continues with another host."""
+        failure, step, run = self.failure, self.before, self.run
+        method = NO_HOST_TASKS.get(run.own.name)
+        if failure is None or step is None or not step.calls_scheduler or not method or not run.action.undoing:
+            return None
+        return NoHostFound(method, self.data.spec, run.instance,
+                           states.ERROR if run.own.name in FATAL_WITHOUT_HOST else run.instance.vm_state,
+                           run.journal.failure or failure)
+
+    def _started_on_conductor(self) -> list[PhasedEvent]:
+        """Return the events that the previous step started, if it ran on the conductor.
+
+        No transaction is written when a conductor step starts, so its "start" is notified when the step has ended.
+        """
+        before = self.before
+        if before is None or before.place != CONDUCTOR or (self.run.action.undoing and self.failure is None):
+            return []
+        return [event for event in self.forwards
+                if self._covers(event, before) and (event.fails or not self.failing)]
+
+    def _covers(self, event: PhasedEvent, step: Step | None) -> bool:
+        if step is None:
+            return False
+        last = self._order[event.last] if event.last else len(self._order)
+        return self._order[event.first] <= self._order[step.name] <= last
+
+    def _start(self, events: Sequence[PhasedEvent], on_host: bool = False) -> None:
+        """Add "start" notifications. ``on_host``: the events are published for the host that gets the next order."""
+        for event in events:
+            if event.event not in self._result.open_events:
+                local = event.local and not on_host
+                self._result.open_events[event.event] = (
+                    publisher(event.local, CONF.host) if local
+                    else publisher(event.binary, getattr(self.data, event.at)))
+                self._add(event, "start", None)
+
+    def _end(self, event: PhasedEvent, phase: str) -> None:
+        if phase == "end" or event.fails:
+            self._add(event, phase, (self.failure or self.run.journal.failure) if phase == "error" else None)
+        del self._result.open_events[event.event]
+
+    def _add(self, event: PhasedEvent, phase: str, failure: Failure | None) -> None:
+        instance = self.run.instance
+        more = event.fields(self.data, instance) if event.fields else {}
+        self._result.server_events.append(
+            ServerEvent(event.event, phase, self._result.open_events[event.event], instance, failure, more))
+
+    def _add_single_events(self, before: Step) -> None:
+        self._result.server_events += [
+            _single_event(event, self.run.instance) for event in SINGLE_EVENTS.get(self.run.own.name, ())
+            if event.after == before.name and (not event.when or getattr(self.data, event.when))]
+
+
+def _single_event(event: SingleEvent, instance: Instance) -> ServerEvent:
+    if event.binary != _COMPUTE:
+        return ServerEvent(event.event, "", publisher(event.binary, CONF.host), instance)
+    now = clock.now()
+    _begin, begun = audit_period(CONF.instance_usage_audit_period, now)
+    return ServerEvent(event.event, "", publisher(_COMPUTE, instance.host), instance, more={
+        "audit_period": versioned.audit_period(begun, now)})
