@@ -1,9 +1,10 @@
-"""The other nodes of a control node: who they are, and their shares of a deployment.
+"""The other nodes of a control node, and their assignments.
 
-A deployment of several nodes has two phases. All have fetched and checked what they need before anything stops on any;
-then this node changes its components, then the others theirs, and keep them ``pending``. The journal of this node alone
-decides: when it says "done" they are told so; whatever fails before that, or ends this novad, undoes it on all. A node
-that does not answer then is told when it does.
+A deployment of several nodes has two phases. First, all nodes fetch and check what they need; nothing stops before all
+of them succeed. Then this node changes its components, then the other nodes change theirs and keep the changes
+``pending``. The journal of this node alone decides: "done" there commits the deployment on all nodes; a failure, or the
+end of this novad, before that undoes it on all. A node that does not answer receives the decision when it answers
+again.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import msgspec
 
 from nova.novad import errors, signing
 from nova.novad.api import novad_pb2 as pb
+from nova.novad.assignments import Assignment
 from nova.novad.client import Client, Unreachable, was_lost
 from nova.novad.containers import Progress
 from nova.novad.discovery import Discovery
@@ -31,17 +33,16 @@ from nova.novad.mdns import printable
 from nova.novad.options import Node, Options
 from nova.novad.platform import Place
 from nova.novad.secrets import Secrets
-from nova.novad.shares import Share
 
 LOG = logging.getLogger(__name__)
 
-_ANSWER = 10.0  # seconds that a node has to say who it is
-_AT_ONCE = 16  # nodes that are spoken to at a time
-_TRY = 10.0  # seconds in which a node is told again and again how a deployment ended, before that is left for later
+_ANSWER = 10.0  # timeout in seconds for the reply of a node with its name
+_AT_ONCE = 16  # maximum number of concurrent calls to nodes
+_TRY = 10.0  # seconds in which the decision is sent to a node repeatedly; after that a background thread continues
 _PAUSE = 0.5
-_WORDS = 4096  # characters that the journal keeps of what a node reports
-_REPORTS = 10_000  # messages of a node about one call; a deployment of an honest node has a few per component
-_SETTLE = 120.0  # seconds of a call that tells a node how a deployment ended; the node goes on without its caller
+_WORDS = 4096  # maximum number of characters of a report that the journal stores
+_REPORTS = 10_000  # maximum number of reports of a node per call; a deployment has a few per component
+_SETTLE = 120.0  # timeout in seconds of a call with the decision; the node continues without its caller
 _FETCH, _OTHER = 1800.0, 600.0  # seconds that a node has to fetch an image, and for the rest of a component
 # Facts of the journal: nodes that were accepted, and those that an earlier release discovered.
 _ACCEPTED, _EARLIER = "accepted ", "member "
@@ -62,7 +63,7 @@ class Away(NovadError):
 @dataclasses.dataclass(frozen=True)
 class Peer:
     """A node that was accepted, and answers. ``place``: its name and roles, as this control node has decided;
-    ``components``: what is deployed there, as it reports; ``steered``: a control node tells it what to run."""
+    ``components``: what is deployed there, as it reports; ``steered``: a control node assigns its components."""
 
     url: str
     place: Place
@@ -74,7 +75,7 @@ class Peer:
         return self.place.node
 
 
-Part = tuple[Peer, Share]
+Part = tuple[Peer, Assignment]
 
 
 class Coordinator:
@@ -110,8 +111,8 @@ class Coordinator:
 
     # --- who there is ------------------------------------------------------------------------------
     def survey(self) -> list[Peer]:
-        """The nodes that have a part in what is deployed. Raises Refused, naming those that do not answer or may not be
-        told what to run."""
+        """Return the nodes of the platform. Raises Refused naming nodes that do not answer or accept no assignments.
+        """
         if pending := self._unaccepted():
             raise Refused(f"{'; '.join(pending.values())}. Nothing was changed.")
         found, silent = self.look()
@@ -122,10 +123,10 @@ class Coordinator:
         for peer in found:
             if not peer.steered:
                 raise Refused(f'Node {peer.node} ({peer.url}) has a platform file of its own; with platform = "" in '
-                              "its novad.toml it is told by others what to run. Nothing was changed.")
+                              "its novad.toml a control node assigns its components. Nothing was changed.")
             if peer.url in left:
-                raise Refused(f"Node {peer.node} could not be told yet how deployment {left[peer.url].deployment} "
-                              "ended. Nothing was changed.")
+                raise Refused(f"Node {peer.node} has not received the decision on deployment "
+                              f"{left[peer.url].deployment} yet. Nothing was changed.")
         names = [self.options.name, *(peer.node for peer in found)]
         if len(set(names)) < len(names):
             raise Refused(f"Two nodes have the same name: {', '.join(sorted(names))} (node in novad.toml).")
@@ -248,20 +249,20 @@ class Coordinator:
         """(node, what would be done there)."""
         def ask(part: Part) -> Any:
             with self._client(part[0].url, part[0].node) as client, _told(part[0].node):
-                return client.ask(client.nodes.Plan, pb.ShareRequest(share=part[1].packed())).changes
-        return [(peer.node, change) for (peer, _share), changes in zip(parts, self._all(parts, ask), strict=True)
+                return client.ask(client.nodes.Plan, pb.ShareRequest(share=part[1].encode())).changes
+        return [(peer.node, change) for (peer, _assignment), changes in zip(parts, self._all(parts, ask), strict=True)
                 for change in changes]
 
-    def prepare(self, ident: int, shares: Sequence[Part], progress: Progress) -> None:
-        self._all(shares, lambda part: self._do("Prepare", ident, part, progress))
+    def prepare(self, ident: int, assignments: Sequence[Part], progress: Progress) -> None:
+        self._all(assignments, lambda part: self._do("Prepare", ident, part, progress))
 
-    def apply(self, ident: int, shares: Sequence[Part], progress: Progress) -> None:
-        """Apply the shares of nodes with the role control first; then those of all others at the same time."""
-        first = [part for part in shares if "control" in part[0].place.roles]
-        last = [part for part in shares if part not in first]
-        removal = any(share.kind == "remove" for _peer, share in shares)
+    def apply(self, ident: int, assignments: Sequence[Part], progress: Progress) -> None:
+        """Apply the assignments of nodes with the role control first; then those of all others at the same time."""
+        first = [part for part in assignments if "control" in part[0].place.roles]
+        last = [part for part in assignments if part not in first]
+        removal = any(assignment.kind == "remove" for _peer, assignment in assignments)
         for rank in ([last, first] if removal else [first, last]):
-            for peer, _share in rank:
+            for peer, _assignment in rank:
                 self._journal.ask(ident, peer.url, peer.node)
             self._all(rank, lambda part: self._do("Apply", ident, part, progress))
 
@@ -271,12 +272,12 @@ class Coordinator:
             waiting, lambda one: self._tell(one, done, progress, _TRY)), strict=True) if told is not None]
 
     def _do(self, verb: str, ident: int, part: Part, progress: Progress) -> None:
-        peer, share = part
-        values = self._secrets.values(sorted({name for one in share.platform.components.values()
+        peer, assignment = part
+        values = self._secrets.values(sorted({name for one in assignment.platform.components.values()
                                               for name in one.secrets()}))
-        request = pb.ShareRequest(share=msgspec.structs.replace(share, number=ident, values=values).packed())
+        request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
         with self._ending(), self._client(peer.url, peer.node) as client, _told(peer.node):
-            for one in _bounded(peer.node, client.follow(getattr(client.nodes, verb), request, _longest(share))):
+            for one in _bounded(peer.node, client.follow(getattr(client.nodes, verb), request, _longest(assignment))):
                 if one.message:
                     _pass_on(progress, peer.node, one)
                 if one.changed:
@@ -313,7 +314,7 @@ class Coordinator:
             try:
                 self._settle_all()
             except Exception:  # whatever it was, the next round may succeed
-                LOG.exception("Nodes could not be told how a deployment ended")
+                LOG.exception("Cannot send the decision on a deployment to its nodes, retrying")
 
     def _settle_all(self, longest: float = _SETTLE) -> None:
         """Tell the nodes that do not know it how deployments ended: all at the same time, since each may be slow."""
@@ -323,9 +324,11 @@ class Coordinator:
                 return
             try:
                 self._tell(one, done, lambda name, what: LOG.info("%s: %s", name, what), 0.0, longest)
-                LOG.info("Node %s knows that deployment %d is %s", one.node, one.deployment, DONE if done else UNDONE)
+                LOG.info("Node %s received the decision: deployment %d is %s", one.node, one.deployment,
+                         DONE if done else UNDONE)
             except NovadError as error:
-                LOG.debug("Node %s cannot be told how deployment %d ended: %s", one.node, one.deployment, error.message)
+                LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", one.node,
+                          one.deployment, error.message)
 
         self._each(self._journal.unsettled(), settle)
 
@@ -366,10 +369,10 @@ class Coordinator:
         return answers
 
 
-def _longest(share: Share) -> float:
+def _longest(assignment: Assignment) -> float:
     """Return the seconds after which a node's part is given up: a node that was broken into might never end it."""
     return sum((_FETCH + _OTHER + 3.0 * one.stop_timeout + 2.0 * (one.health.start if one.health else 0.0)
-                for one in share.platform.components.values()), _OTHER)
+                for one in assignment.platform.components.values()), _OTHER)
 
 
 def _bounded(node: str, reports: Iterator[pb.Progress]) -> Iterator[pb.Progress]:

@@ -13,7 +13,8 @@ from typing import Any
 
 import msgspec
 
-from nova.novad import deploy, health, history, owed
+from nova.novad import cleanup, deploy, health, history
+from nova.novad.assignments import Assignment
 from nova.novad.containers import Progress
 from nova.novad.coordinator import Coordinator, Part, Peer
 from nova.novad.data import Data
@@ -25,7 +26,6 @@ from nova.novad.participant import Participant
 from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets, private_directory, write_private
-from nova.novad.shares import Share
 
 LOG = logging.getLogger(__name__)
 
@@ -130,8 +130,8 @@ class Daemon:
     def deploy(self, wanted: dict[str, str], progress: Progress) -> None:
         with self._steering(history.DEPLOY) as peers:
             changes = self._wanted(wanted, peers)
-            shares = self._shares(peers, history.DEPLOY, wanted)
-            made = self.deployer.run_alone(history.DEPLOY, changes, progress, Terms(shares=shares))
+            assignments = self._assignments(peers, history.DEPLOY, wanted)
+            made = self.deployer.run_alone(history.DEPLOY, changes, progress, Terms(assignments=assignments))
         self._done(made.id, progress)
 
     def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[tuple[str, Any]]]:
@@ -139,8 +139,9 @@ class Daemon:
         if self.coordinator is None and not self.participant.steered:
             return self._wanted(wanted, []), []
         with self._steering("plan") as peers:
-            shares = self._shares(peers, history.DEPLOY, wanted)
-            return self._wanted(wanted, peers), self.coordinator.plan(shares) if self.coordinator is not None else []
+            assignments = self._assignments(peers, history.DEPLOY, wanted)
+            elsewhere = self.coordinator.plan(assignments) if self.coordinator is not None else []
+            return self._wanted(wanted, peers), elsewhere
 
     def rollback(self, names: Sequence[str], to: int | None, progress: Progress) -> None:
         with self._steering(history.ROLLBACK) as peers:
@@ -154,8 +155,8 @@ class Daemon:
             except Nothing:
                 if not elsewhere & set(names or elsewhere):
                     raise
-            shares = self._shares(peers, history.ROLLBACK, {}, names, to=to)
-            made = self.deployer.run_alone(history.ROLLBACK, changes, progress, Terms(shares=shares))
+            assignments = self._assignments(peers, history.ROLLBACK, {}, names, to=to)
+            made = self.deployer.run_alone(history.ROLLBACK, changes, progress, Terms(assignments=assignments))
         self._done(made.id, progress)
 
     def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
@@ -164,9 +165,9 @@ class Daemon:
         with self._steering(history.REMOVE, steered=True) as peers:
             current = self.journal.components()
             changes = [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
-            shares = self._shares(peers, history.REMOVE, {}, volumes=volumes, secrets=secrets)
+            assignments = self._assignments(peers, history.REMOVE, {}, volumes=volumes, secrets=secrets)
             self.deployer.run_alone(history.REMOVE, changes, progress, Terms(
-                shares=shares, debts=self.deployer.debts(volumes, secrets)))
+                assignments=assignments, cleanup=self.deployer.removal_tasks(volumes, secrets)))
             for name in current:
                 self._forget(name)
 
@@ -174,7 +175,7 @@ class Daemon:
     def _steering(self, kind: str, steered: bool = False) -> Iterator[list[Peer]]:
         """Lock out other changes, and connect to the other nodes. Raises Busy, Refused."""
         if self.participant.steered and not steered:
-            raise Refused(f"A control node tells node {self.options.name} what to run: ask that one.")
+            raise Refused(f"A control node assigns the components of node {self.options.name}. Run the command there.")
         with self.deployer.changing(kind):
             peers: list[Peer] = []
             if self.coordinator is not None:
@@ -194,9 +195,9 @@ class Daemon:
         here = {name: version for name, version in wanted.items() if name in self.platform.components}
         return [] if wanted and not here else self.deployer.plan(here)
 
-    def _shares(self, peers: Sequence[Peer], kind: Any, versions: dict[str, str], names: Sequence[str] = (),
+    def _assignments(self, peers: Sequence[Peer], kind: Any, versions: dict[str, str], names: Sequence[str] = (),
                 **more: Any) -> list[Part]:
-        """Return the shares of the other nodes, without those that have none of the named components."""
+        """Return the assignments of the other nodes. Nodes without any of the named components get none."""
         if self.coordinator is None:
             return []
         places = [self.options.place, *(peer.place for peer in peers)]
@@ -210,13 +211,13 @@ class Daemon:
                 continue
             self.secrets.make({name: self.whole.secrets[name] for one in platform.components.values()
                                for name in one.secrets()})
-            parts.append((peer, Share(coordinator=self.ident, control=self.options.name, kind=kind, platform=platform,
-                                      versions=mine, names=chosen, **more)))
+            parts.append((peer, Assignment(coordinator=self.ident, control=self.options.name, kind=kind,
+                                           platform=platform, versions=mine, names=chosen, **more)))
         return parts
 
-    def take_part(self, share: Share, progress: Progress) -> list[str]:
-        """Apply a share of a control node's deployment; return the components that were changed."""
-        changed = self.participant.apply(share, progress)
+    def take_part(self, assignment: Assignment, progress: Progress) -> list[str]:
+        """Apply an assignment of a control node's deployment; return the components that were changed."""
+        changed = self.participant.apply(assignment, progress)
         for name in changed:
             self._forget(name)
         return changed
@@ -246,7 +247,7 @@ class Daemon:
             users = [name for name in self.deployer.order(current) if current[name].component.secrets() & set(names)]
             changes = [Change(name=name, before=current[name], after=current[name]) for name in users]
             made = self.deployer.run_alone(history.ROTATE, changes, progress, Terms(
-                renew=names, shares=self._shares(peers, history.ROTATE, {}, names)))
+                renew=names, assignments=self._assignments(peers, history.ROTATE, {}, names)))
         self._done(made.id, progress)
 
     def back_up(self, name: str, progress: Progress) -> None:
@@ -272,8 +273,8 @@ class Daemon:
                 if seen[backup.component] > least and backup.made < oldest:
                     dropped.append(backup)
             for backup in reversed(dropped):  # the oldest first, wherever this ends
-                self.journal.drop_backup(backup.id, owed.BACKUP)
-            self.deployer.payer.pay(lambda _name, _what: None)
+                self.journal.drop_backup(backup.id, cleanup.BACKUP)
+            self.deployer.cleanup.run(lambda _name, _what: None)
             return dropped
 
     def _done(self, ident: int, progress: Progress) -> None:
@@ -350,7 +351,7 @@ class Daemon:
             return
         try:
             with self.deployer.alone(deploy.LOOK):
-                self.deployer.payer.pay(lambda name, what: LOG.info("%s: %s", name, what))
+                self.deployer.cleanup.run(lambda name, what: LOG.info("%s: %s", name, what))
                 current = self.journal.components()
                 for name in self.deployer.order(current):
                     if self.deployer.awaited:

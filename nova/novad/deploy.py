@@ -23,15 +23,15 @@ from typing import Any, Protocol
 
 import msgspec
 
-from nova.novad import dumps, history, owed, pins
+from nova.novad import cleanup, dumps, history, pins
 from nova.novad.changes import check_data_paths, check_depends, ordered, stopping, volumes_of
 from nova.novad.containers import Containers, Progress
 from nova.novad.data import Data
-from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NovadError, Refused, told
-from nova.novad.former import Former, label
+from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, NovadError, Refused, os_error_text
 from nova.novad.history import BACK_UP, DEPLOY, REMOVE, ROTATE
-from nova.novad.journal import DONE, PENDING, STUCK, UNDONE, Change, Deployed, Deployment, Journal, Origin, Owed
+from nova.novad.journal import DONE, PENDING, STUCK, UNDONE, Change, CleanupTask, Deployed, Deployment, Journal, Origin
 from nova.novad.platform import Platform
+from nova.novad.rollback import Rollback, label
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets
 
@@ -44,29 +44,32 @@ _NOT_YET = " It could not be put back yet: "
 
 
 class Others(Protocol):
-    """The other nodes of a deployment, whose parts are ``shares``. What they are asked stands in the journal first."""
+    """The other nodes of a deployment. Requests to them are written to the journal before they are sent."""
 
-    def prepare(self, ident: int, shares: Sequence[Any], progress: Progress) -> None:
-        """Fetch what the nodes need, without a change of components. Raises Refused, Failed."""
+    def prepare(self, ident: int, assignments: Sequence[Any], progress: Progress) -> None:
+        """Fetch the images of the nodes, without a change of components. Raises Refused, Failed."""
 
-    def apply(self, ident: int, shares: Sequence[Any], progress: Progress) -> None:
-        """Make the changes of the nodes, which then wait for the decision. Raises Refused, Failed."""
+    def apply(self, ident: int, assignments: Sequence[Any], progress: Progress) -> None:
+        """Apply the changes of the nodes, which then wait for the decision. Raises Refused, Failed."""
 
     def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
-        """Tell them how it ended; returns the nodes that could not be told. They are told again later."""
+        """Send the decision to the nodes; return the nodes that did not receive it. It is sent to them again later."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """``renew``: secrets that get new values in a rotation, or those of ``values``. ``shares``: what other nodes have
-    to do in it. ``origin``: the control node that wants it, and decides whether it stays. ``debts``: what is removed
-    when all is done."""
+    """Options of a deployment.
+
+    ``renew``: secrets that get new values, by default random ones or those of ``values``. ``assignments``: the parts
+    of other nodes. ``origin``: the control node that requested the deployment and decides about it. ``cleanup``:
+    removals after the deployment.
+    """
 
     renew: Sequence[str] = ()
     values: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    shares: Sequence[Any] = ()
+    assignments: Sequence[Any] = ()
     origin: Origin | None = None
-    debts: Sequence[Owed] = ()
+    cleanup: Sequence[CleanupTask] = ()
 
 
 _ALONE = Terms()
@@ -82,12 +85,12 @@ class Deployer:
         self.runtime = runtime
         self.data = data
         self.secrets = secrets
-        self.payer = owed.Payer(lambda: self.platform.name, journal, runtime, data, secrets)
+        self.cleanup = cleanup.CleanupExecutor(lambda: self.platform.name, journal, runtime, data, secrets)
         self.others: Others | None = None
         history.record_missing(journal)
         self.ending = threading.Event()
         self.containers = Containers(lambda: self.platform.name, runtime, data, secrets, self.ending)
-        self.former = Former(journal, runtime, data, self.containers)
+        self.rollback = Rollback(journal, runtime, data, self.containers)
         self._turn = threading.Condition()
         self._doing = ""
         self._waiting = 0  # for the end of a look
@@ -127,7 +130,7 @@ class Deployer:
                 origin = self.journal.origin(waits.id)
                 raise Busy(f"Deployment {waits.id} waits for the decision of "
                            f"{origin.node if origin else 'its control node'}; nova history shows it.")
-            self.payer.pay(_quietly)  # data that are still to be removed are none of the next deployment
+            self.cleanup.run(_quietly)  # data that are still to be removed are none of the next deployment
             yield
 
     def idle(self, seconds: float) -> bool:
@@ -184,10 +187,10 @@ class Deployer:
         begun = self.journal.begin(kind, FETCH, changes, terms.origin)
         try:
             changes = self._fetched(begun.id, kind, changes, progress)
-            if not changes and not terms.renew and not terms.shares:
+            if not changes and not terms.renew and not terms.assignments:
                 self.journal.advance(begun.id, FETCH, [])  # what was planned did not happen
-                self.journal.finish(begun.id, DONE, [], owed=terms.debts)
-                self.payer.pay(progress)
+                self.journal.finish(begun.id, DONE, [], cleanup=terms.cleanup)
+                self.cleanup.run(progress)
                 return self._known(begun.id)
             self._carry_out(begun, changes, progress, terms)
         except Cancelled:
@@ -202,19 +205,19 @@ class Deployer:
             raise Failed(f"{why} All is as it was before{left}.") from error
         if terms.origin is None:
             pins.record(self.journal, self._known(begun.id).changes)
-            self.payer.pay(progress)
+            self.cleanup.run(progress)
             LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
-            left_over = self.others.settle(begun.id, True, progress) if self.others is not None and terms.shares else []
-            for node in left_over:
-                progress("", f"{node} does not answer; it is told later that the deployment is done")
+            if self.others is not None and terms.assignments:
+                for node in self.others.settle(begun.id, True, progress):
+                    progress("", f"{node} does not answer; it receives the decision when it answers again")
         return self._known(begun.id)
 
     def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
         """Deploy here and on other nodes: all of them are prepared before any component stops."""
         ident, kind = begun.id, begun.kind
         self._check(kind, changes)
-        if self.others is not None and terms.shares:
-            self.others.prepare(ident, terms.shares, progress)
+        if self.others is not None and terms.assignments:
+            self.others.prepare(ident, terms.assignments, progress)
         self.journal.advance(ident, BACKUP, changes)
         self._back_up(begun, changes, progress)
         self.secrets.keep(terms.renew)
@@ -230,45 +233,45 @@ class Deployer:
         if terms.origin is not None:
             self.journal.finish(ident, PENDING, changes)
         else:
-            self.journal.finish(ident, DONE, changes, owed=[*terms.debts, *self._left_by(changes)],
+            self.journal.finish(ident, DONE, changes, cleanup=[*terms.cleanup, *self._cleanup_after(changes)],
                                 states=history.states_made(self.journal, self._known(ident)))
 
     def _apply_elsewhere(self, ident: int, progress: Progress, terms: Terms) -> None:
-        if self.others is not None and terms.shares:
+        if self.others is not None and terms.assignments:
             self._go_on()
-            self.others.apply(ident, terms.shares, progress)
+            self.others.apply(ident, terms.assignments, progress)
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
         """Fetch what a deployment needs, without a change. The caller is within :meth:`changing`; raises as run()."""
         self._check(kind, self._fetched(0, kind, changes, progress))
 
-    def decide(self, ident: int, done: bool, progress: Progress, debts: Sequence[Owed] = ()) -> None:
-        """Commit the pending changes (and record ``debts``, what to remove then), or undo them.
+    def decide(self, ident: int, done: bool, progress: Progress, removals: Sequence[CleanupTask] = ()) -> None:
+        """Commit the pending changes and record the removals, or undo the changes.
 
         The caller is within :meth:`alone`. Raises Failed."""
         if done:
             found = self._known(ident)
-            self.journal.finish(ident, DONE, [], owed=[*debts, *self._left_by(found.changes)],
+            self.journal.finish(ident, DONE, [], cleanup=[*removals, *self._cleanup_after(found.changes)],
                                 states=history.states_made(self.journal, found))
             pins.record(self.journal, found.changes)
-            self.payer.pay(progress)
+            self.cleanup.run(progress)
         else:
             self.journal.reopen(ident)
             self._undo(ident, "It was given up by the control node.", progress)
         LOG.info("Deployment %d is %s, as the control node decided", ident, "done" if done else "undone")
 
-    def debts(self, volumes: bool, secrets: bool) -> list[Owed]:
+    def removal_tasks(self, volumes: bool, secrets: bool) -> list[CleanupTask]:
         """Return what a removal also removes: all data here, all secrets."""
-        return [*(Owed(kind=owed.DATA, name=name) for name in self.data.components() if volumes),
-                *([Owed(kind=owed.SECRETS, name="")] if secrets else [])]
+        return [*(CleanupTask(kind=cleanup.DATA, name=name) for name in self.data.components() if volumes),
+                *([CleanupTask(kind=cleanup.SECRETS, name="")] if secrets else [])]
 
-    def _left_by(self, changes: Sequence[Change], undone: bool = False) -> list[Owed]:
-        """Return what is unused after these changes (or after they are ``undone``), with former values of secrets."""
+    def _cleanup_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:
+        """Return the cleanup after these changes (or after they are undone), including the old values of secrets."""
         kept = {name: one for name, one in self.journal.components().items()
                 if name not in {change.name for change in changes}}
         now = [change.before if undone else change.after for change in changes]
-        return [*owed.left_by(changes, [*kept.values(), *(one for one in now if one is not None)]),
-                Owed(kind=owed.KEPT, name="")]
+        return [*cleanup.tasks_after(changes, [*kept.values(), *(one for one in now if one is not None)]),
+                CleanupTask(kind=cleanup.OLD_SECRETS, name="")]
 
     def _known(self, ident: int) -> Deployment:
         found = self.journal.deployment(ident)
@@ -317,16 +320,16 @@ class Deployer:
 
     def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
         dumped = {change.name for change in changes if begun.kind == BACK_UP and self._dumps(change)}
-        former = {change.name: change.before for change in changes if change.before is not None}
-        stops = stopping({name: former[name] for name in self.order(former, former)}, dumped)
-        for name, before in reversed(stops.items()):
+        before = {change.name: change.before for change in changes if change.before is not None}
+        stops = stopping({name: before[name] for name in self.order(before, before)}, dumped)
+        for name, deployed in reversed(stops.items()):
             progress(name, "stopping")
-            self.runtime.stop(self.containers.name(name), before.component.stop_timeout)
+            self.runtime.stop(self.containers.name(name), deployed.component.stop_timeout)
         for change in changes:
             writer, volumes = change.before or change.after, volumes_of(change)
             known = change.before is not None and any(volume.backup for volume in volumes)
             if writer is None or not (known or self.data.holds(change.name, volumes)):
-                continue  # without volumes, or new: a copy of nothing says that a former state had no data
+                continue  # without volumes, or new: an empty backup would mean that an earlier state had no data
             if change.name in dumped:
                 progress(change.name, "dumping its data")
                 place = self.data.place(change.name, label(begun))
@@ -367,7 +370,7 @@ class Deployer:
                 self.runtime.start(self.containers.name(change.name))
             progress(change.name, "waiting until it is healthy")
             self.containers.wait(after)
-            if change.restore and (place := self.former.backup(change)) and self.data.dump(place).exists():
+            if change.restore and (place := self.rollback.backup_path(change)) and self.data.dump(place).exists():
                 progress(change.name, "reading its dump")
                 dumps.restore(self.runtime, self.data, self.containers.name(change.name), after, place,
                               self.containers.masker())
@@ -385,8 +388,8 @@ class Deployer:
             self.runtime.stop(self.containers.name(change.name), change.before.component.stop_timeout)
         self.runtime.remove(self.containers.name(change.name))
         if change.restore or change.state:
-            progress(change.name, "putting back its data")
-            self.former.data_of(change)
+            progress(change.name, "restoring its data")
+            self.rollback.restore_backup(change)
         progress(change.name, f"starting {change.after.component.reference()}")
         self.containers.make(change.after)
         self.runtime.start(self.containers.name(change.name))
@@ -405,11 +408,11 @@ class Deployer:
                             deployment.kind, deployment.stage)
                 error = deployment.error.partition(_NOT_YET)[0] or "novad ended in the middle of it."
                 self._undo(deployment.id, error, progress)
-            self.payer.pay(progress)
+            self.cleanup.run(progress)
             return found
 
     def _undo(self, ident: int, error: str, progress: Progress) -> str:
-        """Other nodes first; returns words on those that could not be told.
+        """Undo a deployment, on other nodes first. Return a text about nodes that did not receive the decision, or "".
 
         Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
         deployment = self._known(ident)
@@ -419,10 +422,10 @@ class Deployer:
                 if deployment.stage != BACKUP:
                     self.journal.advance(ident, UNDO)
                     if deployment.kind != BACK_UP:  # that touches none
-                        self.former.put_back_data(ident, deployment.changes, progress)
+                        self.rollback.restore_data(ident, deployment.changes, progress)
                     self.secrets.put_back()
-                self.former.put_back_containers(deployment.changes, progress)
-                self.former.drop_halves(deployment)
+                self.rollback.restore_containers(deployment.changes, progress)
+                self.rollback.remove_partial_backups(deployment)
         except Cancelled:
             raise
         except Exception as fault:
@@ -432,10 +435,10 @@ class Deployer:
         # Of one that was pending: what was deployed before is so again.
         before = [] if deployment.stage == FETCH else [
             Change(name=change.name, after=change.before) for change in deployment.changes]
-        words = f"; {', '.join(left)} could not be told yet, and will be" if left else ""
+        words = f"; {', '.join(left)} did not answer, and will be undone when they answer again" if left else ""
         self.journal.finish(ident, UNDONE, before, error.removesuffix(".") + words + "." if words else error,
-                            self._left_by(deployment.changes, undone=True))
-        self.payer.pay(progress)
+                            self._cleanup_after(deployment.changes, undone=True))
+        self.cleanup.run(progress)
         return words
 
 
@@ -449,6 +452,6 @@ def _remakes(kind: str, change: Change) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    text = error.message if isinstance(error, NovadError) else told(error) if isinstance(error, OSError) else \
+    text = error.message if isinstance(error, NovadError) else os_error_text(error) if isinstance(error, OSError) else \
         f"{type(error).__name__}: {error}"
     return text if text.endswith((".", "!", "?")) else f"{text}."

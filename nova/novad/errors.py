@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class NovadError(Exception):
-    """``message`` is for the user."""
+    """Base class of the errors of novad. ``message`` is shown to the user."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
@@ -47,6 +47,6 @@ class Cancelled(NovadError):
     """The daemon ends; the deployment is put back when it starts again."""
 
 
-def told(error: OSError) -> str:
+def os_error_text(error: OSError) -> str:
     """Return the message of a system error, with its file."""
     return f"{error.strerror or type(error).__name__}{f': {error.filename}' if error.filename else ''}"

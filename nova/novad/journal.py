@@ -138,8 +138,8 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
     made: float
 
 
-class Owed(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is to be removed, see :mod:`nova.novad.owed`. ``id``: once it is written down."""
+class CleanupTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A removal, see :mod:`nova.novad.cleanup`. ``id``: its row, or 0 if it is not stored yet."""
 
     kind: str
     name: str
@@ -198,9 +198,8 @@ class Journal:
                 connection.execute("update deployments set changes = ? where id = ?", (_text(list(changes)), ident))
 
     def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "",
-               owed: Sequence[Owed] = (), states: Sequence[State] = ()) -> None:
-        """Write the end of a deployment, what is deployed from then on and the states that it made, and what is still
-        to be removed, in one transaction."""
+               cleanup: Sequence[CleanupTask] = (), states: Sequence[State] = ()) -> None:
+        """Write the end of a deployment, the deployed components, its states and its cleanup, in one transaction."""
         with self._transaction() as connection:
             connection.execute("update deployments set state = ?, ended = ?, error = ? where id = ?",
                                (state, time.time(), error, ident))
@@ -210,8 +209,8 @@ class Journal:
                 else:
                     connection.execute("insert or replace into components values (?, ?)",
                                        (change.name, _text(change.after)))
-            for one in owed:
-                connection.execute("insert into owed (kind, name) values (?, ?)", (one.kind, one.name))
+            for task in cleanup:
+                connection.execute("insert into owed (kind, name) values (?, ?)", (task.kind, task.name))
             if state == DONE:
                 _record(connection, ident, states)
 
@@ -362,20 +361,19 @@ class Journal:
         return [Backup(**dict(zip(Backup.__struct_fields__, row, strict=True))) for row in rows]
 
     def drop_backup(self, ident: int, kind: str) -> None:
-        """Mark a backup as deleted, so that a restore says so; record its directory for cleanup, as ``kind``.
-        """
+        """Mark a backup as deleted, so that a restore reports it; record its directory for cleanup, as ``kind``."""
         with self._transaction() as connection:
             connection.execute("insert into owed (kind, name) select ?, path from backups where id = ? and path != ''",
                                (kind, ident))
             connection.execute("update backups set path = '' where id = ?", (ident,))
 
-    # --- what is still to be removed ---------------------------------------------------------------
-    def owed(self) -> list[Owed]:
+    # --- deferred cleanup --------------------------------------------------------------------------
+    def cleanup_tasks(self) -> list[CleanupTask]:
         with self._transaction() as connection:
             rows = connection.execute("select kind, name, id from owed order by id").fetchall()
-        return [Owed(kind=kind, name=name, id=ident) for kind, name, ident in rows]
+        return [CleanupTask(kind=kind, name=name, id=ident) for kind, name, ident in rows]
 
-    def paid(self, ident: int) -> None:
+    def cleanup_done(self, ident: int) -> None:
         with self._transaction() as connection:
             connection.execute("delete from owed where id = ?", (ident,))
 

@@ -1,4 +1,4 @@
-"""A node that is told what to run by the novad of a control node.
+"""A node whose components are assigned by the novad of a control node.
 
 Its part in a deployment is carried out as any other deployment, and then waits (``pending``) until the control node
 says whether it stays. Before that novad puts it back by itself when it is killed in the middle: nothing was promised.
@@ -12,12 +12,12 @@ import logging
 import msgspec
 
 from nova.novad import history
+from nova.novad.assignments import Assignment
 from nova.novad.containers import Progress
 from nova.novad.deploy import Deployer, Terms
 from nova.novad.errors import Failed, Invalid, Nothing, NotKnown, Refused
 from nova.novad.journal import DONE, PENDING, RUNNING, STUCK, Change, Deployment, Origin
 from nova.novad.platform import Platform
-from nova.novad.shares import Share
 
 LOG = logging.getLogger(__name__)
 
@@ -33,33 +33,33 @@ class Participant:
         if steered and (known := self._journal.fact(_PLATFORM)):
             deployer.platform = msgspec.json.decode(known, type=Platform)
 
-    def plan(self, share: Share) -> list[Change]:
-        """Return what a share would do here. Raises Busy, Refused, NotKnown, Invalid."""
+    def plan(self, assignment: Assignment) -> list[Change]:
+        """Return what a assignment would do here. Raises Busy, Refused, NotKnown, Invalid."""
         with self.deployer.changing("plan"):
-            self._accept(share)
-            return self._changes(share)
+            self._accept(assignment)
+            return self._changes(assignment)
 
-    def prepare(self, share: Share, progress: Progress) -> None:
+    def prepare(self, assignment: Assignment, progress: Progress) -> None:
         """Fetch and check what it needs; nothing is changed."""
         with self.deployer.changing("prepare"):
-            self._accept(share)
-            self.deployer.secrets.take(share.values)
-            self.deployer.prepare(share.kind, self._changes(share), progress)
+            self._accept(assignment)
+            self.deployer.secrets.take(assignment.values)
+            self.deployer.prepare(assignment.kind, self._changes(assignment), progress)
 
-    def apply(self, share: Share, progress: Progress) -> list[str]:
+    def apply(self, assignment: Assignment, progress: Progress) -> list[str]:
         """Do it, and wait for the decision; returns what was changed. Raises as the deployer does, and then all is as
         before."""
-        origin = Origin(coordinator=share.coordinator, node=share.control, number=share.number, volumes=share.volumes,
-                        secrets=share.secrets)
-        with self.deployer.changing(share.kind):
-            self._accept(share)
-            if share.number <= self._settled(share.coordinator):
-                raise Refused(f"Deployment {share.number} of {share.control} has been given up already.")
-            self._journal.set_fact(_PLATFORM, msgspec.json.encode(share.platform).decode())
-            self._journal.set_fact(_COORDINATOR, f"{share.coordinator} {share.control}")
-            renew = self.deployer.secrets.take(share.values)
-            made = self.deployer.run_alone(share.kind, self._changes(share), progress, Terms(
-                renew=renew, values=share.values, origin=origin))
+        origin = Origin(coordinator=assignment.coordinator, node=assignment.control, number=assignment.number,
+                        volumes=assignment.volumes, secrets=assignment.secrets)
+        with self.deployer.changing(assignment.kind):
+            self._accept(assignment)
+            if assignment.number <= self._settled(assignment.coordinator):
+                raise Refused(f"Deployment {assignment.number} of {assignment.control} has been given up already.")
+            self._journal.set_fact(_PLATFORM, msgspec.json.encode(assignment.platform).decode())
+            self._journal.set_fact(_COORDINATOR, f"{assignment.coordinator} {assignment.control}")
+            renew = self.deployer.secrets.take(assignment.values)
+            made = self.deployer.run_alone(assignment.kind, self._changes(assignment), progress, Terms(
+                renew=renew, values=assignment.values, origin=origin))
             return [change.name for change in made.changes]
 
     def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> None:
@@ -76,8 +76,8 @@ class Participant:
     def _settle(self, found: Deployment, done: bool, progress: Progress) -> None:
         if found.state == PENDING or (not done and found.state in (RUNNING, STUCK)):
             origin = self._journal.origin(found.id)
-            debts = self.deployer.debts(origin.volumes, origin.secrets) if origin is not None else []
-            self.deployer.decide(found.id, done, progress, debts)
+            removals = self.deployer.removal_tasks(origin.volumes, origin.secrets) if origin is not None else []
+            self.deployer.decide(found.id, done, progress, removals)
         elif done != (found.state == DONE) and found.changes:
             raise Failed(f"Deployment {found.id} is {found.state} on node {self.node} already.")
 
@@ -87,33 +87,34 @@ class Participant:
             if self.steered and (found := self._journal.pending()) is not None:
                 self._settle(found, True, progress)
 
-    def _accept(self, share: Share) -> None:
+    def _accept(self, assignment: Assignment) -> None:
         if not self.steered:
             raise Refused(f'Node {self.node} has a platform file of its own; with platform = "" in its novad.toml it '
-                          "is told by others what to run.")
+                          "a control node assigns its components.")
         current = self._journal.components()
         known, _space, node = self._journal.fact(_COORDINATOR).partition(" ")
-        if current and known and known != share.coordinator:
-            raise Refused(f"Node {self.node} is told what to run by another control node ({node}). nova remove on it "
-                          "makes it free.")
-        if current and share.platform.name != self.deployer.platform.name:
+        if current and known and known != assignment.coordinator:
+            raise Refused(f"Node {self.node} gets its components from another control node ({node}). Run nova remove "
+                          "on it first.")
+        if current and assignment.platform.name != self.deployer.platform.name:
             raise Invalid(f"Components of platform {self.deployer.platform.name} are deployed on node {self.node}; "
-                          f"nova remove them before the platform is called {share.platform.name}.")
-        self.deployer.platform = share.platform
+                          f"nova remove them before the platform is called {assignment.platform.name}.")
+        self.deployer.platform = assignment.platform
 
-    def _changes(self, share: Share) -> list[Change]:
+    def _changes(self, assignment: Assignment) -> list[Change]:
         current = self._journal.components()
-        if share.kind == history.DEPLOY:
-            return self.deployer.plan(share.versions)
-        if share.kind == history.REMOVE:
+        if assignment.kind == history.DEPLOY:
+            return self.deployer.plan(assignment.versions)
+        if assignment.kind == history.REMOVE:
             return [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
-        if share.kind == history.ROTATE:
-            return [Change(name=name, before=current[name], after=current[name])
-                    for name in self.deployer.order(current) if current[name].component.secrets() & set(share.names)]
+        if assignment.kind == history.ROTATE:
+            users = [name for name in self.deployer.order(current)
+                     if current[name].component.secrets() & set(assignment.names)]
+            return [Change(name=name, before=current[name], after=current[name]) for name in users]
         with contextlib.suppress(Nothing):
-            to = None if share.to is None else self._journal.given_until(share.coordinator, share.to)
+            to = None if assignment.to is None else self._journal.given_until(assignment.coordinator, assignment.to)
             if current and to != 0:
-                return self.deployer.plan_rollback(share.names, to)
+                return self.deployer.plan_rollback(assignment.names, to)
         return []
 
     def _settled(self, coordinator: str) -> int:

@@ -21,6 +21,7 @@ from nova import __version__
 from nova.novad import errors, pins
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
+from nova.novad.assignments import decode
 from nova.novad.client import ANSWERED
 from nova.novad.containers import Progress
 from nova.novad.coordinator import Away, Coordinator
@@ -29,12 +30,11 @@ from nova.novad.errors import NovadError
 from nova.novad.journal import Backup, Change, JournalFault
 from nova.novad.login import Login
 from nova.novad.masking import MASK, MaskedStream
-from nova.novad.shares import unpacked
 from nova.novad.updates import Updates
 
 LOG = logging.getLogger(__name__)
 
-_Told = queue.SimpleQueue[pb.Progress | BaseException | None]
+_Reports = queue.SimpleQueue[pb.Progress | BaseException | None]
 
 _THREADS = 32
 _READERS = 24  # of logs at a time: others get a thread, too
@@ -131,26 +131,26 @@ def _told(context: grpc.ServicerContext) -> Iterator[None]:
         context.abort(code, error.message)
     except OSError as error:  # a full disk, say
         LOG.exception("What was asked for could not be done")
-        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{errors.told(error)}.")
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{errors.os_error_text(error)}.")
 
 
 def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str] | None]) -> Iterator[pb.Progress]:
     """Return the progress of ``act`` as it happens, and its result at the end. It runs to its end without the caller.
     """
-    told: _Told = queue.SimpleQueue()
+    reports: _Reports = queue.SimpleQueue()
 
     def work() -> None:
         try:
-            changed = act(lambda name, what: told.put(pb.Progress(component=name, message=what)))
+            changed = act(lambda name, what: reports.put(pb.Progress(component=name, message=what)))
             if changed:
-                told.put(pb.Progress(changed=changed))
+                reports.put(pb.Progress(changed=changed))
         except BaseException as error:  # for the caller; the deployer has logged and put back
-            told.put(error)
+            reports.put(error)
         else:
-            told.put(None)
+            reports.put(None)
 
     threading.Thread(target=work, name="change", daemon=True).start()
-    while (one := _next(told, context)) is not None:
+    while (one := _next(reports, context)) is not None:
         if isinstance(one, NovadError | OSError):
             with _told(context):
                 raise one
@@ -161,11 +161,11 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
         yield one
 
 
-def _next(told: _Told, context: grpc.ServicerContext) -> pb.Progress | BaseException | None:
+def _next(reports: _Reports, context: grpc.ServicerContext) -> pb.Progress | BaseException | None:
     """Return the next progress; None at the end, and when the caller has gone."""
     while context.is_active():
         with contextlib.suppress(queue.Empty):
-            return told.get(timeout=1.0)
+            return reports.get(timeout=1.0)
     return None
 
 
@@ -264,14 +264,14 @@ class _Nodes(services.NodesServicer):
 
     def Plan(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
         with _told(context):
-            return pb.PlanAnswer(changes=_planned(self.daemon, self.daemon.participant.plan(unpacked(request.share))))
+            return pb.PlanAnswer(changes=_planned(self.daemon, self.daemon.participant.plan(decode(request.share))))
 
     def Prepare(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.participant.prepare(
-            unpacked(request.share), progress))
+            decode(request.share), progress))
 
     def Apply(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        yield from _followed(context, lambda progress: self.daemon.take_part(unpacked(request.share), progress))
+        yield from _followed(context, lambda progress: self.daemon.take_part(decode(request.share), progress))
 
     def Settle(self, request: pb.SettleRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.participant.settle(

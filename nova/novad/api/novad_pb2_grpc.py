@@ -1165,7 +1165,7 @@ class NodesServicer:
     """
 
     def Plan(self, request, context):
-        """Returns what a share would do.
+        """Returns what an assignment would change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

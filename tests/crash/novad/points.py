@@ -25,7 +25,7 @@ FULL, ALL_FULL = "full", "all full"  # the disk; with its journal
 # Files: what an audit hook hears, by which of its arguments is a path.
 _FILES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.chown", "os.link", "os.symlink")
 _GROWS = ("os.mkdir", "open", "copy")  # what a full disk refuses
-_READS = {"close", "deployments", "deployment", "unfinished", "components", "backups", "fact", "owed"}
+_READS = {"close", "deployments", "deployment", "unfinished", "components", "backups", "fact", "cleanup_tasks"}
 COPY = "NOVA_TEST_COPY"  # what the tests' cp does in the middle of its work
 
 

@@ -202,7 +202,7 @@ class World:
         return {name: json.loads(text) for name, text in self.rows("select name, deployed from components")}
 
     def settled(self) -> bool:
-        """Whether nothing is under way or owed, and all that should run does."""
+        """Return True if no change or cleanup is pending, and all wanted components run."""
         try:
             if self.rows("select 1 from deployments where state in ('running', 'stuck')"):
                 return False

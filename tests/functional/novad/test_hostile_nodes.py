@@ -13,8 +13,8 @@ import pytest
 from nova.novad import coordinator
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
+from nova.novad.assignments import decode
 from nova.novad.mdns import Announcement, Instance
-from nova.novad.shares import unpacked
 from nova.novad.signing import node_secret
 from tests.certificates import authority
 from tests.functional.cli.conftest import run
@@ -65,11 +65,11 @@ class Compromised(services.DaemonServicer, services.PlatformServicer, services.N
             pb.ComponentState(name=name, state="running", node="n1") for name in ("db", "keystone", "agent")])
 
     def Plan(self, request, context):
-        self.shares.append(unpacked(request.share))
+        self.shares.append(decode(request.share))
         return pb.PlanAnswer()
 
     def Prepare(self, request, context):
-        self.shares.append(unpacked(request.share))
+        self.shares.append(decode(request.share))
         yield pb.Progress(component="db", message="is mine \x1b[2J", changed=["db", "keystone"])
 
     Apply = Prepare
@@ -214,7 +214,7 @@ def test_a_node_that_never_ends_its_part_does_not_hold_up_the_platform(world, en
     world.control(nodes=(member(thief, "n2", "compute"),))
     ended = run("deploy", "db", "agent")
     if endless == ("settle",):  # all is done but that: the node is told later
-        assert (ended.code, "n2 does not answer; it is told later" in ended.out) == (0, True), ended
+        assert (ended.code, "n2 does not answer; it receives the decision" in ended.out) == (0, True), ended
         assert world.n1.runs() == {"db": "1"}
     else:
         assert (ended.code, "Node n2" in ended.err) == (1, True), ended
@@ -222,7 +222,8 @@ def test_a_node_that_never_ends_its_part_does_not_hold_up_the_platform(world, en
     wait_for(lambda: world.n1.daemon.deployer.idle(0), 20, "the end of the deployment")
     if "settle" in endless:
         ended = run("deploy", "db")
-        assert (ended.code, "Node n2 could not be told yet how deployment 1 ended" in ended.err) == (1, True), ended
+        refused = "Node n2 has not received the decision on deployment 1 yet" in ended.err
+        assert (ended.code, refused) == (1, True), ended
         world.n1.stop()
         world.n1.start()  # a restart is not held up either
         wait_for(lambda: not world.n1.daemon.journal.unfinished(), 20, "that all is put back")

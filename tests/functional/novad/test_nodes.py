@@ -291,10 +291,10 @@ def test_removing_removes_everywhere(nodes):
     assert nodes.run() == ONE
 
 
-def test_a_node_is_told_by_one_control_node_and_by_nobody_else(nodes, tmp_path):
+def test_a_node_accepts_assignments_of_one_control_node_only(nodes, tmp_path):
     nodes.nova("deploy")
     for verb in (("deploy",), ("rollback",), ("secrets", "rotate", "db"), ("plan",)):
-        assert "control node tells" in nodes.ask(nodes.n2, *verb, code=1).err
+        assert "A control node assigns the components" in nodes.ask(nodes.n2, *verb, code=1).err
     other = nodes.make("n9", "control", nodes=(nodes.n2.as_member("compute"),))
     other.daemon.coordinator._secret = SECRET
     try:
@@ -425,7 +425,7 @@ def test_what_was_decided_is_told_to_a_node_that_was_away(nodes, monkeypatch):
         return tell(one, *rest)
     monkeypatch.setattr(coordinator, "_tell", away)
     out = nodes.nova("deploy", "compute=2").out
-    assert "n3 does not answer; it is told later that the deployment is done" in out
+    assert "n3 does not answer; it receives the decision when it answers again" in out
     assert "n3: compute (has not received the outcome yet)" in nodes.listed("history")[0]["Nodes"]
     monkeypatch.setattr(coordinator, "_tell", tell)
     nodes.n3.start()

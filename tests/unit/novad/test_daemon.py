@@ -9,7 +9,7 @@ from nova.novad import daemon as module
 from nova.novad import deploy, history
 from nova.novad.daemon import Daemon
 from nova.novad.errors import Busy, Failed, Invalid, NotKnown, Refused
-from nova.novad.journal import Owed
+from nova.novad.journal import CleanupTask
 from nova.novad.options import Options
 from nova.novad.platform import parse
 from tests.functional.client import wait_for
@@ -299,14 +299,14 @@ def test_what_cannot_be_removed_now_keeps_nobody_from_looking_after_components(d
     def refuse(_self):
         raise PermissionError(1, "Operation not permitted")
     monkeypatch.setattr("nova.novad.secrets.Secrets.forget", refuse)
-    daemon.journal.finish(daemon.journal.begin("rotate", "apply", []).id, "done", [], owed=[
-        Owed(kind="kept secrets", name="")])
+    daemon.journal.finish(daemon.journal.begin("rotate", "apply", []).id, "done", [], cleanup=[
+        CleanupTask(kind="kept secrets", name="")])
     runtime.remove("suite-api")
     daemon.look()
-    assert (state(daemon, "api"), len(daemon.journal.owed())) == (module.RUNNING, 1)
+    assert (state(daemon, "api"), len(daemon.journal.cleanup_tasks())) == (module.RUNNING, 1)
     monkeypatch.undo()
     daemon.look()
-    assert daemon.journal.owed() == []
+    assert daemon.journal.cleanup_tasks() == []
 
 
 def test_files_of_secrets_that_others_can_read_are_reported(tmp_path, runtime, caplog):

@@ -367,7 +367,7 @@ def test_what_a_removed_component_alone_had_is_removed_even_if_the_runtime_refus
         ["conductor", "db"], {"suite-inner", "suite-outer"})
     node.runtime.before = lambda _verb, _name: None
     node.deploy()
-    assert (node.runtime.networks, node.deployer.journal.owed()) == ({"suite-inner"}, [])
+    assert (node.runtime.networks, node.deployer.journal.cleanup_tasks()) == ({"suite-inner"}, [])
 
 
 @pytest.fixture

@@ -46,10 +46,10 @@ def test_a_backup_that_was_dropped_is_remembered(tmp_path):
     for _time in range(2):
         journal.drop_backup(backup.id, "backup")
     assert journal.backups() == []
-    debt, = journal.owed()
-    assert (debt.kind, debt.name) == ("backup", "backups/db/1")
-    journal.paid(debt.id)
-    assert journal.owed() == []
+    task, = journal.cleanup_tasks()
+    assert (task.kind, task.name) == ("backup", "backups/db/1")
+    journal.cleanup_done(task.id)
+    assert journal.cleanup_tasks() == []
     assert [(one.id, one.path) for one in journal.backups("db", dropped=True)] == [(backup.id, "")]
 
 

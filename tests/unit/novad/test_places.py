@@ -5,10 +5,10 @@ import re
 import msgspec
 import pytest
 
+from nova.novad.assignments import Assignment, decode
 from nova.novad.errors import Invalid
 from nova.novad.options import Options
 from nova.novad.platform import Place, parse
-from nova.novad.shares import Share, unpacked
 
 TEXT = """
 name = "suite"
@@ -93,17 +93,18 @@ def test_what_a_node_cannot_fill_in_is_refused_when_the_file_is_read(right, fiel
         parse(text.replace(right, wrong + right.partition("}")[2]), "toml")
 
 
-def test_a_share_travels_and_does_not_show_its_secrets():
-    share = Share(coordinator="c", control="n1", kind="deploy", platform=parse(TEXT, "toml"), values={"db": "geheim"})
-    assert unpacked(share.packed()) == share
-    assert "geheim" not in repr(share)
+def test_an_assignment_is_encoded_and_does_not_show_its_secrets():
+    assignment = Assignment(coordinator="c", control="n1", kind="deploy", platform=parse(TEXT, "toml"),
+                            values={"db": "geheim"})
+    assert decode(assignment.encode()) == assignment
+    assert "geheim" not in repr(assignment)
 
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"{}", b'{"kind": "reboot"}', msgspec.json.encode({
     "coordinator": "c", "control": "n1", "kind": "deploy", "platform": {"name": "../x", "components": {}}})])
-def test_a_share_that_is_none_is_refused(data):
-    with pytest.raises(Invalid, match="share of a deployment"):
-        unpacked(data)
+def test_an_invalid_assignment_is_rejected(data):
+    with pytest.raises(Invalid, match="Cannot decode the assignment"):
+        decode(data)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0", "[::]", "[0:0::0]"])
