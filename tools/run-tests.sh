@@ -94,10 +94,11 @@ case "${1:-all}" in
     bench) "$VENV/bin/python" -m tools.bench "${@:2}" ;;
     all)
         lint
-        in_memory tests tests/unit -n 3 --timeout 120
-        # These wait more than they work: more than two at a time, on two cores. A file's tests share what takes long to set up.
-        in_memory crowded tests/functional -n 5 --dist loadfile
-        crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' # "integration" runs those too
+        # Many tests wait for time-outs, so more than two run at a time on two cores. Tests of a file share fixtures.
+        # Tests marked slow run only by their kind ("run-tests.sh functional").
+        in_memory tests tests/unit -n 4 --timeout 120
+        in_memory crowded tests/functional -n 6 --dist loadfile --no-loadscope-reorder -m 'not slow'
+        crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
         crowded tests/crash --quick -n 4 --dist loadfile
         tests tests/fuzz --quick -n 2
         ;;

@@ -24,11 +24,16 @@ class Failed(Exception):
 
 
 def wait_for(condition, seconds=15, reason=""):
-    """Poll ``condition`` until its result is true; return the result. Fails after ``seconds``."""
-    end = time.monotonic() + seconds
+    """Poll ``condition`` until its result is true; return the result. Fails after ``seconds``.
+
+    ``reason``: the message of the failure, or a function that returns it. The pauses grow to 0.1 s, since polling takes
+    CPU time from the operation that the test waits for.
+    """
+    end, pause = time.monotonic() + seconds, 0.02
     while not (value := condition()):
-        assert time.monotonic() < end, reason or condition
-        time.sleep(0.02)
+        assert time.monotonic() < end, (reason() if callable(reason) else reason) or condition
+        time.sleep(pause)
+        pause = min(1.3 * pause, 0.1)
     return value
 
 
@@ -40,6 +45,7 @@ class Client:
         self.project = project
         self.version = version
         self.session = requests.Session()
+        self.session.trust_env = False  # proxies and .netrc of the environment are read for each request otherwise
         self.request_id = None
         self.answered = None
         self.session.headers.update({
@@ -86,23 +92,21 @@ class Client:
 
     def wait(self, uuid, *statuses, seconds=20):
         """Wait until the server has one of these statuses and no task; return the server. Fails after ``seconds``."""
-        end = time.monotonic() + seconds
-        while True:
-            server = self.server(uuid)
-            if server["status"] in statuses and server.get("OS-EXT-STS:task_state") is None:
-                return server
-            assert time.monotonic() < end, (
-                f"still {server['status']} {server.get('OS-EXT-STS:task_state')} {server.get('fault', '')}")
-            time.sleep(0.02)
+        server = {}
+
+        def reached():
+            server.clear()
+            server.update(self.server(uuid))
+            return server["status"] in statuses and server.get("OS-EXT-STS:task_state") is None
+
+        wait_for(reached, seconds, lambda: (
+            f"still {server['status']} {server.get('OS-EXT-STS:task_state')} {server.get('fault', '')}"))
+        return server
 
     def wait_idle(self, uuid, seconds=20):
         """Wait until the server has no task; return the server."""
         return wait_for(lambda: (server := self.server(uuid))["OS-EXT-STS:task_state"] is None and server, seconds)
 
     def wait_gone(self, uuid, seconds=20):
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if self.session.get(f"{self.url}/v2.1/servers/{uuid}", timeout=60).status_code == 404:
-                return
-            time.sleep(0.02)
-        raise AssertionError(f"server {uuid} still exists")
+        wait_for(lambda: self.session.get(f"{self.url}/v2.1/servers/{uuid}", timeout=60).status_code == 404, seconds,
+                 f"server {uuid} still exists")

@@ -1,4 +1,4 @@
-"""The whole suite in this process, over HTTP: one for all tests, its books checked after each."""
+"""Fixtures of the whole suite in this process, over HTTP. All tests share it, and each ends with an audit."""
 
 import contextlib
 import os
@@ -22,9 +22,20 @@ from nova.rpcapi.networks import Networks
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.hosts import SECOND, Held, Pair, nothing_used, service_of, wait_scheduler
 
+# Files with tests of more than 50 s in total, the longest first.
+_LONG = ("test_cinder_moves", "test_cinder", "test_cinder_swaps", "test_volume_images", "test_live_moves",
+         "test_assisted_snapshots", "test_neutron", "test_costs_of_many", "test_faults_compute", "test_volumes",
+         "test_cinder_extend", "test_drains", "test_shares", "test_swaps", "test_nodes", "test_memory")
+
+
+def pytest_collection_modifyitems(items):
+    """Run the files with long tests first, so that no process of pytest-xdist has one of them left at the end."""
+    ranks = {name: rank for rank, name in enumerate(_LONG)}
+    items.sort(key=lambda item: ranks.get(item.path.stem, len(ranks)))
+
 
 def make_master_key(directory):
-    """Everything is tested with sealed messages, and each compute has the key of its host alone."""
+    """Create the master key. All messages are signed, and each compute service has only the key of its host."""
     path = os.path.join(directory, "master.key")
     with open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
         file.write(text_of(os.urandom(32)))

@@ -73,11 +73,17 @@ def scrape(port):
 
 
 def spans_of(name):
-    """All spans of the newest trace that begins with ``name``."""
-    tracing_export._provider.force_flush()
-    found = EXPORTER.get_finished_spans()
-    roots = [span for span in found if span.name == name and span.parent is None]
-    return [span for span in found if roots and span.context.trace_id == roots[-1].context.trace_id]
+    """Return all spans of the newest trace whose root is ``name``. A parent may end, and be exported, after its child.
+    """
+    def complete():
+        tracing_export._provider.force_flush()
+        exported = EXPORTER.get_finished_spans()
+        roots = [span for span in exported if span.name == name and span.parent is None]
+        spans = [span for span in exported if roots and span.context.trace_id == roots[-1].context.trace_id]
+        ids = {span.context.span_id for span in spans}
+        return spans if all(span.parent is None or span.parent.span_id in ids for span in spans) else None
+
+    return wait_for(complete, reason=f"all spans of {name}")
 
 
 def path_to(spans, last):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -42,7 +43,7 @@ class Check(abc.ABC):
 
     @abc.abstractmethod
     def subjects(self) -> Sequence[sa.Select[Any]]:
-        """Statements of one column each: together they name every subject that something could be wrong with."""
+        """Return statements of one column each that together select the keys of all subjects. They are built once."""
 
     @abc.abstractmethod
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
@@ -59,19 +60,20 @@ class Check(abc.ABC):
         """
 
     def page(self, connection: sa.Connection, after: str, limit: int) -> list[str]:
-        """The next subjects in the order of keys, at most ``limit``."""
-        return list(connection.scalars(page(self.subjects(), after, limit)))
+        """Return the keys of the next subjects in order, at most ``limit``."""
+        return list(connection.scalars(self._page_statement, {"after": after, "limit": limit}))
 
-
-def page(sources: Sequence[sa.Select[Any]], after: str, limit: int) -> sa.Select[Any]:
-    """The first ``limit`` values after ``after`` that any source has. None is read further than that."""
-    parts = []
-    for source in sources:
-        column = source.selected_columns[0]
-        first = source.where(column > after).distinct().order_by(column).limit(limit).subquery()
-        parts.append(sa.select(first.c[0].label("subject")))
-    together = sa.union(*parts).subquery()
-    return sa.select(together.c.subject).order_by(together.c.subject).limit(limit)
+    @functools.cached_property
+    def _page_statement(self) -> sa.Select[Any]:
+        """The statement for the first ``limit`` values after ``after`` of all sources; it reads no source further."""
+        after, limit = sa.bindparam("after", type_=sa.String), sa.bindparam("limit", type_=sa.Integer)
+        parts = []
+        for source in self.subjects():
+            column = source.selected_columns[0]
+            first = source.where(column > after).distinct().order_by(column).limit(limit).subquery()
+            parts.append(sa.select(first.c[0].label("subject")))
+        together = sa.union(*parts).subquery()
+        return sa.select(together.c.subject).order_by(together.c.subject).limit(limit)
 
 
 def alive(connection: sa.Connection, uuids: Sequence[str], *columns: sa.Column[Any]) -> dict[str, Any]:
