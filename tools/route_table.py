@@ -88,7 +88,7 @@ def module_of(operation: Operation) -> str | None:
     if operation.path == "/":
         return "nova/api/versions.py"
     route = _routes(routes.ROUTES).get(operation.shape)
-    if route is None or route.handler is removed.gone:
+    if route is None or route.handler is removed.no_longer_available:
         route = legacy_route(operation)
     if route is None:
         return None

@@ -126,7 +126,7 @@ class Dispatcher:
             else:
                 _send(resp, *versions.public(environ, path, versions.host_url(environ)))
         except UnicodeDecodeError:
-            _not_found(environ, resp)
+            _unknown_url(environ, resp)
         except Exception as error:
             _send(resp, *errors.describe(error))
             for name, value in errors.headers(error).items():
@@ -139,7 +139,7 @@ class Dispatcher:
         resp.set_header("x-openstack-request-id", ctx.request_id)
         self._limits.count(ctx)
         if not CONF.api.status_page or environ["REQUEST_METHOD"] != "GET":
-            _not_found(environ, resp)
+            _unknown_url(environ, resp)
             return
         resp.set_header("Cache-Control", "no-store")
         _send(resp, 200, status_page.data(ctx, self._clients))
@@ -158,7 +158,7 @@ class Dispatcher:
         if found is None and segments[-1].endswith(".json"):
             found = self._router.find(method, [*segments[:-1], segments[-1].removesuffix(".json")])
         if found is None:
-            _not_found(environ, resp)
+            _unknown_url(environ, resp)
             return
         request = Request(ctx, self._clients, method, path, versions.host_url(environ))
         request.legacy, request.project = legacy, project
@@ -228,7 +228,7 @@ def _segments(environ: auth.Environ, path: str) -> list[str]:
 
 
 def _version(environ: auth.Environ) -> int:
-    return microversion.asked_for(
+    return microversion.requested(
         environ.get("HTTP_OPENSTACK_API_VERSION"), environ.get("HTTP_X_OPENSTACK_NOVA_API_VERSION"))
 
 
@@ -240,7 +240,7 @@ def _send(resp: falcon.Response, status: int, body: Any) -> None:
     resp.data = b"" if body is None else _encode(body)
 
 
-def _not_found(environ: auth.Environ, resp: falcon.Response) -> None:
+def _unknown_url(environ: auth.Environ, resp: falcon.Response) -> None:
     """Answer 404 for an unknown URL: outside the Compute API, so not in its format."""
     resp.status = falcon.HTTP_404
     if "json" in environ.get("HTTP_ACCEPT", ""):
@@ -346,7 +346,7 @@ def _check_query(route: router.Route, request: Request) -> None:
         raise exception.Invalid("Query string is not UTF-8 encoded") from error
     version = microversion.LEGACY if request.legacy else request.version
     declared.validator(version).check(given, schema.QUERY)
-    request.query = declared.known_only(given, version)
+    request.query = declared.existing(given, version)
 
 
 def _check_body(route: router.Route, request: Request, body: Any) -> None:

@@ -32,7 +32,7 @@ class RouteNotFound(exception.NotFound):
     template = NOT_FOUND
 
 
-class Gone(exception.NovaException):
+class NoLongerAvailable(exception.NovaException):
     code = 410
     template = "This resource is no longer available. No forwarding address is given."
 

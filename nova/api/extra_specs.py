@@ -62,7 +62,7 @@ def _find(name: str) -> Check | None:
         return None
     if grouped["space"] == "resources":
         return _integer(0) if _is_resource_class(grouped["item"]) else None
-    return _one_of("required", "forbidden") if _is_trait(grouped["item"]) else None
+    return _choice("required", "forbidden") if _is_trait(grouped["item"]) else None
 
 
 _GROUPED = re.compile(r"(?P<space>resources|trait)(?P<group>[a-zA-Z0-9_-]{1,64})?:(?P<item>.+)")
@@ -108,7 +108,7 @@ def _integer(least: int | None = None, most: int | None = None) -> Check:
     return check
 
 
-def _one_of(*values: str) -> Check:
+def _choice(*values: str) -> Check:
     return lambda value: None if value in values else f"one of {', '.join(values)}"
 
 
@@ -132,25 +132,25 @@ _HW: dict[str, Check] = {
     **dict.fromkeys(("cpu_cores", "cpu_sockets", "cpu_threads", "cpu_max_cores", "cpu_max_sockets",
                      "cpu_max_threads", "numa_nodes"), _POSITIVE),
     **dict.fromkeys(("cpu_dedicated_mask", "cpu_realtime_mask"), _CPUS),
-    "cpu_policy": _one_of("shared", "dedicated", "mixed"),
-    "cpu_thread_policy": _one_of("prefer", "isolate", "require"),
-    "emulator_threads_policy": _one_of("share", "isolate"),
-    "ephemeral_encryption_format": _one_of("plain", "luks", "luksv2"),
-    "mem_encryption_model": _one_of("amd-sev", "amd-sev-es", "amd-sev-snp", "intel-tdx"),
+    "cpu_policy": _choice("shared", "dedicated", "mixed"),
+    "cpu_thread_policy": _choice("prefer", "isolate", "require"),
+    "emulator_threads_policy": _choice("share", "isolate"),
+    "ephemeral_encryption_format": _choice("plain", "luks", "luksv2"),
+    "mem_encryption_model": _choice("amd-sev", "amd-sev-es", "amd-sev-snp", "intel-tdx"),
     "mem_page_size": _page_size,
-    "pci_numa_affinity_policy": _one_of("required", "preferred", "legacy", "socket"),
+    "pci_numa_affinity_policy": _choice("required", "preferred", "legacy", "socket"),
     "pmem": _matching(r"[^,]+(,[^,]+)*", "a list of labels"),
     "redirected_usb_ports": _integer(0, 15),
     "serial_port_count": _NATURAL,
-    "sound_model": _one_of("sb16", "es1370", "pcspk", "ac97", "ich6", "ich9", "usb", "virtio"),
-    "tpm_model": _one_of("tpm-tis", "tpm-crb"),
-    "tpm_version": _one_of("1.2", "2.0"),
-    "tpm_secret_security": _one_of("user", "host", "deployment"),
-    "usb_model": _one_of("none", "nec-xhci", "qemu-xhci"),
-    "viommu_model": _one_of("intel", "smmuv3", "virtio", "auto"),
-    "watchdog_action": _one_of("none", "pause", "poweroff", "reset", "disabled"),
+    "sound_model": _choice("sb16", "es1370", "pcspk", "ac97", "ich6", "ich9", "usb", "virtio"),
+    "tpm_model": _choice("tpm-tis", "tpm-crb"),
+    "tpm_version": _choice("1.2", "2.0"),
+    "tpm_secret_security": _choice("user", "host", "deployment"),
+    "usb_model": _choice("none", "nec-xhci", "qemu-xhci"),
+    "viommu_model": _choice("intel", "smmuv3", "virtio", "auto"),
+    "watchdog_action": _choice("none", "pause", "poweroff", "reset", "disabled"),
 }
-_LEVEL = _one_of("custom", "high", "normal", "low")
+_LEVEL = _choice("custom", "high", "normal", "low")
 _QUOTA: dict[str, Check] = {
     **dict.fromkeys((
         "cpu_shares", "cpu_period", "disk_read_bytes_sec", "disk_read_iops_sec", "disk_write_bytes_sec",
@@ -176,12 +176,12 @@ EXACT: dict[str, Check] = {
     **{f"hw:{name}": check for name, check in _HW.items()},
     **{f"quota:{name}": check for name, check in _QUOTA.items()},
     "hide_hypervisor_id": _boolean,
-    "group_policy": _one_of("isolate", "none"),
+    "group_policy": _choice("isolate", "none"),
     "hw_rng:allowed": _boolean,
     "hw_rng:rate_bytes": _NATURAL,
     "hw_rng:rate_period": _NATURAL,
     "hw_video:ram_max_mb": _NATURAL,
-    "os:secure_boot": _one_of("disabled", "required"),
+    "os:secure_boot": _choice("disabled", "required"),
     "accel:device_profile": _anything,
     "pci_passthrough:alias": _matching(r"[^:]+:\d+(\s*,\s*[^:]+:\d+)*", "alias:count, ..."),
     "vmware:hw_version": _anything,

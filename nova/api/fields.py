@@ -263,7 +263,7 @@ class Query(Type):
         for field in self.fields.values():
             yield from field.steps()
 
-    def known_only(self, given: Mapping[str, list[str]], version: int) -> dict[str, list[str]]:
+    def existing(self, given: Mapping[str, list[str]], version: int) -> dict[str, list[str]]:
         """Return ``given`` without the parameters that do not exist in this version."""
         return {name: values for name, values in given.items()
                 if (name in self.fields and self.fields[name].exists(version))

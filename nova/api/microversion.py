@@ -35,7 +35,7 @@ def text(version: int) -> str:
     return f"2.{version}"
 
 
-def asked_for(new: str | None, old: str | None) -> int:
+def requested(new: str | None, old: str | None) -> int:
     """The version that the values of the new and the old header ask for; 1 without any.
 
     The new header may name several services; it wins. Raises VersionMalformed, VersionNotAcceptable.

@@ -151,7 +151,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("POST", _ACTION, server_password.change, success=202, action="changePassword"),
     Route("POST", _ACTION, server_actions.trigger_crash_dump, since=17, success=202, action="trigger_crash_dump"),
     Route("POST", _ACTION, server_actions.inject_network_info, success=202, action="injectNetworkInfo"),
-    Route("POST", _ACTION, removed.gone, action="resetNetwork"),
+    Route("POST", _ACTION, removed.no_longer_available, action="resetNetwork"),
 
     # -- consoles ---------------------------------------------------------------------------------
     Route("POST", f"{_SERVER}/remote-consoles", consoles.create, since=6),
@@ -224,9 +224,9 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_HOST}/reboot", hosts.reboot, _HOSTS + "reboot", until=42),
     Route("GET", f"{_HOST}/shutdown", hosts.shutdown, _HOSTS + "shutdown", until=42),
     Route("GET", f"{_HOST}/startup", hosts.startup, _HOSTS + "start", until=42),
-    Route("GET", "/os-baremetal-nodes", baremetal_nodes.look, _BAREMETAL + "list", until=35),
+    Route("GET", "/os-baremetal-nodes", baremetal_nodes.not_available, _BAREMETAL + "list", until=35),
     Route("POST", "/os-baremetal-nodes", baremetal_nodes.create, until=35),
-    Route("GET", _NODE, baremetal_nodes.look, _BAREMETAL + "show", until=35),
+    Route("GET", _NODE, baremetal_nodes.not_available, _BAREMETAL + "show", until=35),
     Route("DELETE", _NODE, baremetal_nodes.delete, until=35),
     Route("POST", f"{_NODE}/action", baremetal_nodes.add_interface, until=35, action="add_interface"),
     Route("POST", f"{_NODE}/action", baremetal_nodes.remove_interface, until=35, action="remove_interface"),

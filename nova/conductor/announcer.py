@@ -39,7 +39,7 @@ def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str
         anew = set(report.measured)
         if anew and core.outbox.on:
             told = core.host_rates.measured(host, (node for node in report.nodes if node.uuid in anew))
-            core.outbox.tell(connection, context.admin(), lambda teller: host_notices.measured(teller, host, told))
+            core.outbox.notify(connection, context.admin(), lambda teller: host_notices.measured(teller, host, told))
         return report, compute_nodes.states_of(connection, sorted(anew.union(report.changed)))
 
     report, states = core.db.write(transaction)

@@ -68,12 +68,12 @@ def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -
 
 def made(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated | None:
     """Return the result of a request whose caller has gone; None: it had no effect, and will have none."""
-    def look(connection: sa.Connection) -> ServerCreated | None:
+    def find(connection: sa.Connection) -> ServerCreated | None:
         # A transaction that is about to commit it holds these rows; any other one finds that its time is over.
         quotas.lock(connection, ctx.project_id or "", ("", ctx.user_id or ""))
         return _answered(engine, connection, request)
 
-    return engine.core.db.write(look)
+    return engine.core.db.write(find)
 
 
 def _answered(engine: Engine, connection: sa.Connection, request: ServerCreate) -> ServerCreated | None:
@@ -101,10 +101,10 @@ def _uuid(request: ServerCreate, index: int) -> str:
 
 def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
     tried: list[tuple[list[Run], ServerCreated]] = []
-    seen = server_volumes.look(engine.core, ctx, request.block_devices)
+    seen = server_volumes.check_volumes(engine.core, ctx, request.block_devices)
     if not request.shares_volumes and any(volume.multiattach for volume in seen.values()):
         raise exception.MultiattachTooOld()
-    _look_at_boot_files(engine, ctx, request, seen)
+    _check_boot_files(engine, ctx, request, seen)
     networks = _outside_networks(engine, ctx, request)
 
     def accept(connection: sa.Connection) -> tuple[list[Run], ServerCreated]:
@@ -175,17 +175,17 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     servers.insert(connection, [run.instance for run in runs])
     actions.insert(connection, [run.action for run in runs])
     security_groups.add_members(connection, [group.id for group in groups], [run.instance.uuid for run in runs])
-    _tell(engine, connection, ctx, [run.instance for run in runs], group)
+    _notify(engine, connection, ctx, [run.instance for run in runs], group)
     # Last: all requests of a project wait for its row.
     quotas.take(connection, room)
     return runs, ServerCreated(uuids=[run.instance.uuid for run in runs], reservation_id=reservation_id)
 
 
-def _tell(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, made: list[Instance],
+def _notify(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, made: list[Instance],
           group: GroupSpec | None) -> None:
     outbox = engine.core.outbox
     if group is not None:
-        outbox.tell(connection, ctx, lambda teller: teller.members_added(
+        outbox.notify(connection, ctx, lambda teller: teller.members_added(
             server_groups.get(connection, group.uuid), [instance.uuid for instance in made]))
     if outbox.updates:
         teller, by = NotificationBuilder(outbox.settings, ctx), publisher("nova-api", CONF.host)
@@ -193,7 +193,7 @@ def _tell(engine: Engine, connection: sa.Connection, ctx: context.RequestContext
             told for instance in made for told in teller.updated(instance, by, (None, None), outbox.updates)])
 
 
-def _look_at_boot_files(engine: Engine, ctx: context.RequestContext, request: ServerCreate,
+def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: ServerCreate,
                         seen: dict[str, Volume]) -> None:
     """The kernel and ramdisk of a volume that is booted from, if the caller may see them. Raises what
     :func:`nova.image.lookup.boot_files` raises."""

@@ -195,8 +195,8 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
     """Returns whether there is more than what was measured that schedulers must hear of."""
     changed = False
     tree = [node.provider, *node.children]
-    known = {uuid: _told(stored.providers[uuid]) for uuid, root in stored.roots.items() if root == node.uuid}
-    if row is not None and known != {provider.uuid: _told(provider) for provider in tree}:
+    known = {uuid: _reported_fields(stored.providers[uuid]) for uuid, root in stored.roots.items() if root == node.uuid}
+    if row is not None and known != {provider.uuid: _reported_fields(provider) for provider in tree}:
         _hold(connection, [node.uuid])  # the node before its inventories, as everybody takes them
     for provider in tree:
         changed = _write_provider(connection, node.uuid, provider, stored) or changed
@@ -222,7 +222,7 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
     return changed
 
 
-def _told(provider: Provider) -> tuple[Any, ...]:
+def _reported_fields(provider: Provider) -> tuple[Any, ...]:
     """Return the fields of a provider that a report sets."""
     return (provider.name, provider.parent_uuid, sorted(set(provider.traits)),
             {resource_class: [getattr(inventory, name) for name in _REPORTED]

@@ -78,7 +78,7 @@ def begin(connection: sa.Connection, wanted: Drain) -> Drain:
             patience=wanted.patience))
         connection.execute(sa.delete(SERVERS).where(
             SERVERS.c.drain_uuid == known.uuid, SERVERS.c.state == drains.LEFT))
-        return _one(connection, wanted.host)
+        return _get(connection, wanted.host)
     forget_host(connection, wanted.host)
     connection.execute(sa.insert(TABLE).values(rows.values_of(TABLE, wanted)))
     return wanted
@@ -90,8 +90,8 @@ def find(connection: sa.Connection, host: str) -> Drain | None:
     return rows.to_object(Drain, row) if row is not None else None
 
 
-def _one(connection: sa.Connection, host: str) -> Drain:
-    """Raises DrainNotFound."""
+def _get(connection: sa.Connection, host: str) -> Drain:
+    """Return the drain of a host. Raises DrainNotFound."""
     found = find(connection, host)
     if found is None:
         raise exception.DrainNotFound(host=host)
@@ -101,12 +101,12 @@ def _one(connection: sa.Connection, host: str) -> Drain:
 def stop(connection: sa.Connection, host: str) -> Drain:
     """Begin no more moves; those under way go on to their ends. Raises DrainNotFound."""
     connection.execute(sa.update(TABLE).where(TABLE.c.host == host, _OPEN).values(state=drains.STOPPING))
-    return _one(connection, host)
+    return _get(connection, host)
 
 
 def get(connection: sa.Connection, host: str) -> tuple[Drain, list[DrainedServer]]:
     """The newest drain of a host and its lines, the first begun first. Raises DrainNotFound."""
-    found = _one(connection, host)
+    found = _get(connection, host)
     return found, rows.to_objects(DrainedServer, connection.execute(
         sa.select(SERVERS).where(SERVERS.c.drain_uuid == found.uuid).order_by(
             sa.func.coalesce(SERVERS.c.started_at, SERVERS.c.since), SERVERS.c.instance_uuid)))

@@ -58,7 +58,7 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
 
 
 @functools.cache
-def _one(open_to_project: bool, lock: bool) -> sa.Select[Any]:
+def _statement(open_to_project: bool, lock: bool) -> sa.Select[Any]:
     statement = sa.select(TABLE).where(TABLE.c.flavorid == sa.bindparam("this"))
     if open_to_project:
         statement = statement.where(sa.or_(TABLE.c.is_public == sa.true(), _open_to(sa.bindparam("project"))))
@@ -68,7 +68,7 @@ def _one(open_to_project: bool, lock: bool) -> sa.Select[Any]:
 def get(connection: sa.Connection, flavorid: str, project_id: str | None = None, lock: bool = False) -> Flavor:
     """Raises FlavorNotFound, also for a private flavor that ``project_id`` (if given) has no access to."""
     wanted = {"this": flavorid} if project_id is None else {"this": flavorid, "project": project_id}
-    row = connection.execute(_one(project_id is not None, lock), wanted).first()
+    row = connection.execute(_statement(project_id is not None, lock), wanted).first()
     if row is None:
         raise exception.FlavorNotFound(flavor_id=flavorid)
     return rows.to_object(Flavor, row)

@@ -87,10 +87,10 @@ def on_host(connection: sa.Connection, host: str) -> list[FloatingIp]:
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> FloatingIp:
     """Return a floating IP of a project (None: any project). Raises FloatingIpNotFound."""
-    return _one(connection, TABLE.c.uuid == uuid, uuid, project_id)
+    return _read(connection, TABLE.c.uuid == uuid, uuid, project_id)
 
 
-def _one(connection: sa.Connection, this: sa.ColumnElement[bool], name: str, project_id: str | None) -> FloatingIp:
+def _read(connection: sa.Connection, this: sa.ColumnElement[bool], name: str, project_id: str | None) -> FloatingIp:
     mine = TABLE.c.project_id.is_not(None) if project_id is None else TABLE.c.project_id == project_id
     row = connection.execute(sa.select(TABLE).where(this, mine)).first()
     if row is None:
@@ -142,7 +142,7 @@ def release(connection: sa.Connection, uuid: str, project_id: str | None = None)
 # --- of a server, whose row is held --------------------------------------------------------------
 def server_of(connection: sa.Connection, address: str, project_id: str) -> str | None:
     """The server that a project's floating address leads to just now. Raises FloatingIpNotFound."""
-    return _one(connection, TABLE.c.address == address, address, project_id).instance_uuid
+    return _read(connection, TABLE.c.address == address, address, project_id).instance_uuid
 
 
 def give(connection: sa.Connection, instance: Instance, address: str, fixed_address: str | None = None) -> None:
@@ -150,7 +150,7 @@ def give(connection: sa.Connection, instance: Instance, address: str, fixed_addr
 
     It leads nowhere yet. Raises FloatingIpNotFound, FloatingIpInUse (it does), InvalidInput, InstanceInvalidState.
     """
-    _one(connection, TABLE.c.address == address, address, instance.project_id)
+    _read(connection, TABLE.c.address == address, address, instance.project_id)
     if instance.task_state == states.DELETING:  # which has perhaps let go of all that it had
         raise exception.InvalidInput(f"Instance {instance.uuid} is being deleted")
     usable = [vif for vif in instance.network_info if not vif.outside and vif.addresses(4)]
@@ -178,7 +178,7 @@ def take(connection: sa.Connection, instance: Instance, address: str) -> None:
 
     Raises FloatingIpNotFound, FloatingIpNotAssociated.
     """
-    found = _one(connection, TABLE.c.address == address, address, instance.project_id)
+    found = _read(connection, TABLE.c.address == address, address, instance.project_id)
     if found.instance_uuid != instance.uuid:
         raise exception.FloatingIpNotAssociated(address=address, instance_uuid=instance.uuid)
     _take_from(connection, instance, address)

@@ -56,11 +56,11 @@ class What:
 
 def count(db: Database, what: What) -> Removed:
     """Return how many rows of each kind would be removed now, without the rows that belong to deleted servers."""
-    def look(connection: sa.Connection) -> Removed:
+    def count(connection: sa.Connection) -> Removed:
         return Removed({kind.name: connection.scalar(
             sa.select(sa.func.count()).select_from(kind.table).where(kind.over)) or 0 for kind in _kinds(what)})
 
-    return db.read(look)
+    return db.read(count)
 
 
 def purge(db: Database, what: What, archive: IO[bytes] | None = None, page: int = PAGE,

@@ -146,7 +146,7 @@ def rules_for(connection: sa.Connection, host: str, instance_uuids: Sequence[str
             found[row.uuid].groups.append(row.group_id)
     # A group's version is that of its project, which is that of its servers.
     known = {group_id: told.version for told in found.values() for group_id in told.groups}
-    filters = {told.id: told for told in _told(connection, known)}
+    filters = {told.id: told for told in _filters_with_members(connection, known)}
     untold = dict(filters)
     for told in found.values():
         needs = dict.fromkeys(told.groups)
@@ -166,7 +166,7 @@ def _filters(connection: sa.Connection, rules: Sequence[int], members: Sequence[
             *_members(connection, {each: known[each] for each in members if each in known})]
 
 
-def _told(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFilter]:
+def _filters_with_members(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFilter]:
     """The rules of these groups (id: version), and the members of those that they name. Two statements at most."""
     filters = {told.id: told for told in _rules(connection, known)}
     named = {other: known[told.id] for told in filters.values() for other in told.named()}

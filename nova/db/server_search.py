@@ -35,14 +35,14 @@ _NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "fla
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class ServerPage:
     """A page of servers, to be read within the transaction. ``marker``: the last server, if the list may go on."""
 
     servers: Iterator[Instance]
     marker: str | None = None
 
 
-def search(connection: sa.Connection, query: ServerQuery, partial: bool = False) -> Found:
+def search(connection: sa.Connection, query: ServerQuery, partial: bool = False) -> ServerPage:
     """Return a page of servers; with ``partial`` it may be cut.
 
     Raises MarkerNotFound, InvalidInput (unknown filter, bad expression).
@@ -56,7 +56,7 @@ def search(connection: sa.Connection, query: ServerQuery, partial: bool = False)
         marker = rows.marker_row(connection, known, query.marker)
     columns = brief_columns() if query.brief else list(TABLE.c)
     page = searches.page(connection, wanted, columns, query.limit, marker, partial)
-    return Found(rows.iterate_objects(Instance, page.rows), page.last)
+    return ServerPage(rows.iterate_objects(Instance, page.rows), page.last)
 
 
 def _sort(query: ServerQuery) -> list[tuple[str, str]]:

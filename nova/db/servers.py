@@ -59,8 +59,8 @@ def _values(instance: Instance) -> dict[str, Any]:
 
 
 @functools.cache
-def _one(of_project: bool = False, deleted: bool = False, lock: bool = False) -> sa.Select[Any]:
-    """Built once: building a statement anew costs several times what running it does."""
+def _statement(of_project: bool = False, deleted: bool = False, lock: bool = False) -> sa.Select[Any]:
+    """Return a select of one server. The statements are built once, since building costs more than executing."""
     statement = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
     if of_project:
         statement = statement.where(TABLE.c.project_id == sa.bindparam("project"))
@@ -74,15 +74,15 @@ _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None, deleted: bool = False) -> Instance:
     """Raises InstanceNotFound; ``deleted`` finds deleted rows too."""
-    return _found(connection, _one(project_id is not None, deleted), uuid, project_id)
+    return _read(connection, _statement(project_id is not None, deleted), uuid, project_id)
 
 
 def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Instance:
     """The instance, held until the transaction ends (a read that is followed by a write of it)."""
-    return _found(connection, _one(project_id is not None, lock=True), uuid, project_id)
+    return _read(connection, _statement(project_id is not None, lock=True), uuid, project_id)
 
 
-def _found(connection: sa.Connection, statement: sa.Select[Any], uuid: str, project_id: str | None) -> Instance:
+def _read(connection: sa.Connection, statement: sa.Select[Any], uuid: str, project_id: str | None) -> Instance:
     wanted = {"this": uuid} if project_id is None else {"this": uuid, "project": project_id}
     row = connection.execute(statement, wanted).first()
     if row is None:

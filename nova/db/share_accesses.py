@@ -71,7 +71,7 @@ def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: st
     return True
 
 
-def gone(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> bool:
+def removed(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> bool:
     """Record that an access was removed; return whether the server needs it again, so that it must be granted anew."""
     connection.execute(sa.delete(TABLE).where(_this(share_id, host, instance_uuid), TABLE.c.leaving == sa.true()))
     return connection.scalar(sa.select(TABLE.c.id).where(_this(share_id, host, instance_uuid))) is not None

@@ -25,10 +25,10 @@ def index(connection: sa.Connection, project_id: str | None = None, limit: int |
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Share:
     """Raises ShareNotFound, also for a share of another project."""
-    return _found(connection, sa.select(TABLE).where(TABLE.c.uuid == uuid), uuid, project_id)
+    return _read(connection, sa.select(TABLE).where(TABLE.c.uuid == uuid), uuid, project_id)
 
 
-def _found(connection: sa.Connection, statement: sa.Select[tuple[object, ...]], uuid: str,
+def _read(connection: sa.Connection, statement: sa.Select[tuple[object, ...]], uuid: str,
            project_id: str | None) -> Share:
     row = connection.execute(statement).first()
     if row is None or (project_id is not None and row.project_id != project_id):
@@ -50,7 +50,7 @@ def create(connection: sa.Connection, share: Share) -> Share:
 def delete(connection: sa.Connection, uuid: str) -> Share:
     """Forget a share that no server has; its directory stays. Raises ShareNotFound, ShareInUse."""
     statement = sa.select(TABLE).where(TABLE.c.uuid == uuid).with_for_update()
-    share = _found(connection, statement, uuid, None)
+    share = _read(connection, statement, uuid, None)
     used = connection.execute(sa.select(ACCESSES.c.instance_uuid).where(
         ACCESSES.c.share_id == uuid).order_by(ACCESSES.c.id).limit(1)).scalar()
     if used is not None:
@@ -65,7 +65,7 @@ def bind(connection: sa.Connection, uuid: str, host: str, everywhere: bool) -> N
     Raises ShareNotFound, ShareUnusable (another host has it).
     """
     statement = sa.select(TABLE).where(TABLE.c.uuid == uuid).with_for_update()
-    share = _found(connection, statement, uuid, None)
+    share = _read(connection, statement, uuid, None)
     if everywhere or share.host == host:
         return
     if share.host is not None:

@@ -44,15 +44,15 @@ def index(connection: sa.Connection, project_id: str | None = None, limit: int |
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
     """Raises VolumeNotFound, also for a volume of another project."""
-    return _found(connection, uuid, project_id)
+    return _read(connection, uuid, project_id)
 
 
 def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
     """The volume, held until the transaction ends. Raises VolumeNotFound."""
-    return _found(connection, uuid, project_id, lock=True)
+    return _read(connection, uuid, project_id, lock=True)
 
 
-def _found(connection: sa.Connection, uuid: str, project_id: str | None = None, lock: bool = False) -> Volume:
+def _read(connection: sa.Connection, uuid: str, project_id: str | None = None, lock: bool = False) -> Volume:
     statement = sa.select(TABLE).where(TABLE.c.uuid == uuid)
     if project_id is not None:
         statement = statement.where(TABLE.c.project_id == project_id)

@@ -39,7 +39,7 @@ class Announcer:
     def _keep(self) -> None:
         while True:
             try:
-                self._look()
+                self._update_announcement()
             except Exception as error:  # the next look may succeed
                 LOG.warning("novad is not announced by mDNS: %s", error or type(error).__name__)
             if self._ending.wait(_LOOK):
@@ -47,7 +47,7 @@ class Announcer:
         if self._made is not None:
             self._made.withdraw()
 
-    def _look(self) -> None:
+    def _update_announcement(self) -> None:
         addresses = announced(self.options)
         if addresses == self._said:
             return

@@ -74,7 +74,7 @@ class Client:
             if scheme == "unix":
                 raise Unreachable(f"{self.address}: {why}")
             local = None
-        given = secret or environ.get("NOVA_SHARED_SECRET") or _kept_secret()
+        given = secret or environ.get("NOVA_SHARED_SECRET") or _local_secret()
         options = [("grpc.keepalive_time_ms", 60000), ("grpc.enable_retries", 0), ("grpc.enable_http_proxy", 0)]
         options = [*dict([*options, *channel]).items()]
         self._secret = given if scheme == "tls" else ""
@@ -236,7 +236,7 @@ def _unusable(path: pathlib.Path) -> str:
     return "" if listener in trusted else "a process of another account listens there"
 
 
-def _kept_secret() -> str:
+def _local_secret() -> str:
     try:
         return _SECRET_FILE.read_text().strip()
     except OSError:

@@ -115,7 +115,7 @@ class Coordinator:
         """
         if pending := self._unaccepted():
             raise Refused(f"{'; '.join(pending.values())}. Nothing was changed.")
-        found, silent = self.look()
+        found, silent = self.query_nodes()
         if silent:
             raise Refused(f"{'; '.join(silent.values()).removesuffix('.')}. Nothing was changed.")
         self._settle_all(_ANSWER)
@@ -132,7 +132,7 @@ class Coordinator:
             raise Refused(f"Two nodes have the same name: {', '.join(sorted(names))} (node in novad.toml).")
         return found
 
-    def look(self) -> tuple[list[Peer], dict[str, str]]:
+    def query_nodes(self) -> tuple[list[Peer], dict[str, str]]:
         """Return the accepted nodes that answer, by name, and {name: reason} of those that do not.
 
         No other address is connected to.
@@ -140,7 +140,7 @@ class Coordinator:
         accepted = list(self._accepted().items())
         found: list[Peer] = []
         silent: dict[str, str] = {}
-        for (_url, place), answer in zip(accepted, self._each(accepted, self._ask), strict=True):
+        for (_url, place), answer in zip(accepted, self._concurrently(accepted, self._ask), strict=True):
             if isinstance(answer, Peer):
                 found.append(answer)
             else:
@@ -149,7 +149,7 @@ class Coordinator:
 
     def listed(self) -> list[pb.NodeEntry]:
         """Return the nodes that were accepted, those that wait for it, and those that were discovered."""
-        peers, silent = self.look()
+        peers, silent = self.query_nodes()
         accepted, pending = self._accepted(), self._unaccepted()
         rows = [pb.NodeEntry(node=one.node, address=one.url, roles=one.place.roles,
                              state="ready" if one.steered else "independent") for one in peers]
@@ -226,13 +226,13 @@ class Coordinator:
 
     def _discovered(self) -> list[tuple[str, str]]:
         """Return (name, address) of the nodes that announce themselves with a certificate, without this one."""
-        known = self.discovery.known() if self.discovery is not None else []
+        known = self.discovery.trusted() if self.discovery is not None else []
         return [(name, url) for name, url in known if name != self.options.name]
 
     def _ask(self, accepted: tuple[str, Place]) -> Peer:
         """Ask a node how it is. What it says of its name and roles decides nothing."""
         url, place = accepted
-        with self._client(url, place.node) as client, _told(f"{place.node} ({url})", place.node):
+        with self._client(url, place.node) as client, _peer_errors(f"{place.node} ({url})", place.node):
             one = client.ask(client.daemon.Show, pb.Empty(), _ANSWER)
             if one.node != place.node:
                 raise Refused(f"The node at {url} calls itself {one.node[:64]!r}, and is {place.node} for this control "
@@ -248,7 +248,7 @@ class Coordinator:
     def plan(self, parts: Sequence[Part]) -> list[tuple[str, Any]]:
         """(node, what would be done there)."""
         def ask(part: Part) -> Any:
-            with self._client(part[0].url, part[0].node) as client, _told(part[0].node):
+            with self._client(part[0].url, part[0].node) as client, _peer_errors(part[0].node):
                 return client.ask(client.nodes.Plan, pb.ShareRequest(share=part[1].encode())).changes
         return [(peer.node, change) for (peer, _assignment), changes in zip(parts, self._all(parts, ask), strict=True)
                 for change in changes]
@@ -263,25 +263,25 @@ class Coordinator:
         removal = any(assignment.kind == "remove" for _peer, assignment in assignments)
         for rank in ([last, first] if removal else [first, last]):
             for peer, _assignment in rank:
-                self._journal.ask(ident, peer.url, peer.node)
+                self._journal.add_participant(ident, peer.url, peer.node)
             self._all(rank, lambda part: self._do("Apply", ident, part, progress))
 
     def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
-        waiting = [one for one in self._journal.asked(ident) if not one.settled]
-        return [one.node for one, told in zip(waiting, self._each(
-            waiting, lambda one: self._tell(one, done, progress, _TRY)), strict=True) if told is not None]
+        waiting = [one for one in self._journal.participations(ident) if not one.settled]
+        return [one.node for one, told in zip(waiting, self._concurrently(
+            waiting, lambda one: self._send_decision(one, done, progress, _TRY)), strict=True) if told is not None]
 
     def _do(self, verb: str, ident: int, part: Part, progress: Progress) -> None:
         peer, assignment = part
         values = self._secrets.values(sorted({name for one in assignment.platform.components.values()
                                               for name in one.secrets()}))
         request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
-        with self._ending(), self._client(peer.url, peer.node) as client, _told(peer.node):
+        with self._ending(), self._client(peer.url, peer.node) as client, _peer_errors(peer.node):
             for one in _bounded(peer.node, client.follow(getattr(client.nodes, verb), request, _longest(assignment))):
                 if one.message:
                     _pass_on(progress, peer.node, one)
                 if one.changed:
-                    self._journal.answered(ident, peer.url, " ".join(one.changed)[:_WORDS])
+                    self._journal.record_changes(ident, peer.url, " ".join(one.changed)[:_WORDS])
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
@@ -293,13 +293,16 @@ class Coordinator:
                 raise Cancelled("novad ends; the deployment is put back when it starts again.") from None
             raise
 
-    def _tell(self, one: Any, done: bool, progress: Progress, seconds: float, longest: float = _SETTLE) -> None:
-        """Tell a node how a deployment ended, again and again for ``seconds``; one call may take ``longest``. Raises
-        NovadError when it cannot be told now."""
+    def _send_decision(self, one: Any, done: bool, progress: Progress, seconds: float,
+                       longest: float = _SETTLE) -> None:
+        """Send the decision on a deployment to a node, repeatedly for ``seconds``; one call may take ``longest``.
+
+        Raises NovadError if the node does not answer.
+        """
         end = time.monotonic() + seconds
         while True:
             try:
-                with self._client(one.address, one.node) as client, _told(one.node):
+                with self._client(one.address, one.node) as client, _peer_errors(one.node):
                     for told in _bounded(one.node, client.follow(client.nodes.Settle, pb.SettleRequest(
                             coordinator=self.ident, number=one.deployment, done=done), longest)):
                         _pass_on(progress, one.node, told)
@@ -307,7 +310,7 @@ class Coordinator:
             except (Away, Busy):
                 if time.monotonic() > end or self._ended.wait(_PAUSE):
                     raise
-        self._journal.settle(one.deployment, one.address)
+        self._journal.mark_informed(one.deployment, one.address)
 
     def _keep(self) -> None:
         while not self._ended.wait(self.options.interval):
@@ -323,14 +326,14 @@ class Coordinator:
             if self._ended.is_set():
                 return
             try:
-                self._tell(one, done, lambda name, what: LOG.info("%s: %s", name, what), 0.0, longest)
+                self._send_decision(one, done, lambda name, what: LOG.info("%s: %s", name, what), 0.0, longest)
                 LOG.info("Node %s received the decision: deployment %d is %s", one.node, one.deployment,
                          DONE if done else UNDONE)
             except NovadError as error:
                 LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", one.node,
                           one.deployment, error.message)
 
-        self._each(self._journal.unsettled(), settle)
+        self._concurrently(self._journal.unsettled(), settle)
 
     # --- helpers -----------------------------------------------------------------------------------
     @contextlib.contextmanager
@@ -347,7 +350,7 @@ class Coordinator:
             finally:
                 self._clients.discard(client)
 
-    def _each(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
+    def _concurrently(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
         """Run ``act`` for all items at the same time; return the result of each: an answer, or the error."""
         def safely(item: Any) -> Any:
             try:
@@ -362,7 +365,7 @@ class Coordinator:
 
     def _all(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
         """The answers, when all have answered. Raises the first error."""
-        answers = self._each(items, act)
+        answers = self._concurrently(items, act)
         for answer in answers:
             if isinstance(answer, NovadError):
                 raise answer
@@ -395,7 +398,7 @@ def _place(node: Node) -> Place:
 
 
 @contextlib.contextmanager
-def _told(node: str, name: str = "") -> Iterator[None]:
+def _peer_errors(node: str, name: str = "") -> Iterator[None]:
     """Raise what another node refuses, in its words. ``node``: what it is called there, ``name`` and its address."""
     try:
         yield

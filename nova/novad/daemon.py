@@ -226,7 +226,7 @@ class Daemon:
         """Restart in the order of dependencies, each when the one before is healthy. Raises NotKnown, Busy, Failed."""
         with self.deployer.changing(deploy.RESTART):
             current = self.journal.components()
-            chosen = self._known(names, current)
+            chosen = self._existing(names, current)
             for name in reversed(chosen):
                 progress(name, "stopping")
                 self.runtime.stop(self.deployer.containers.name(name), current[name].component.stop_timeout)
@@ -252,7 +252,7 @@ class Daemon:
 
     def back_up(self, name: str, progress: Progress) -> None:
         current = self.journal.components()
-        chosen = [one for one in self._known([name] if name else [], current) if current[one].component.volumes]
+        chosen = [one for one in self._existing([name] if name else [], current) if current[one].component.volumes]
         self._done(self.deployer.run(history.BACK_UP, [
             Change(name=one, before=current[one], after=current[one]) for one in chosen], progress).id, progress)
 
@@ -281,7 +281,7 @@ class Daemon:
         found = self.journal.deployment(ident)
         assert found is not None
         names = [change.name for change in found.changes]
-        words = ", ".join([*names, *(f"{one.components} on {one.node}" for one in self.journal.asked(ident)
+        words = ", ".join([*names, *(f"{one.components} on {one.node}" for one in self.journal.participations(ident)
                                      if one.components)])
         progress("", f"deployment {ident} is {found.state}: {words}" if found.state == DONE and words
                  else "there was nothing to do")
@@ -300,7 +300,7 @@ class Daemon:
         for known in (self._failures, self._starts, self._unhealthy, self._looked):
             known.pop(name, None)
 
-    def _known(self, names: Iterable[str], current: dict[str, Deployed]) -> list[str]:
+    def _existing(self, names: Iterable[str], current: dict[str, Deployed]) -> list[str]:
         names = list(names)
         for name in names:
             if name not in current:
@@ -329,7 +329,7 @@ class Daemon:
     def _keep(self) -> None:
         while True:
             try:
-                self.look()
+                self.check_components()
             except Cancelled:
                 return
             except Exception as error:  # whatever it was, the next round may succeed
@@ -337,8 +337,8 @@ class Daemon:
             if self.deployer.ending.wait(self.options.interval):
                 return
 
-    def look(self) -> None:
-        """Once: put back what was cut short, start what does not run, restart what is unhealthy."""
+    def check_components(self) -> None:
+        """Undo interrupted deployments, start components that do not run, and restart unhealthy ones."""
         if self.journal.unfinished():
             try:
                 self.deployer.recover(lambda name, what: LOG.info("%s: %s", name, what))
@@ -350,18 +350,18 @@ class Daemon:
                 LOG.warning("%s", error)
             return
         try:
-            with self.deployer.alone(deploy.LOOK):
+            with self.deployer.alone(deploy.HEALTH_CHECK):
                 self.deployer.cleanup.run(lambda name, what: LOG.info("%s: %s", name, what))
                 current = self.journal.components()
                 for name in self.deployer.order(current):
                     if self.deployer.awaited:
                         return  # a runtime that is slow to answer must not keep changes waiting for all of them
                     if current[name].wanted:
-                        self._look_at(current[name])
+                        self._check_component(current[name])
         except Busy:
             return  # a deployment starts and stops them
 
-    def _look_at(self, deployed: Deployed) -> None:
+    def _check_component(self, deployed: Deployed) -> None:
         name, container = deployed.name, self.deployer.containers.name(deployed.name)
         try:
             found = self.runtime.find(container)

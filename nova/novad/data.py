@@ -113,8 +113,8 @@ class Data:
         """Return the path of a backup below the data directory."""
         return f"backups/{name}/{deployment}"
 
-    def kept(self, place: str) -> set[str]:
-        """The volumes that a backup has."""
+    def volumes_in(self, place: str) -> set[str]:
+        """Return the names of the volumes in a backup."""
         return {path.name for path in (self.root / place).iterdir() if path.name != _DUMP} if (
             self.root / place).is_dir() else set()
 
@@ -136,7 +136,7 @@ class Data:
         source = self.root / place
         if not source.is_dir():
             raise NovadError(f"The backup {source} is not there.")
-        for copy in sorted(source / volume for volume in self.kept(place)):
+        for copy in sorted(source / volume for volume in self.volumes_in(place)):
             target = self.volume(name, copy.name).resolve()
             if target.is_mount():
                 _refill(copy, target)

@@ -38,7 +38,7 @@ from nova.novad.secrets import Secrets
 LOG = logging.getLogger(__name__)
 
 FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
-RESTART, PRUNE, LOOK = "restart", "prune", "look"
+RESTART, PRUNE, HEALTH_CHECK = "restart", "prune", "health check"
 
 _NOT_YET = " It could not be put back yet: "
 
@@ -99,7 +99,7 @@ class Deployer:
     def alone(self, what: str) -> Iterator[None]:
         """Lock out other changes; wait for a running health check. Raises Busy."""
         with self._turn:
-            while self._doing == LOOK and what != LOOK:
+            while self._doing == HEALTH_CHECK and what != HEALTH_CHECK:
                 self._waiting += 1
                 try:
                     self._turn.wait()
@@ -191,7 +191,7 @@ class Deployer:
                 self.journal.advance(begun.id, FETCH, [])  # what was planned did not happen
                 self.journal.finish(begun.id, DONE, [], cleanup=terms.cleanup)
                 self.cleanup.run(progress)
-                return self._known(begun.id)
+                return self._deployment(begun.id)
             self._carry_out(begun, changes, progress, terms)
         except Cancelled:
             raise
@@ -204,13 +204,13 @@ class Deployer:
                 raise
             raise Failed(f"{why} All is as it was before{left}.") from error
         if terms.origin is None:
-            pins.record(self.journal, self._known(begun.id).changes)
+            pins.record(self.journal, self._deployment(begun.id).changes)
             self.cleanup.run(progress)
             LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
             if self.others is not None and terms.assignments:
                 for node in self.others.settle(begun.id, True, progress):
                     progress("", f"{node} does not answer; it receives the decision when it answers again")
-        return self._known(begun.id)
+        return self._deployment(begun.id)
 
     def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
         """Deploy here and on other nodes: all of them are prepared before any component stops."""
@@ -234,7 +234,7 @@ class Deployer:
             self.journal.finish(ident, PENDING, changes)
         else:
             self.journal.finish(ident, DONE, changes, cleanup=[*terms.cleanup, *self._cleanup_after(changes)],
-                                states=history.states_made(self.journal, self._known(ident)))
+                                states=history.states_made(self.journal, self._deployment(ident)))
 
     def _apply_elsewhere(self, ident: int, progress: Progress, terms: Terms) -> None:
         if self.others is not None and terms.assignments:
@@ -250,7 +250,7 @@ class Deployer:
 
         The caller is within :meth:`alone`. Raises Failed."""
         if done:
-            found = self._known(ident)
+            found = self._deployment(ident)
             self.journal.finish(ident, DONE, [], cleanup=[*removals, *self._cleanup_after(found.changes)],
                                 states=history.states_made(self.journal, found))
             pins.record(self.journal, found.changes)
@@ -273,7 +273,7 @@ class Deployer:
         return [*cleanup.tasks_after(changes, [*kept.values(), *(one for one in now if one is not None)]),
                 CleanupTask(kind=cleanup.OLD_SECRETS, name="")]
 
-    def _known(self, ident: int) -> Deployment:
+    def _deployment(self, ident: int) -> Deployment:
         found = self.journal.deployment(ident)
         assert found is not None
         return found
@@ -415,7 +415,7 @@ class Deployer:
         """Undo a deployment, on other nodes first. Return a text about nodes that did not receive the decision, or "".
 
         Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
-        deployment = self._known(ident)
+        deployment = self._deployment(ident)
         left = self.others.settle(ident, False, progress) if self.others is not None else []
         try:
             if deployment.stage != FETCH:

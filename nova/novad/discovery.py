@@ -68,7 +68,7 @@ class Discovery:
             if thread.is_alive():
                 thread.join(5)
 
-    def known(self) -> list[tuple[str, str]]:
+    def trusted(self) -> list[tuple[str, str]]:
         """Return (name that it announces, address) of each instance that has shown a certificate."""
         with self._lock:
             return [(entry.instance.node, entry.address) for entry in self._entries.values() if entry.address]

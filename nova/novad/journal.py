@@ -113,9 +113,11 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     secrets: bool = False
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a node in a deployment of this control node. ``components``: what was changed there, in words;
-    ``settled``: whether it knows how the deployment ended."""
+class Participation(msgspec.Struct, frozen=True, kw_only=True):
+    """The participation of a node in a deployment of this control node.
+
+    ``components``: the changed components, as text; ``settled``: True if the node has received the decision.
+    """
 
     deployment: int
     address: str
@@ -285,44 +287,44 @@ class Journal:
         with self._transaction() as connection:
             connection.execute("update deployments set state = ? where id = ?", (RUNNING, ident))
 
-    def ask(self, ident: int, address: str, node: str) -> None:
+    def add_participant(self, ident: int, address: str, node: str) -> None:
         """Record a node that takes part in a deployment."""
         with self._transaction() as connection:
             connection.execute("insert or ignore into asked (deployment, address, node) values (?, ?, ?)",
                                (ident, address, node))
 
-    def answered(self, ident: int, address: str, components: str) -> None:
+    def record_changes(self, ident: int, address: str, components: str) -> None:
         with self._transaction() as connection:
             connection.execute("update asked set components = ? where deployment = ? and address = ?",
                                (components, ident, address))
 
-    def settle(self, ident: int, address: str) -> None:
-        """The node knows how the deployment ended."""
+    def mark_informed(self, ident: int, address: str) -> None:
+        """Record that a node has received the decision."""
         with self._transaction() as connection:
             connection.execute("update asked set settled = 1 where deployment = ? and address = ?", (ident, address))
 
-    def asked(self, ident: int) -> list[Asked]:
-        """The parts of other nodes in a deployment."""
-        return self.asked_of([ident]).get(ident, [])
+    def participations(self, ident: int) -> list[Participation]:
+        """Return the participations of the other nodes in a deployment."""
+        return self.participations_of([ident]).get(ident, [])
 
-    def unsettled(self) -> list[tuple[Asked, bool]]:
-        """The parts of those that have ended, and are not known to be settled; and whether it was done."""
+    def unsettled(self) -> list[tuple[Participation, bool]]:
+        """Return the participations of nodes that have not received the decision, each with True if it is "done"."""
         with self._transaction() as connection:
             rows = connection.execute(
                 "select deployment, address, node, components, state from asked join deployments on id = deployment "
                 "where not settled and state in (?, ?) order by deployment, node", (DONE, UNDONE)).fetchall()
-        return [(Asked(deployment=ident, address=address, node=node, components=components, settled=False),
+        return [(Participation(deployment=ident, address=address, node=node, components=components, settled=False),
                  state == DONE) for ident, address, node, components, state in rows]
 
-    def asked_of(self, idents: Sequence[int]) -> dict[int, list[Asked]]:
-        """The parts of other nodes in each of these."""
+    def participations_of(self, idents: Sequence[int]) -> dict[int, list[Participation]]:
+        """Return the participations of the other nodes by deployment."""
         with self._transaction() as connection:
             rows = connection.execute(
                 "select deployment, address, node, components, settled from asked where deployment in "
                 "(select value from json_each(?)) order by deployment, node", (_text(list(idents)),)).fetchall()
-        found: dict[int, list[Asked]] = {}
+        found: dict[int, list[Participation]] = {}
         for ident, address, node, components, settled in rows:
-            found.setdefault(ident, []).append(Asked(
+            found.setdefault(ident, []).append(Participation(
                 deployment=ident, address=address, node=node, components=components, settled=bool(settled)))
         return found
 

@@ -25,7 +25,7 @@ _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}\Z")
 # No "$" within: what is never closed is not looked through again from each of its beginnings.
 _ADDRESS = re.compile(r"\$\{address:([^}$]*)\}")
-_TOLD = re.compile(r"\$\{(?:node|address:([^}$]*))\}")
+_PLACEHOLDER = re.compile(r"\$\{(?:node|address:([^}$]*))\}")
 _NODE = "${node}"
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _SECRET = re.compile(r"\$\{secret:([^}$]*)\}")
@@ -205,20 +205,20 @@ class Platform(Part, frozen=True, kw_only=True):
         return placed
 
     def _placed(self, name: str, one: Component, place: Place, places: Sequence[Place]) -> Component:
-        def told(field: str, text: str) -> str:
-            return self._told(f"components.{name}.{field}", text, place, places)
+        def resolved(field: str, text: str) -> str:
+            return self._resolved(f"components.{name}.{field}", text, place, places)
 
-        ports = [msgspec.structs.replace(port, address=told(f"ports[{number}].address", port.address).strip("[]"))
+        ports = [msgspec.structs.replace(port, address=resolved(f"ports[{number}].address", port.address).strip("[]"))
                  for number, port in enumerate(one.ports)]
         return msgspec.structs.replace(
-            one, env={key: told(f"env.{key}", text) for key, text in one.env.items()},
-            files={key: told(f"files.{key}", text) for key, text in one.files.items()},
+            one, env={key: resolved(f"env.{key}", text) for key, text in one.env.items()},
+            files={key: resolved(f"files.{key}", text) for key, text in one.files.items()},
             ports=tuple(dict.fromkeys(ports)),  # of a node on loopback the address of others' is its own
             health=one.health and msgspec.structs.replace(one.health, command=tuple(
-                told("health.command", word) for word in one.health.command)))
+                resolved("health.command", word) for word in one.health.command)))
 
-    def _told(self, where: str, text: str, place: Place, places: Sequence[Place]) -> str:
-        def told(match: re.Match[str]) -> str:
+    def _resolved(self, where: str, text: str, place: Place, places: Sequence[Place]) -> str:
+        def value(match: re.Match[str]) -> str:
             if match.group(1) is None:
                 return place.node
             component = self.components[match.group(1)]
@@ -235,7 +235,7 @@ class Platform(Part, frozen=True, kw_only=True):
         if _NODE in text and not _NODE_NAME.fullmatch(place.node):
             raise Invalid(f"{where}: {_NODE}: the name of node {place.node!r} (node in novad.toml) is not of letters, "
                           "digits, dots, hyphens and underscores alone.")
-        return _TOLD.sub(told, text)
+        return _PLACEHOLDER.sub(value, text)
 
 
 def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
@@ -411,9 +411,9 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
         for key, text in texts.items():
             if "${secret:" in _SECRET.sub("", text):
                 raise Invalid(f"{where}.{field}.{key}: a secret is written ${{secret:NAME}}")
-            _check_told(platform, f"{where}.{field}.{key}", text)
+            _check_placeholders(platform, f"{where}.{field}.{key}", text)
     for word in health.command if health else ():
-        _check_told(platform, f"{where}.health.command", word)
+        _check_placeholders(platform, f"{where}.health.command", word)
     for field in Component.__struct_fields__:
         if _has_zero(msgspec.to_builtins(getattr(component, field))):
             raise Invalid(f"{where}.{field}: a zero character cannot be in there")
@@ -434,7 +434,7 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
     _check_health(where, health)
 
 
-def _check_told(platform: Platform, where: str, text: str) -> None:
+def _check_placeholders(platform: Platform, where: str, text: str) -> None:
     """Check the placeholders that a node replaces."""
     for other in _ADDRESS.findall(text):
         if other not in platform.components:
@@ -467,7 +467,7 @@ def _check_ports(platform: Platform) -> None:
     for name, component in platform.components.items():
         for number, port in enumerate(component.ports):
             where = f"components.{name}.ports[{number}].address"
-            _check_told(platform, where, port.address)
+            _check_placeholders(platform, where, port.address)
             if not is_address(port.address) and not _ADDRESS.fullmatch(port.address):
                 raise Invalid(f"{where}: {port.address!r} is no address")
             key = (port.address, port.node, port.protocol)

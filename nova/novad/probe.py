@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 _PAUSE = 0.2
 
 
-def look(socket: str) -> str:
+def check(socket: str) -> str:
     """Return why it is not healthy now, or ""."""
     with grpc.insecure_channel(f"unix:{socket}", [("grpc.enable_http_proxy", 0)]) as channel:
         try:
@@ -29,7 +29,7 @@ def watch(socket: str, start: float, steady: float) -> str:
     """The same after these seconds."""
     limit, since = time.monotonic() + start, 0.0
     while True:
-        why, now = look(socket), time.monotonic()
+        why, now = check(socket), time.monotonic()
         if why and (since or now > limit):
             return why
         since = (since or now) if not why else 0.0

@@ -33,7 +33,7 @@ class Rollback:
         restored: set[str] = set()
         if path and not self.data.dump(path).exists():
             self.data.restore(change.name, path)
-            restored = self.data.kept(path)
+            restored = self.data.volumes_in(path)
         for volume in volumes_of(change):
             if volume.backup and volume.name not in restored:
                 self.data.clear(change.name, volume.name)
@@ -67,7 +67,7 @@ class Rollback:
             if change.name in backups:
                 progress(change.name, "undo: restoring its data")
                 self.data.restore(change.name, backups[change.name].path)
-                restored = self.data.kept(backups[change.name].path)
+                restored = self.data.volumes_in(backups[change.name].path)
             for volume in volumes_of(change):
                 if volume.backup and volume.name not in restored:
                     # The volume was empty before; leftovers of an interrupted first start would disturb the next one.

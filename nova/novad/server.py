@@ -121,7 +121,7 @@ def _credentials(daemon: Daemon) -> grpc.ServerCredentials:
 
 
 @contextlib.contextmanager
-def _told(context: grpc.ServicerContext) -> Iterator[None]:
+def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
     """Convert errors to a status of gRPC."""
     try:
         yield
@@ -152,7 +152,7 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
     threading.Thread(target=work, name="change", daemon=True).start()
     while (one := _next(reports, context)) is not None:
         if isinstance(one, NovadError | OSError):
-            with _told(context):
+            with _as_status(context):
                 raise one
         if isinstance(one, BaseException):
             LOG.error("A change failed by a bug", exc_info=one)
@@ -189,14 +189,14 @@ class _Platform(services.PlatformServicer):
         yield from _followed(context, lambda progress: self.daemon.deploy(wanted, progress))
 
     def Plan(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
-        with _told(context):
+        with _as_status(context):
             changes, others = self.daemon.plan({one.component: one.version for one in request.components})
             for node, change in others:
                 change.node = node
             return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *(change for _node, change in others)])
 
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
-        with _told(context):
+        with _as_status(context):
             node = self.daemon.options.name
             answer = pb.PlatformAnswer(name=self.daemon.platform.name, components=[pb.ComponentState(
                 name=one.deployed.name, version=one.deployed.version, state=one.state, node=node,
@@ -204,7 +204,7 @@ class _Platform(services.PlatformServicer):
                 deployment=one.deployed.deployment, started=one.started, health=one.health)
                 for one in self._states()])
             if self.daemon.coordinator is not None:
-                peers, silent = self.daemon.coordinator.look()
+                peers, silent = self.daemon.coordinator.query_nodes()
                 answer.components.extend(one for peer in peers if peer.steered for one in peer.components)
                 answer.components.extend(pb.ComponentState(node=node, state="unreachable", health=why)
                                          for node, why in silent.items())
@@ -216,10 +216,11 @@ class _Platform(services.PlatformServicer):
         return sorted(self.daemon.states(), key=lambda one: order.get(one.deployed.name, len(order)))
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
-        with _told(context):
+        with _as_status(context):
             journal = self.daemon.journal
             found = journal.deployments(min(max(request.limit, 0) or 20, 1000))
-            parts, origins = journal.asked_of([one.id for one in found]), journal.origins([one.id for one in found])
+            idents = [one.id for one in found]
+            parts, origins = journal.participations_of(idents), journal.origins(idents)
             return pb.HistoryAnswer(deployments=[pb.DeploymentEntry(
                 id=one.id, kind=one.kind, state=one.state, started=one.started, ended=one.ended or 0.0, error=one.error,
                 components=[pb.ComponentVersion(component=change.name, version=(
@@ -263,7 +264,7 @@ class _Nodes(services.NodesServicer):
         self.daemon = daemon
 
     def Plan(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
-        with _told(context):
+        with _as_status(context):
             return pb.PlanAnswer(changes=_planned(self.daemon, self.daemon.participant.plan(decode(request.share))))
 
     def Prepare(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
@@ -278,24 +279,24 @@ class _Nodes(services.NodesServicer):
             request.coordinator, request.number, request.done, progress))
 
     def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.NodesAnswer:
-        with _told(context):
+        with _as_status(context):
             options, coordinator = self.daemon.options, self.daemon.coordinator
             here = pb.NodeEntry(node=options.name, address=options.listen, roles=options.roles, state="this one")
             return pb.NodesAnswer(nodes=[here, *(coordinator.listed() if coordinator is not None else [])])
 
     def Accept(self, request: pb.AcceptRequest, context: grpc.ServicerContext) -> pb.NodeEntry:
-        with _told(context):
+        with _as_status(context):
             return self._coordinator().accept(request.node, request.roles)
 
     def Secret(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.NodeSecret:
-        with _told(context):
+        with _as_status(context):
             if not self.daemon.options.tls_cert and not context.peer().startswith("unix:"):
                 raise errors.Refused("Secrets do not travel over TCP without TLS: use novad's local socket "
                                      f"(--addr unix://{self.daemon.options.socket}).")
             return pb.NodeSecret(secret=self._coordinator().secret_of(request.node))
 
     def Forget(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.Empty:
-        with _told(context):
+        with _as_status(context):
             self._coordinator().forget(request.node)
         return pb.Empty()
 
@@ -311,7 +312,7 @@ class _Services(services.ServicesServicer):
         self.daemon = daemon
 
     def Show(self, request: pb.ServiceRequest, context: grpc.ServicerContext) -> pb.ServiceAnswer:
-        with _told(context):
+        with _as_status(context):
             found = self.daemon.journal.components().get(request.name)
             component = found.component if found else self.daemon.platform.component(request.name)
             return pb.ServiceAnswer(
@@ -338,7 +339,7 @@ class _Logs(services.LogsServicer):
         self._readers = threading.BoundedSemaphore(_READERS)
 
     def Read(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
-        with _told(context):
+        with _as_status(context):
             if request.name not in self.daemon.journal.components():
                 raise errors.NotKnown(f"Component {request.name} is not deployed.")
             if not self._readers.acquire(blocking=False):
@@ -377,7 +378,7 @@ class _Backups(services.BackupsServicer):
         self.daemon = daemon
 
     def List(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> pb.BackupsAnswer:
-        with _told(context):
+        with _as_status(context):
             return _backups(self.daemon.journal.backups(request.component or None))
 
     def Create(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
@@ -387,7 +388,7 @@ class _Backups(services.BackupsServicer):
         yield from _followed(context, lambda progress: self.daemon.restore(request.id, progress))
 
     def Prune(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.BackupsAnswer:
-        with _told(context):
+        with _as_status(context):
             return _backups(self.daemon.prune())
 
 
@@ -402,7 +403,7 @@ class _SecretStore(services.SecretStoreServicer):
         self.daemon = daemon
 
     def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.SecretsAnswer:
-        with _told(context):
+        with _as_status(context):
             components = self.daemon.platform.components
             return pb.SecretsAnswer(secrets=[pb.SecretEntry(name=name, used_by=sorted(
                 one for one, component in components.items() if name in component.secrets()))
@@ -417,7 +418,7 @@ class _Updates(services.UpdatesServicer):
         self.updates = updates
 
     def Show(self, request: pb.UpdatesRequest, context: grpc.ServicerContext) -> pb.UpdatesAnswer:
-        with _told(context):
+        with _as_status(context):
             latest = self.updates.latest() if request.ask else None
             releases = self.updates.releases
             failed, why = releases.failure()
@@ -436,7 +437,7 @@ class _Daemon(services.DaemonServicer):
         self.daemon = daemon
 
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DaemonAnswer:
-        with _told(context):
+        with _as_status(context):
             options = self.daemon.options
             return pb.DaemonAnswer(
                 version=__version__, address=options.listen, started=self.daemon.started, node=options.name,

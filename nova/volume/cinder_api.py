@@ -125,7 +125,7 @@ def check_user(ctx: RequestContext) -> None:
 
 
 @contextlib.contextmanager
-def snapshot_not_found(uuid: str | None) -> Iterator[None]:
+def convert_missing_snapshot(uuid: str | None) -> Iterator[None]:
     """Convert NotFound in the block to SnapshotNotFound of this snapshot, if given."""
     try:
         yield

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nova import exception
 from nova.context import RequestContext
 from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
-from nova.volume.cinder_api import CinderApi, Raw, check_user, retry_now, snapshot_not_found, time_of
+from nova.volume.cinder_api import CinderApi, Raw, check_user, convert_missing_snapshot, retry_now, time_of
 
 LOG = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class CinderSnapshots:
 
     def get(self, ctx: RequestContext, uuid: str) -> VolumeSnapshot:
         check_user(ctx)
-        with snapshot_not_found(uuid):
+        with convert_missing_snapshot(uuid):
             return _to_snapshot(self._api.snapshot(ctx, uuid, ctx.auth_token))
 
     def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
@@ -43,7 +43,7 @@ class CinderSnapshots:
 
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         check_user(ctx)
-        with snapshot_not_found(uuid):
+        with convert_missing_snapshot(uuid):
             self._api.delete_snapshot(ctx, uuid, ctx.auth_token)
 
     # --- snapshots of a server image -------------------------------------------------------------------
@@ -87,7 +87,7 @@ class CinderSnapshots:
 
     # --- snapshots that need the hypervisor of the guest -----------------------------------------------
     def check_assisted(self, ctx: RequestContext, volume_id: str, uuid: str, status: str) -> None:
-        with snapshot_not_found(uuid):
+        with convert_missing_snapshot(uuid):
             raw = self._api.snapshot(ctx, uuid)
         if (raw["volume_id"], raw["status"]) != (volume_id, status):
             raise exception.InvalidVolume(reason=f"snapshot {uuid} is not one of volume {volume_id} that is "

@@ -6,7 +6,7 @@ import msgspec
 
 from nova.context import RequestContext
 from nova.objects.volume import Volume
-from nova.volume.cinder_api import CinderApi, Raw, check_user, snapshot_not_found, time_of
+from nova.volume.cinder_api import CinderApi, Raw, check_user, convert_missing_snapshot, time_of
 from nova.volume.cinder_views import to_volume
 
 
@@ -29,7 +29,7 @@ class CinderVolumes:
         wanted = {"size": volume.size_gb, "name": volume.name, "description": volume.description,
                   "volume_type": volume.volume_type, "availability_zone": volume.availability_zone,
                   "metadata": volume.metadata, "snapshot_id": volume.snapshot_id}
-        with snapshot_not_found(volume.snapshot_id):
+        with convert_missing_snapshot(volume.snapshot_id):
             return _to_volume(self._api.create_volume(
                 ctx, {key: value for key, value in wanted.items() if value}, waits=True), ctx)
 

@@ -70,7 +70,7 @@ def _object(schema):
 
 
 _ROUTES = [route for route in routes.ROUTES if route.action != "forceDelete"
-           and (route.method, route.path) not in SHARED and route.handler is not removed.gone]
+           and (route.method, route.path) not in SHARED and route.handler is not removed.no_longer_available]
 
 
 @st.composite

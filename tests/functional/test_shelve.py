@@ -1,13 +1,16 @@
 """Shelving servers and taking them from the shelf again, over HTTP."""
 
 import os
+import threading
 
 import pytest
 import sqlalchemy as sa
 
 from nova import context, exception
+from nova.compute.runner import Runner
 from nova.conductor.background import overdue
 from nova.conductor.resources.server_volumes import ServerVolumes
+from nova.conductor.saga.step_executor import StepExecutor
 from nova.conf import CONF
 from nova.db import evictions, models
 from nova.image.directory import DirectoryStore
@@ -347,16 +350,22 @@ def test_a_delete_in_the_middle_of_unshelving_wins(admin, server, driver, hold):
     wait_for(lambda: (driver.guests(), driver.disk(server)) == ([], None))
 
 
-def test_a_reset_in_the_middle_of_shelving_takes_it_back(admin, server, driver, hold, nothing_left):
+def test_a_reset_in_the_middle_of_shelving_takes_it_back(admin, server, driver, hold, nothing_left, monkeypatch):
+    """The host reports its guest, which shelving has shut down, before it receives the order to start it again."""
+    reported, send, after_refusal = threading.Event(), StepExecutor.send, Runner._after_refusal
+    monkeypatch.setattr(StepExecutor, "send", lambda executor, ctx, host, order: (
+        reported.wait(10), send(executor, ctx, host, order)) if order.undo else send(executor, ctx, host, order))
+    monkeypatch.setattr(Runner, "_after_refusal", lambda runner, job: (after_refusal(runner, job), reported.set()))
     held = hold("snapshot")
     admin.action(server, "shelve")
     held.wait_until_begun()
     admin.action(server, "os-resetState", {"state": "active"})
     held.let_go()
+    assert reported.wait(10)
+    assert admin.server(server)["status"] == "ACTIVE"
     wait_for(lambda: driver.power_state(server) == states.RUNNING)
     wait_for(lambda: images() == nothing_left)
-    # A report of the power state, sent while the guest was off, may have set SHUTOFF for a moment.
-    wait_for(lambda: admin.wait_idle(server)["status"] == "ACTIVE")
+    assert admin.wait_idle(server)["status"] == "ACTIVE"
 
 
 def given_up(admin, server, hold):

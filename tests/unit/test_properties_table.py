@@ -18,7 +18,7 @@ from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.requirements import properties as current
-from nova.objects.requirements.requested_resources import asked_of_hosts
+from nova.objects.requirements.requested_resources import host_requirements
 from nova.virt.libvirt.xml.guest_config import guest_config
 from nova.virt.libvirt.xml.settings import Settings
 
@@ -77,7 +77,7 @@ def _asked_for(monkeypatch):
     monkeypatch.setattr(current, "with_current_names", lambda given: given)  # returns a plain dict
     for specs, properties in _TOGETHER:
         server = _server(Recorder(specs), Recorder(properties))
-        for read in (lambda server: asked_of_hosts(server.flavor, server.image),
+        for read in (lambda server: host_requirements(server.flavor, server.image),
                      lambda server: guest_config(server, _HOST)):
             with contextlib.suppress(exception.Invalid):
                 read(server)

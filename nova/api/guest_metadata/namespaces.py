@@ -52,13 +52,13 @@ class NamespaceWatcher:
     def run(self, stop: threading.Event) -> None:
         while True:
             try:
-                self.look()
+                self.synchronize()
             except Exception:
-                LOG.exception("Could not look for networks")
+                LOG.exception("Cannot read the networks of this host, retrying")
             if stop.wait(INTERVAL):
                 return
 
-    def look(self) -> None:
+    def synchronize(self) -> None:
         """Compare the sockets with the namespaces of now."""
         wanted = {}
         for network_id in self._state.networks():

@@ -169,8 +169,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._timer.cancel()
         self._server.connections.pop(self, None)
-        _one_less(self._server.peers, self.peer)
-        _one_less(self._server.tenants, self.tenant)
+        _decrement(self._server.peers, self.peer)
+        _decrement(self._server.tenants, self.tenant)
 
     def abort(self) -> None:
         self._transport.abort()
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
 
-def _one_less(counter: collections.Counter[K], key: K) -> None:
+def _decrement(counter: collections.Counter[K], key: K) -> None:
     counter[key] -= 1
     if counter[key] <= 0:
         del counter[key]

@@ -53,7 +53,7 @@ class Backlog(queue.Queue[Any]):
         self._taken += 1
         return (self._waiting.popleft() if self._taken % _SHARE == 0 else self._waiting.pop())[1]
 
-    def take_gone(self) -> list[Any]:
+    def take_closed(self) -> list[Any]:
         """Take those away whose clients have gone: they are still connections, which are counted."""
         with self.mutex:
             look = select.poll()
@@ -67,7 +67,7 @@ class Backlog(queue.Queue[Any]):
         return found
 
 
-def has_gone(connected: socket.socket | Secured) -> bool:
+def is_closed_by_peer(connected: socket.socket | Secured) -> bool:
     """Return True if the peer has closed the connection, or its sending half."""
     look = select.poll()
     look.register(connected, _GONE)

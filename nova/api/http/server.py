@@ -20,7 +20,7 @@ from collections.abc import Callable
 import h11
 
 from nova.api.http import messages
-from nova.api.http.backlog import Backlog, has_gone
+from nova.api.http.backlog import Backlog, is_closed_by_peer
 from nova.api.http.connection import Connection, State
 from nova.api.http.limits import Limits
 from nova.api.http.tls import Secured
@@ -101,7 +101,7 @@ class Server:
             while not self._draining:
                 self._turn(_LOOK)
                 if time.monotonic() - looked >= _LOOK:
-                    self._look()
+                    self._close_stale()
                     looked = time.monotonic()
             self._drain()
         finally:
@@ -149,7 +149,7 @@ class Server:
                 connection.close()
 
     def _answer(self, connection: Connection) -> None:
-        if has_gone(connection.sock):
+        if is_closed_by_peer(connection.sock):
             connection.close()
             return
         try:
@@ -180,12 +180,12 @@ class Server:
                     LOG.exception("A connection failed")
                     connection.close()
 
-    def _look(self) -> None:
+    def _close_stale(self) -> None:
         """Close what has waited too long, and answers that nobody fetches when they are too many."""
         if self._paused:
             self._paused = False
             self._poll.modify(self._number, select.EPOLLIN)
-        for gone in self._backlog.take_gone():
+        for gone in self._backlog.take_closed():
             gone.close()
         now = time.monotonic()
         with self._lock:
@@ -199,7 +199,7 @@ class Server:
             if unsent <= _MOST_UNSENT:
                 break
             unsent -= one.unsent
-            self._tell("Too much that clients do not fetch: an answer for %s is given up", one.client)
+            self._warn("Too much that clients do not fetch: an answer for %s is given up", one.client)
             one.close()
 
     def _accept(self) -> bool:
@@ -211,7 +211,7 @@ class Server:
                 return number > 0
             except OSError as error:
                 # No files, no memory: look at others meanwhile, rather than at this again and again.
-                self._tell("Nobody new can be connected: %s", str(error))
+                self._warn("Nobody new can be connected: %s", str(error))
                 self._poll.modify(self._number, 0)
                 self._paused = True
                 return False
@@ -237,9 +237,9 @@ class Server:
     def _turn_away(self, connection: Connection, crowded: bool) -> None:
         """Say so without waiting for anything: whoever is one too many must not cost more than this."""
         if crowded:
-            self._tell("%s has too many connections ([api]connections_per_client)", connection.client)
+            self._warn("%s has too many connections ([api]connections_per_client)", connection.client)
         else:
-            self._tell("There are too many connections ([api]max_connections), the last from %s", connection.client)
+            self._warn("There are too many connections ([api]max_connections), the last from %s", connection.client)
         with self._lock:
             ending = sum(one.state is State.ENDING for one in self._connections.values())
         if connection.secure or ending >= _AT_ONCE:
@@ -263,7 +263,7 @@ class Server:
         victim.close()
         return True
 
-    def _tell(self, text: str, what: str) -> None:
+    def _warn(self, text: str, what: str) -> None:
         now = time.monotonic()
         if now - self._told.get(text, -_TELL) >= _TELL:
             self._told[text] = now
@@ -285,7 +285,7 @@ class Server:
         began = time.monotonic()
         while True:
             self._turn(_HANDSHAKE)
-            self._look()
+            self._close_stale()
             now = time.monotonic()
             with self._lock:
                 present = list(self._connections.values())

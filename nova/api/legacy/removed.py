@@ -1,4 +1,4 @@
-"""Parts of the API that are gone for good: 410 in every version."""
+"""Operations that were removed from the API: 410 in every version."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from nova.api.request import Request
 from nova.api.router import Route
 
 
-def gone(_req: Request) -> Any:
+def no_longer_available(_req: Request) -> Any:
     """Answer 410: the operation is no longer part of the API."""
-    raise errors.Gone()
+    raise errors.NoLongerAvailable()
 
 
-gone.removed = True  # type: ignore[attr-defined]  # the OpenAPI document leaves these out
+no_longer_available.removed = True  # type: ignore[attr-defined]  # the OpenAPI document leaves these out
 
 _COLLECTIONS = (
     "/os-agents", "/os-cells", "/os-certificates", "/os-cloudpipe", "/os-fixed-ips", "/os-floating-ip-dns",
@@ -31,6 +31,6 @@ _BELOW = ("", "/{id}", "/{id}/{what}", "/{id}/{what}/{name}")
 
 def routes() -> tuple[Route, ...]:
     """The lines of the table for them."""
-    everywhere = tuple(Route(method, path + below, gone)
+    everywhere = tuple(Route(method, path + below, no_longer_available)
                        for path in _COLLECTIONS for below in _BELOW for method in _METHODS)
-    return everywhere + tuple(Route(method, path, gone) for method, path in _SINGLE)
+    return everywhere + tuple(Route(method, path, no_longer_available) for method, path in _SINGLE)

@@ -75,8 +75,9 @@ def is_on() -> bool:
 
 @functools.cache
 def added_to(table: tuple[Route, ...]) -> tuple[Route, ...]:
-    """The table with them, and without what says of their URLs that they are gone."""
-    return (*(route for route in table if route.handler is not removed.gone or not _is_served(route.path)), *ROUTES)
+    """Return the table with the legacy routes instead of the routes that answer 410 at the same URLs."""
+    return (*(route for route in table
+              if route.handler is not removed.no_longer_available or not _is_served(route.path)), *ROUTES)
 
 
 def _is_served(path: str) -> bool:

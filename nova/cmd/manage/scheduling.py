@@ -11,7 +11,7 @@ from nova.conf import CONF
 from nova.db import flavors
 from nova.objects.base import new_uuid
 from nova.objects.image import Image, check_image_fits
-from nova.objects.requirements.requested_resources import asked_of_hosts
+from nova.objects.requirements.requested_resources import host_requirements
 from nova.objects.scheduling import RequestSpec
 
 
@@ -36,7 +36,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     verdicts = core.scheduler.explain(context.admin(), RequestSpec(
         instance_uuids=[new_uuid()], project_id=arguments.project, availability_zone=arguments.zone,
         hints=dict(item.split("=", 1) for item in arguments.hint),
-        **asked_of_hosts(flavor, image, aliases=CONF.pci.alias)))
+        **host_requirements(flavor, image, aliases=CONF.pci.alias)))
     common.show(("Host", "Node", "Verdict", "Reason", "Weight"), (
         (verdict.host, verdict.node, verdict.refused_by or "passes", verdict.reason,
          None if verdict.weight is None else f"{verdict.weight:.3f}") for verdict in verdicts))

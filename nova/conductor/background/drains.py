@@ -49,13 +49,13 @@ class _Lost(Exception):
     """The lease of the drain belongs to another conductor."""
 
 
-def look_after(core: Core, engine: Engine) -> float | None:
-    """Go on with all hosts that are being emptied; the seconds after which to look again, if there are any."""
+def run_periodic(core: Core, engine: Engine) -> float | None:
+    """Continue all drains; return the seconds until the next pass, or None if no host is being drained."""
     found = core.db.read(drains.due)
     for drain in found:
         if core.db.write(functools.partial(drains.take, uuid=drain.uuid, owner=core.name, until=_until())):
             try:
-                _Look(core, engine, drain).go_on()
+                _DrainPass(core, engine, drain).go_on()
             except _Lost:
                 LOG.info("Host %s is looked after by another conductor now", drain.host)
             finally:
@@ -67,7 +67,7 @@ def _until() -> datetime.datetime:
     return clock.after(_LEASES * CONF.conductor.lease)
 
 
-class _Look:
+class _DrainPass:
     """A pass over one drain, by the conductor that has its lease."""
 
     def __init__(self, core: Core, engine: Engine, drain: Drain) -> None:
@@ -207,10 +207,10 @@ class _Look:
             after = page[-1].uuid
         if left or self.moving or self.drain.state != drain_states.RUNNING:
             return left + self.moving
-        self._tell_of_those_that_may_come_back()
+        self._note_servers_with_open_resize()
         return 0
 
-    def _tell_of_those_that_may_come_back(self) -> None:
+    def _note_servers_with_open_resize(self) -> None:
         reason = "its disks are here until its resize is confirmed or reverted"
         lines = [_ended(DrainedServer(drain_uuid=self.drain.uuid, instance_uuid=uuid, since=clock.now()),
                         drain_states.LEFT, reason, host)

@@ -25,8 +25,8 @@ _TRIES = 6
 _SOON = 1.0
 
 
-def look_after(core: Core) -> float | None:
-    """Ask hosts while there is room for them; the seconds after which to look again, if there are any."""
+def run_periodic(core: Core) -> float | None:
+    """Send requests to hosts up to the limits; return the seconds until the next pass, or None if nothing is left."""
     found = core.db.read(precaches.busy)
     if not found:
         return None
@@ -61,6 +61,6 @@ def _give_up(core: Core, busy: Busy, reason: str) -> None:
 
     def write(connection: sa.Connection) -> None:
         done = precaches.give_up(connection, busy, reason)
-        core.outbox.tell(connection, context.admin(), lambda teller: images_cached(connection, teller, done))
+        core.outbox.notify(connection, context.admin(), lambda teller: images_cached(connection, teller, done))
 
     core.db.write(write)

@@ -39,7 +39,7 @@ def audit(core: Core) -> None:
 
 def _page(core: Core, begin: datetime.datetime, ending: datetime.datetime) -> tuple[int, bool]:
     """Notify of a page of servers; return their number, and whether more remain that no other conductor has."""
-    def tell(connection: sa.Connection) -> tuple[int, bool]:
+    def notify_page(connection: sa.Connection) -> tuple[int, bool]:
         marker = usage_audits.begin(connection, ending)
         if marker is None:
             return 0, False
@@ -52,4 +52,4 @@ def _page(core: Core, begin: datetime.datetime, ending: datetime.datetime) -> tu
             server, publisher("nova-compute", server.host), begin, ending)])
         return len(found), len(found) == _PAGE
 
-    return core.db.write(tell)
+    return core.db.write(notify_page)

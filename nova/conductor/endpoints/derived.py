@@ -41,7 +41,7 @@ def notifying(core: Core, ctx: RequestContext, function: Query[P, R], notify: No
             results.append(function(connection, *args, **kwargs))
             return results[-1]
 
-        core.outbox.tell(connection, ctx, lambda builder: notify(builder, connection, do, *args, **kwargs))
+        core.outbox.notify(connection, ctx, lambda builder: notify(builder, connection, do, *args, **kwargs))
         return results[-1]
 
     return change_and_notify

@@ -72,8 +72,9 @@ class Guests:
             wrong = []
             for instance in servers.get_many(connection, list(reported)):
                 power_state = reported[instance.uuid]
-                if instance.host != host or instance.task_state is not None:
-                    continue  # a running operation reports the power state itself
+                superseded = instance.uuid in late and instance.action_uuid is not None
+                if instance.host != host or instance.task_state is not None or superseded:
+                    continue  # the running operation, or the one that superseded the reported one, sets the state
                 unknown = instance.power_state == states.NOSTATE or instance.uuid in late
                 vm_state = states.vm_state_of(instance.vm_state, power_state) if unknown else None
                 if vm_state:
@@ -129,7 +130,7 @@ class Guests:
 
         def write(connection: sa.Connection) -> None:
             done = precaches.ended(connection, host, truncated)
-            self.core.outbox.tell(connection, ctx, lambda builder: images_cached(connection, builder, done))
+            self.core.outbox.notify(connection, ctx, lambda builder: images_cached(connection, builder, done))
 
         self.core.db.write(write)
 
@@ -142,7 +143,7 @@ class Guests:
         def write(connection: sa.Connection) -> None:
             instances = servers.get_many(connection, list({counter.instance_uuid for counter in admitted}), host)
             by_uuid = {instance.uuid: instance for instance in instances}
-            self.core.outbox.tell(connection, context.admin(),
+            self.core.outbox.notify(connection, context.admin(),
                                   lambda builder: host_notices.volumes_used(builder, host, by_uuid, admitted))
 
         self.core.db.write(write)
@@ -153,7 +154,7 @@ class Guests:
         LOG.warning("Host %s has lost its hypervisor connection: %s", host, failure.message[:_MESSAGE])
         short = msgspec.structs.replace(failure, message=failure.message[:_MESSAGE], kind=failure.kind[:_MESSAGE],
                                         details=failure.details[:_DETAILS])
-        self.core.db.write(lambda connection: self.core.outbox.tell(
+        self.core.db.write(lambda connection: self.core.outbox.notify(
             connection, context.admin(),
             lambda builder: host_notices.hypervisor_lost(builder, host, address[:_ADDRESS], short)))
 

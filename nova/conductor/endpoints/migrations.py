@@ -134,7 +134,7 @@ def send_interrupts(core: Core, ctx: context.RequestContext, migrations: Sequenc
 
 
 # --- periodic --------------------------------------------------------------------------------------
-def look_after(core: Core, engine: Engine) -> None:
+def run_periodic(core: Core, engine: Engine) -> None:
     """Repeat interrupts whose message may be lost, and confirm resizes after resize_confirm_window."""
     left = core.db.read(server_migrations.interrupted)
     if left:

@@ -38,7 +38,7 @@ _UPDATABLE = frozenset({"display_name", "display_description", "hostname", "acce
 _MAX_TAGS = 50
 
 
-def _packed(page: server_search.Found) -> list[Instance]:
+def _packed(page: server_search.ServerPage) -> list[Instance]:
     """Return the servers encoded, so that those of a long page are not all in memory at once."""
     return [bus.packed(without_secrets(instance)) for instance in page.servers]
 

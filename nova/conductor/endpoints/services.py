@@ -80,7 +80,7 @@ class Services(Endpoint):
                 changed = aggregates.forget_host(connection, service.host)
                 drains.forget_host(connection, service.host)
                 precaches.forget(connection, service.host)
-            self.core.outbox.tell(connection, ctx, lambda builder: notifications.service(builder, "delete", service))
+            self.core.outbox.notify(connection, ctx, lambda builder: notifications.service(builder, "delete", service))
             services.delete(connection, service)
             return service, removed, changed
 

@@ -59,7 +59,7 @@ class Volumes:
         removal = self.core.db.write(lambda connection: volumes.delete(connection, uuid, project_id))
         LOG.info("Volume %s was deleted%s", uuid, "; its host removes the data" if removal else "")
         if removal is not None:
-            volume_removals.tell(self.core, ctx, [removal])
+            volume_removals.send(self.core, ctx, [removal])
 
     def update_attachment(self, ctx: context.RequestContext, instance_uuid: str, volume_id: str,
                           changes: AttachmentChanges, project_id: str | None = None) -> None:

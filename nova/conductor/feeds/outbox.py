@@ -29,7 +29,7 @@ class Outbox:
         # The kind of state changes of servers that are notified: "" for none.
         self.updates: str = (self.on and CONF.notifications.notify_on_state_change) or ""
 
-    def tell(self, connection: sa.Connection, ctx: context.RequestContext,
+    def notify(self, connection: sa.Connection, ctx: context.RequestContext,
              make: Callable[[NotificationBuilder], Sequence[Notification]]) -> None:
         """Write the notifications that ``make`` returns, if notifications are enabled."""
         if self.on:

@@ -125,7 +125,7 @@ class OutsideShares:
         if self._db.write(lambda connection: share_accesses.leave(connection, share_id, host, uuid, unless)):
             connector = self._connector(host)
             self._service.deny(self._transaction.ctx, share_id, host, connector)
-            if self._db.write(lambda connection: share_accesses.gone(connection, share_id, host, uuid)):
+            if self._db.write(lambda connection: share_accesses.removed(connection, share_id, host, uuid)):
                 self._service.allow(self._transaction.ctx, share_id, host, connector, uuid)
 
     def _accesses(self) -> list[ShareAccess]:

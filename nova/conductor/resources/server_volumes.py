@@ -206,7 +206,7 @@ def are_outside(core: Core, instance: Instance) -> bool:
     return any(device.is_volume for device in instance.block_devices) and core.attachments.external
 
 
-def look(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]) -> dict[str, Volume]:
+def check_volumes(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]) -> dict[str, Volume]:
     """Return the external volumes of a new server by volume id, and the volumes to be created by snapshot id.
 
     Called before the accepting transaction, with the caller's rights.

@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 _PAGE = 1000
 
 
-def tell(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemoval], near: str = "") -> None:
+def send(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemoval], near: str = "") -> None:
     """Send removals to the hosts that are up (call after the commit); remind() sends those of the other hosts.
 
     ``near``: the host that removes data in the shared pool, because an operation on it may be about to create them.
@@ -47,4 +47,4 @@ def remind(core: Core) -> None:
     before = clock.after(-CONF.volume.removal_interval)
     left = core.db.read(lambda connection: volumes.forgotten(connection, before, _PAGE))
     if left:
-        tell(core, context.admin(), left)
+        send(core, context.admin(), left)

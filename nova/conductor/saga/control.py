@@ -354,7 +354,7 @@ class ConductorControl:
             self.core.usage.touch(self.touched)
         self.core.filters.touch(self.filters)
         if self.removals:
-            volume_removals.tell(self.core, self.ctx, self.removals, self.instance.host or "")
+            volume_removals.send(self.core, self.ctx, self.removals, self.instance.host or "")
 
 
 def _merged(items: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:

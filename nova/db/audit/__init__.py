@@ -42,23 +42,23 @@ def audit(db: Database, repair: bool = False, page: int | None = None) -> Iterat
     for check in CHECKS:
         after, limit = "", page or check.page_size
         while True:
-            keys, suspects = db.snapshot(functools.partial(_look, check=check, after=after, limit=limit))
+            keys, suspects = db.snapshot(functools.partial(_examine_page, check=check, after=after, limit=limit))
             for key in suspects:
-                yield from db.write(functools.partial(_look_again, check=check, key=key, repair=repair))
+                yield from db.write(functools.partial(_reexamine, check=check, key=key, repair=repair))
             if len(keys) < limit:
                 break
             after = keys[-1]
 
 
-def _look(connection: sa.Connection, check: Check, after: str, limit: int) -> tuple[list[str], list[str]]:
-    """The next subjects, and those of them that something seems to be wrong with."""
+def _examine_page(connection: sa.Connection, check: Check, after: str, limit: int) -> tuple[list[str], list[str]]:
+    """Return the keys of the next subjects, and of those for which a contradiction was found."""
     keys = check.page(connection, after, limit)
     wrong = {finding.key for finding in check.examine(connection, keys)} if keys else set()
     return keys, [key for key in keys if key in wrong]
 
 
-def _look_again(connection: sa.Connection, check: Check, key: str, repair: bool) -> list[Finding]:
-    """Return what is wrong with one subject, which is locked meanwhile."""
+def _reexamine(connection: sa.Connection, check: Check, key: str, repair: bool) -> list[Finding]:
+    """Examine one subject again while it is locked, and return its findings."""
     check.lock(connection, key)
     findings = list(check.examine(connection, [key]))
     if not repair:

@@ -38,7 +38,7 @@ class Podman:
         self._url = f"unix://{socket}"
 
     def version(self) -> str:
-        with self._client(_LOOK) as client, self._told("it does not answer"):
+        with self._client(_LOOK) as client, self._faults("it does not answer"):
             found: Any = client.version()  # type: ignore[no-untyped-call]
             return f"podman {found['Version']}"
 
@@ -47,7 +47,7 @@ class Podman:
         if self._storage is None:
             self._storage = podman_images.graph_root(self._socket)
         ident = podman_images.pull(self._socket, reference, self._storage, self._image_limit)
-        with self._client(_LOOK) as client, self._told(f"{reference} cannot be fetched"):
+        with self._client(_LOOK) as client, self._faults(f"{reference} cannot be fetched"):
             image: Any = client.images.get(ident)
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
 
@@ -55,11 +55,11 @@ class Podman:
         return registry.local_digest(reference)
 
     def has_image(self, ident: str) -> bool:
-        with self._client(_LOOK) as client, self._told(f"image {ident} cannot be looked for"):
+        with self._client(_LOOK) as client, self._faults(f"image {ident} cannot be looked for"):
             return bool(client.images.exists(ident))
 
     def data_paths(self, ident: str) -> tuple[str, ...]:
-        with self._client(_LOOK) as client, self._told(f"image {ident} cannot be inspected"):
+        with self._client(_LOOK) as client, self._faults(f"image {ident} cannot be inspected"):
             config: Any = client.images.get(ident).attrs.get("Config")
         volumes = config.get("Volumes") or {} if isinstance(config, dict) else None
         if not isinstance(volumes, dict):
@@ -96,36 +96,36 @@ class Podman:
             options["ports"] = published
             for port in wanted.ports:
                 published.setdefault(f"{port.container}/{port.protocol}", []).append((port.address, port.node))
-        with self._client() as client, self._told(f"container {wanted.name} cannot be made"):
+        with self._client() as client, self._faults(f"container {wanted.name} cannot be made"):
             client.containers.create(wanted.image, list(wanted.command) or None, **options)
 
     def start(self, name: str) -> None:
-        with self._client() as client, self._told(f"container {name} cannot be started"):
+        with self._client() as client, self._faults(f"container {name} cannot be started"):
             container = client.containers.get(name)
             if not container.attrs["State"].get("Running"):  # the library fails at "not modified"
                 container.start()
 
     def stop(self, name: str, timeout: int) -> None:
-        with self._client(_TIMEOUT + timeout) as client, self._told(f"container {name} cannot be stopped"):
+        with self._client(_TIMEOUT + timeout) as client, self._faults(f"container {name} cannot be stopped"):
             with contextlib.suppress(podman_errors.NotFound):
                 container = client.containers.get(name)
                 if container.attrs["State"].get("Running"):
                     container.stop(timeout=timeout)
 
     def remove(self, name: str) -> None:
-        with self._client() as client, self._told(f"container {name} cannot be removed"):
+        with self._client() as client, self._faults(f"container {name} cannot be removed"):
             with contextlib.suppress(podman_errors.NotFound):
                 client.containers.get(name).remove(force=True, v=True)
 
     def find(self, name: str) -> Container | None:
-        with self._client(_LOOK) as client, self._told(f"container {name} cannot be looked at"):
+        with self._client(_LOOK) as client, self._faults(f"container {name} cannot be looked at"):
             try:
                 return _container(client.containers.get(name).attrs)
             except podman_errors.NotFound:
                 return None
 
     def containers(self, platform: str) -> list[Container]:
-        with self._client(_LOOK) as client, self._told("containers cannot be listed"):
+        with self._client(_LOOK) as client, self._faults("containers cannot be listed"):
             return [_container(found.attrs) for found in client.containers.list(
                 all=True, filters={"label": f"{PLATFORM}={platform}"}, sparse=False)]
 
@@ -159,18 +159,18 @@ class Podman:
 
     # --- networks ----------------------------------------------------------------------------------
     def make_network(self, name: str) -> None:
-        with self._client() as client, self._told(f"network {name} cannot be made"):
+        with self._client() as client, self._faults(f"network {name} cannot be made"):
             if not client.networks.exists(name):
                 client.networks.create(name, dns_enabled=True)
 
     def remove_network(self, name: str) -> None:
-        with self._client() as client, self._told(f"network {name} cannot be removed"):
+        with self._client() as client, self._faults(f"network {name} cannot be removed"):
             with contextlib.suppress(podman_errors.NotFound):
                 client.networks.get(name).remove(force=True)
 
     # --- the service -------------------------------------------------------------------------------
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _faults(self, what: str) -> Iterator[None]:
         """Raise RuntimeFault for what goes wrong, with podman's reason and that the disk is full if it is."""
         try:
             yield

@@ -41,7 +41,7 @@ def _refuse(reason: str) -> exception.InvalidInput:
     return exception.InvalidInput(reason=reason)
 
 
-def _one_of(key: str, value: str | None, allowed: tuple[str, ...]) -> str:
+def _check_choice(key: str, value: str | None, allowed: tuple[str, ...]) -> str:
     if value is not None and value not in allowed:
         raise _refuse(f"{key} must be one of {', '.join(allowed)}, not '{value}'.")
     return value or ""
@@ -51,8 +51,8 @@ def _one_of(key: str, value: str | None, allowed: tuple[str, ...]) -> str:
 def cpu_policy(flavor: Flavor, image: Image | None) -> str:
     """shared, dedicated or mixed."""
     allowed = (SHARED, DEDICATED, MIXED)
-    of_flavor = _one_of("hw:cpu_policy", flavor.extra_specs.get("hw:cpu_policy"), allowed)
-    of_image = _one_of("hw_cpu_policy", _of_image(image, "hw:cpu_policy"), allowed)
+    of_flavor = _check_choice("hw:cpu_policy", flavor.extra_specs.get("hw:cpu_policy"), allowed)
+    of_image = _check_choice("hw_cpu_policy", _of_image(image, "hw:cpu_policy"), allowed)
     if not of_flavor and flavor.extra_specs.get("resources:PCPU"):
         _check_pcpus(flavor)
         return DEDICATED
@@ -108,8 +108,8 @@ def cpu_mask(mask: str, count: int) -> set[int]:
 def thread_policy(flavor: Flavor, image: Image | None) -> str:
     """prefer, isolate, require or ""."""
     allowed = (numa.PREFER, numa.ISOLATE, numa.REQUIRE)
-    of_flavor = _one_of("hw:cpu_thread_policy", flavor.extra_specs.get("hw:cpu_thread_policy"), allowed)
-    of_image = _one_of("hw_cpu_thread_policy", _of_image(image, "hw:cpu_thread_policy"), allowed)
+    of_flavor = _check_choice("hw:cpu_thread_policy", flavor.extra_specs.get("hw:cpu_thread_policy"), allowed)
+    of_image = _check_choice("hw_cpu_thread_policy", _of_image(image, "hw:cpu_thread_policy"), allowed)
     if of_flavor and of_image and of_flavor != of_image:
         raise _refuse("Image property 'hw_cpu_thread_policy' is not permitted to override CPU thread pinning policy "
                       "set against the flavor")
@@ -120,7 +120,7 @@ def thread_policy(flavor: Flavor, image: Image | None) -> str:
 
 def emulator_policy(flavor: Flavor, image: Image | None) -> str:
     """share, isolate or ""."""
-    policy = _one_of("hw:emulator_threads_policy", flavor.extra_specs.get("hw:emulator_threads_policy"),
+    policy = _check_choice("hw:emulator_threads_policy", flavor.extra_specs.get("hw:emulator_threads_policy"),
                      ("share", numa.ISOLATE))
     if policy == numa.ISOLATE and cpu_policy(flavor, image) == SHARED:
         raise _refuse("An isolated CPU emulator threads option requires a dedicated CPU policy option.")

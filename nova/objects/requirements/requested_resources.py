@@ -75,7 +75,7 @@ def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = N
 
     ``aliases``: the option [pci]alias. Raises InvalidInput for requirements that no host can have.
     """
-    asked = asked_of_hosts(flavor, instance.image, instance.volume_backed, aliases,
+    asked = host_requirements(flavor, instance.image, instance.volume_backed, aliases,
                            existing=instance.launched_at is not None)
     buses = hardware.disk_traits(device.disk_bus for device in instance.block_devices)
     if buses:
@@ -90,7 +90,7 @@ def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = N
         **asked, **how)
 
 
-def asked_of_hosts(flavor: Flavor, image: Image | None = None, volume_backed: bool = False,
+def host_requirements(flavor: Flavor, image: Image | None = None, volume_backed: bool = False,
                    aliases: Iterable[str] = (), existing: bool = False) -> dict[str, Any]:
     """The fields of a request that follow from flavor and image. Raises InvalidInput."""
     asked = requested_resources(flavor, image, volume_backed, existing)

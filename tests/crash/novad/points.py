@@ -48,7 +48,7 @@ class Points:
 
     def watch(self) -> None:
         """From now on, in this process."""
-        from nova.novad.deploy import LOOK, Deployer
+        from nova.novad.deploy import HEALTH_CHECK, Deployer
         from nova.novad.journal import Journal
 
         alone = Deployer.alone
@@ -56,7 +56,7 @@ class Points:
         @contextlib.contextmanager
         def watched(deployer: Deployer, what: str) -> Iterator[None]:
             with alone(deployer, what):
-                self._within.change = what != LOOK
+                self._within.change = what != HEALTH_CHECK
                 try:
                     yield
                 finally:

@@ -208,9 +208,10 @@ def test_a_node_that_never_ends_its_part_does_not_hold_up_the_platform(world, en
     monkeypatch.setattr(coordinator, "_longest", lambda _share: 1.0)
     monkeypatch.setattr(coordinator, "_REPORTS", 50)
     monkeypatch.setattr(coordinator, "_TRY", 1.0)
-    tell = coordinator.Coordinator._tell
-    monkeypatch.setattr(coordinator.Coordinator, "_tell", lambda self, one, done, progress, seconds, longest=1.0: tell(
-        self, one, done, progress, seconds, min(longest, 1.0)))
+    send = coordinator.Coordinator._send_decision
+    monkeypatch.setattr(
+        coordinator.Coordinator, "_send_decision", lambda self, one, done, progress, seconds, longest=1.0: (
+            send(self, one, done, progress, seconds, min(longest, 1.0))))
     world.control(nodes=(member(thief, "n2", "compute"),))
     ended = run("deploy", "db", "agent")
     if endless == ("settle",):  # all is done but that: the node is told later
@@ -267,11 +268,11 @@ def test_a_node_that_was_not_accepted_gets_no_call_at_all(world):
     for name in ("n2", "n3"):
         thief = world.compromised(node=name)
         with announced(name, thief.port):
-            wait_for(lambda thief=thief: thief.url in dict(map(reversed, discovery.known())), 60, "its announcement")
+            wait_for(lambda thief=thief: thief.url in dict(map(reversed, discovery.trusted())), 60, "its announcement")
             for words in OPERATIONS:
                 run(*words)
             assert (thief.calls, thief.bearers) == ([], set())
-        wait_for(lambda: not discovery.known(), 60, "that it is forgotten")
+        wait_for(lambda: not discovery.trusted(), 60, "that it is forgotten")
 
 
 def test_addresses_without_roles_refuse_deployments_with_what_to_write(world):
@@ -342,7 +343,7 @@ def test_strangers_delay_no_command_and_keep_no_node_unfound(world):
     with contextlib.closing(Silent()) as stranger, announced("s1", stranger.port), announced("s2", stranger.port):
         wait_for(lambda: discovery.size() >= 2 and stranger.connections, 60, "the strangers")
         with announced("n2", world.compromised().port):
-            wait_for(lambda: "n2" in dict(discovery.known()), 60, "a node among strangers")
+            wait_for(lambda: "n2" in dict(discovery.trusted()), 60, "a node among strangers")
         release, connects = threading.Event(), discovery._connects
         discovery._connects = lambda url, files: bool(release.wait(120)) and connects(url, files)
         attempts = len(stranger.connections)

@@ -416,18 +416,18 @@ def test_a_control_node_that_is_killed_in_the_middle_undoes_it_on_all(nodes, mom
 
 def test_what_was_decided_is_told_to_a_node_that_was_away(nodes, monkeypatch):
     nodes.nova("deploy")
-    coordinator, tell = nodes.n1.daemon.coordinator, nodes.n1.daemon.coordinator._tell
+    coordinator, send = nodes.n1.daemon.coordinator, nodes.n1.daemon.coordinator._send_decision
     monkeypatch.setattr("nova.novad.coordinator._TRY", 0.1)
 
     def away(one, *rest):
         if (one.node, one.deployment) == ("n3", 2) and nodes.n3.alive:
             nodes.n3.kill()  # it has done its part, and does not know that it stays
-        return tell(one, *rest)
-    monkeypatch.setattr(coordinator, "_tell", away)
+        return send(one, *rest)
+    monkeypatch.setattr(coordinator, "_send_decision", away)
     out = nodes.nova("deploy", "compute=2").out
     assert "n3 does not answer; it receives the decision when it answers again" in out
     assert "n3: compute (has not received the outcome yet)" in nodes.listed("history")[0]["Nodes"]
-    monkeypatch.setattr(coordinator, "_tell", tell)
+    monkeypatch.setattr(coordinator, "_send_decision", send)
     nodes.n3.start()
     nodes.settled()
     assert nodes.run() == [{"db": "1"}, {"compute": "2"}, {"compute": "2"}]

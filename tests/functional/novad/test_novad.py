@@ -39,7 +39,7 @@ def column(ended, name, key="Component"):
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_without_the_secret_nothing_is_said_and_nothing_done(node, verb, secret, monkeypatch):
     node.patch.setenv("NOVA_SHARED_SECRET", secret)
-    monkeypatch.setattr("nova.novad.client._kept_secret", str)
+    monkeypatch.setattr("nova.novad.client._local_secret", str)
     ended = node.nova(*verb, code=4)
     why = "does not prove that it knows the shared secret" if secret else "The shared secret is missing"
     assert (why in ended.err, ended.out) == (True, "")

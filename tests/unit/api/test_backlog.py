@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from nova.api import service
-from nova.api.http.backlog import Backlog, has_gone
+from nova.api.http.backlog import Backlog, is_closed_by_peer
 from nova.conf import CONF, register
 
 
@@ -57,9 +57,9 @@ def test_threads_end_only_when_nobody_waits_any_more(late: float) -> None:
 def test_a_client_that_closes_has_gone() -> None:
     client, ours = socket.socketpair()
     client.sendall(b"something")
-    assert not has_gone(ours)
+    assert not is_closed_by_peer(ours)
     client.close()
-    assert has_gone(ours)
+    assert is_closed_by_peer(ours)
     ours.close()
 
 

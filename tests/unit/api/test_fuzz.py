@@ -91,7 +91,7 @@ def test_any_bytes_as_a_body(cloud, raw):
 
 
 _ACTIONS = [route for route in routes.ROUTES
-            if route.action and route.path.startswith("/servers") and route.handler is not removed.gone]
+            if route.action and route.path.startswith("/servers") and route.handler is not removed.no_longer_available]
 
 
 @SETTINGS

@@ -116,7 +116,7 @@ def _ask(api, operation, version, body=None):
 def _is_reached(answer):
     """Neither the router nor a schema said no."""
     if answer.status in (404, 410):
-        return answer.error[2] not in (errors.NOT_FOUND, errors.Gone().message)
+        return answer.error[2] not in (errors.NOT_FOUND, errors.NoLongerAvailable().message)
     return answer.status != 400 or not any(
         text in answer.text for text in ("There is no such action", "Invalid input for", "required property",
                                          "Additional properties", "Malformed", "No body"))

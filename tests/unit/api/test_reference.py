@@ -83,7 +83,7 @@ def _reference():
 
 REFERENCE = _reference()
 ROUTES = [pytest.param(route, id=f"{route.method} {route.path} {route.action or ''}".strip())
-          for route in routes.ROUTES if route.handler is not removed.gone]
+          for route in routes.ROUTES if route.handler is not removed.no_longer_available]
 
 
 def _operation(route):

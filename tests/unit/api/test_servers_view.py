@@ -41,7 +41,7 @@ def look(version, roles=ADMIN, clients=None, **kwargs):
     ctx.is_admin = "admin" in roles
     req = Request(ctx, clients or Hosts(host="UP"), "GET", "/v2.1/servers", "http://api")
     req.version = version
-    return servers_view.Look(req, **kwargs)
+    return servers_view.ViewContext(req, **kwargs)
 
 
 def server(**changes):

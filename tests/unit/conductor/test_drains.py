@@ -93,7 +93,7 @@ def test_a_look_costs_as_many_statements_with_many_servers_as_with_few(core: Boo
 def test_a_conductor_asks_once_when_no_host_is_emptied(core: Books) -> None:
     engine = Engine(core)
     core.statements()
-    assert keeper.look_after(core, engine) is None
+    assert keeper.run_periodic(core, engine) is None
     assert len(core.statements()) == 1
 
 

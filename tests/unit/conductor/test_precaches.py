@@ -42,7 +42,7 @@ def tell(core: Books, host: str, ident: str, state: str = caches.CACHED, message
 
 def asked(core: Books) -> list[tuple[str, list[str]]]:
     """Who was asked for what by a look."""
-    keeper.look_after(core)
+    keeper.run_periodic(core)
     told, core.sent.images = core.sent.images, []
     return told
 
@@ -119,7 +119,7 @@ def test_a_host_that_leaves_the_aggregate_is_asked_no_more(core: Books, rack: Ag
 
 def test_a_conductor_asks_once_when_nobody_wants_images(core: Books, rack: Aggregate) -> None:
     core.statements()
-    assert keeper.look_after(core) is None
+    assert keeper.run_periodic(core) is None
     assert len(core.statements()) == 1
 
 

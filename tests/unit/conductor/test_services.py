@@ -234,7 +234,7 @@ def test_a_host_that_may_reach_a_share_still_is_not_deleted(core: Books) -> None
     with pytest.raises(exception.ServiceInUse, match=share):
         Services(core).delete(ctx(), uuid)
     core.db.write(lambda connection: share_accesses.leave(connection, share, "h1", instance))
-    core.db.write(lambda connection: share_accesses.gone(connection, share, "h1", instance))
+    core.db.write(lambda connection: share_accesses.removed(connection, share, "h1", instance))
     Services(core).delete(ctx(), uuid)
 
 

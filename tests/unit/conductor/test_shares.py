@@ -31,7 +31,7 @@ def leave(core: Books, share: str, host: str, instance: str) -> bool:
 
 
 def gone(core: Books, share: str, host: str, instance: str) -> None:
-    core.db.write(lambda connection: share_accesses.gone(connection, share, host, instance))
+    core.db.write(lambda connection: share_accesses.removed(connection, share, host, instance))
 
 
 def reaching(core: Books, instance: str) -> list[tuple[str, bool]]:

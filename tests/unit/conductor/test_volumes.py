@@ -315,7 +315,7 @@ def test_a_volume_goes_with_its_server_where_that_was_asked_for(core: Books) -> 
 def test_a_host_that_was_away_is_told_when_it_is_back(core: Books) -> None:
     made = attached(core)
     release(core, made, delete=True)
-    volume_removals.tell(core, ctx(), [VolumeRemoval(volume_uuid=made.uuid, generation=1, host="h1")])
+    volume_removals.send(core, ctx(), [VolumeRemoval(volume_uuid=made.uuid, generation=1, host="h1")])
     assert core.sent.volumes == []
     Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
     volume_removals.remind(core)

@@ -72,7 +72,7 @@ def test_what_ended_is_started_again_with_growing_pauses(daemon, runtime, clock)
     for _second in range(40):
         runtime.running.pop("suite-api", None)
         before = len(seen)
-        daemon.look()
+        daemon.check_components()
         if len(seen) > before:
             moments.append(clock.now - 1000)
         clock.now += 1
@@ -83,18 +83,18 @@ def test_what_ended_is_started_again_with_growing_pauses(daemon, runtime, clock)
 def test_after_a_calm_time_the_pauses_begin_anew(daemon, runtime, clock):
     for _time in range(3):
         runtime.running.pop("suite-api")
-        daemon.look()
+        daemon.check_components()
         clock.now += 100
-        daemon.look()
+        daemon.check_components()
     runtime.running.pop("suite-api")
-    daemon.look()
+    daemon.check_components()
     assert "suite-api" in runtime.running
 
 
 def test_a_container_that_was_removed_is_made_again(daemon, runtime):
     runtime.remove("suite-db")
     assert state(daemon, "db") == module.MISSING
-    daemon.look()
+    daemon.check_components()
     assert state(daemon, "db") == module.RUNNING
 
 
@@ -102,7 +102,7 @@ def test_an_image_that_was_lost_is_fetched_by_its_digest(daemon, runtime):
     runtime.remove("suite-db")
     image, = [ident for ident, (reference, _kind) in runtime.images.items() if reference == "registry/db:1"]
     runtime.lost[image] = runtime.images.pop(image)
-    daemon.look()
+    daemon.check_components()
     assert (state(daemon, "db"), image in runtime.images) == (module.RUNNING, True)
 
 
@@ -113,12 +113,12 @@ def test_what_is_unhealthy_for_long_is_restarted(daemon, runtime, clock):
     for number in range(3):
         assert seen == [], number
         clock.now += 10
-        daemon.look()
+        daemon.check_components()
         assert state(daemon, "api") == module.UNHEALTHY
     assert seen == ["suite-api"]
     runtime.images[image] = good
     clock.now += 10
-    daemon.look()
+    daemon.check_components()
     assert state(daemon, "api") == module.RUNNING
 
 
@@ -133,7 +133,7 @@ def test_what_was_cut_short_is_put_back_at_the_first_look(options, daemon, runti
     again = Daemon(options, parse(TEXT, "toml"), runtime)
     with pytest.raises(Busy, match="still to be put back"):
         again.restart([], QUIET)
-    again.look()
+    again.check_components()
     assert {one.deployed.component.tag for one in again.states()} == {"1"}
     assert {one.state for one in again.states()} == {module.RUNNING}
 
@@ -141,14 +141,14 @@ def test_what_was_cut_short_is_put_back_at_the_first_look(options, daemon, runti
 def test_a_runtime_that_is_away_is_looked_at_again(daemon, runtime):
     runtime.running.pop("suite-api")
     runtime.away = True
-    daemon.look()
+    daemon.check_components()
     runtime.away = False
-    daemon.look()
+    daemon.check_components()
     assert state(daemon, "api") == module.RUNNING
 
 
 def test_a_deployment_waits_for_a_look_and_is_not_refused(daemon, runtime):
-    with daemon.deployer.alone(deploy.LOOK):
+    with daemon.deployer.alone(deploy.HEALTH_CHECK):
         import threading
         thread = threading.Thread(target=daemon.deploy, args=({"api": "2"}, QUIET))
         thread.start()
@@ -270,7 +270,7 @@ def test_a_clock_that_was_put_back_gives_no_sick_component_time_to_start(daemon,
     seen = starts(runtime)
     for _look in range(3):
         clock.now += 10
-        daemon.look()
+        daemon.check_components()
     assert seen == ["suite-api"]
 
 
@@ -302,10 +302,10 @@ def test_what_cannot_be_removed_now_keeps_nobody_from_looking_after_components(d
     daemon.journal.finish(daemon.journal.begin("rotate", "apply", []).id, "done", [], cleanup=[
         CleanupTask(kind="kept secrets", name="")])
     runtime.remove("suite-api")
-    daemon.look()
+    daemon.check_components()
     assert (state(daemon, "api"), len(daemon.journal.cleanup_tasks())) == (module.RUNNING, 1)
     monkeypatch.undo()
-    daemon.look()
+    daemon.check_components()
     assert daemon.journal.cleanup_tasks() == []
 
 

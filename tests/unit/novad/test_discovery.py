@@ -48,10 +48,10 @@ def test_a_new_node_is_tried_before_strangers_that_have_failed(network):
     network.good.add("tls://10.0.0.1:9999")
     network.add("n2", 9999)
     begun = network.now
-    while not network.table.known():
+    while not network.table.trusted():
         network.run(0.1)
     assert network.now - begun <= 2 * module.LIMIT
-    assert network.table.known() == [("n2", "tls://10.0.0.1:9999")]
+    assert network.table.trusted() == [("n2", "tls://10.0.0.1:9999")]
 
 
 def test_a_full_table_loses_the_one_that_fails_for_the_longest_time_and_never_a_known_one(network):
@@ -79,7 +79,7 @@ def test_addresses_of_one_instance_are_tried_in_turn(network):
     network.add("n2", 1, 2, 3)
     network.run(30)
     assert network.tried[:3] == [f"tls://10.0.0.1:{port}" for port in (1, 2, 3)]
-    assert network.table.known() == [("n2", "tls://10.0.0.1:3")]
+    assert network.table.trusted() == [("n2", "tls://10.0.0.1:3")]
 
 
 def test_attempts_become_rarer_and_end(network):

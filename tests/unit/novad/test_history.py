@@ -54,7 +54,7 @@ class Novad:
     def start(self) -> None:
         self.runtime.before = lambda _verb, _name: None
         self.daemon = Daemon(self.options, parse(self.text, "toml"), self.runtime)
-        self.daemon.look()
+        self.daemon.check_components()
 
     def write(self, name: str, token: str) -> None:
         with (self.directory / "volumes" / name / "rows" / "tokens").open("a") as file:

@@ -9,7 +9,7 @@ from nova.api.router import Handler, accepts
 
 
 @accepts(query=Query(strict=None), errors=(501,))
-def look(req: Request) -> None:
+def not_available(req: Request) -> None:
     """Show bare metal nodes: there is no Ironic here."""
     raise exception.NotImplementedHere("Ironic client unavailable, cannot access Ironic.")
 

@@ -212,14 +212,14 @@ def _get(req: Request) -> ComputeNode:
         if not formats.is_uuid(ident):
             raise exception.Invalid(f"Invalid uuid {ident}")
     elif not ident.isdecimal():
-        raise _not_found(ident)
+        raise _missing(ident)
     try:
         return req.clients.hypervisors.get(req.ctx, ident)
     except exception.ComputeHostNotFound:
-        raise _not_found(ident) from None
+        raise _missing(ident) from None
 
 
-def _not_found(ident: str) -> exception.NotFound:
+def _missing(ident: str) -> exception.NotFound:
     return exception.NotFound(f"Hypervisor with ID '{ident}' could not be found.")
 
 

@@ -34,12 +34,12 @@ _GUEST = _view(
     config_drive=Plain(type=["boolean", "null"]), **_numbers("uptime", "num_cpus", "num_nics", "num_disks"))
 
 
-def _each(name: str, view: View) -> Out:
+def _list_of(name: str, view: View) -> Out:
     return Out(name, Array(view), lambda item, req: [view.render(one, req) for one in item.get(name) or []])
 
 
 _SHAPE = View([
-    *_GUEST.keys, _each("cpu_details", _CPU), _each("disk_details", _DISK), _each("nic_details", _NIC),
+    *_GUEST.keys, _list_of("cpu_details", _CPU), _list_of("disk_details", _DISK), _list_of("nic_details", _NIC),
     Out("memory_details", _MEMORY, lambda item, req: _MEMORY.render(item.get("memory_details") or {}, req))])
 
 

@@ -40,9 +40,9 @@ def rebuild(req: Request) -> Response:
         authorize(req, POLICY + ":trusted_certs")
     password = given_password(wanted) or new_password()
     operate(req, "rebuild", {**_request(req, server or get(req), wanted), "admin_pass": password})
-    look = servers_view.Look(req, precise_addresses=req.version >= 75,
+    view = servers_view.ViewContext(req, precise_addresses=req.version >= 75,
                              admin_pass=password if CONF.api.enable_instance_password else None)
-    return Response({"server": servers_view.REBUILD.render(get(req), look)},
+    return Response({"server": servers_view.REBUILD.render(get(req), view)},
                     headers={"Location": req.self_link("servers", server_id(req))})
 
 

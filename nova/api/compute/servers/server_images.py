@@ -49,18 +49,21 @@ def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = Tr
         check_quota(req, wanted["metadata"])
     image_id = operate(req, operation, wanted)["image_id"]
     if keeps:  # another one goes as soon as it is there
-        _wait_until_known(req, image_id)
+        _wait_until_visible(req, image_id)
     if req.version >= 45:
         return {"image_id": image_id}
     base = (CONF.api.glance_link_prefix or req.host_url).rstrip("/")
     return Response(headers={"Location": f"{base}/images/{image_id}"} if keeps else None)
 
 
-def _wait_until_known(req: Request, image_id: str) -> None:
-    """Whoever gets the id looks at the image at once. One that never comes is told of by the server's actions."""
+def _wait_until_visible(req: Request, image_id: str) -> None:
+    """Wait until the image exists, because clients show it as soon as they have its id.
+
+    The actions of the server report a failure to create it.
+    """
     looks = itertools.count(1)
 
-    def is_known() -> bool:
+    def is_visible() -> bool:
         try:
             image.store().show(req.ctx, image_id, token=req.ctx.auth_token)
         except exception.ImageNotFound:
@@ -69,7 +72,7 @@ def _wait_until_known(req: Request, image_id: str) -> None:
             pass  # nobody can tell
         return True
 
-    polling.until(req, is_known, _PATIENCE, _PAUSE)
+    polling.until(req, is_visible, _PATIENCE, _PAUSE)
 
 
 def _over(req: Request) -> bool:

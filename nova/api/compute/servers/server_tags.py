@@ -21,7 +21,7 @@ _ANSWER = Object({"tags": Array(STRING)})
 _VALID = re.compile(r"[^,/]{1,60}")
 
 
-def _not_found(req: Request) -> exception.NotFound:
+def _missing_tag(req: Request) -> exception.NotFound:
     return exception.NotFound(f"Server {servers.server_id(req)} has no tag '{req.params['tag']}'")
 
 
@@ -40,7 +40,7 @@ def index(req: Request) -> dict[str, Any]:
 def show(req: Request) -> None:
     """Does the server have this tag?"""
     if req.params["tag"] not in servers.authorized_get(req, _POLICY + "show").tags:
-        raise _not_found(req)
+        raise _missing_tag(req)
 
 
 @accepts(body=_TAGS, answer=_ANSWER, errors=(409,))
@@ -78,4 +78,4 @@ def delete(req: Request) -> None:
     """Remove a tag."""
     servers.authorize(req, _POLICY + "delete")
     if req.params["tag"] not in _change(req, [req.params["tag"]], "remove"):
-        raise _not_found(req)
+        raise _missing_tag(req)

@@ -36,8 +36,8 @@ def server_id(req: Request) -> str:
 def authorize(req: Request, rule: str) -> Instance | None:
     """Check ``rule`` for the server of the URL.
 
-    A rule that lets the caller do it to every server of the project needs no look at the server,
-    which spares a call; otherwise (a policy by user, say) it is fetched, checked and returned.
+    A rule that allows the operation for all servers of the project does not depend on the server, so None is returned
+    without a call. Otherwise (for example, a policy by user) the server is read, checked and returned.
     """
     known = {} if req.ctx.is_admin else {"project_id": req.ctx.project_id}
     if policies.plain(rule) and req.allowed(rule, known):
@@ -62,7 +62,7 @@ def compute_of(req: Request, server: Instance) -> Compute:
     """Return the client of the server's host. Raises InstanceNotReady (it has no host), Conflict (the host is down)."""
     if not server.host:
         raise exception.InstanceNotReady(instance_id=server.uuid)
-    if servers_view.Look(req).status_of(server.host) in ("DOWN", "UNKNOWN"):
+    if servers_view.ViewContext(req).status_of(server.host) in ("DOWN", "UNKNOWN"):
         # Do not wait a minute for a host that is known not to answer.
         raise exception.ComputeServiceUnavailable()
     return bus.at(req.clients.compute, server.host)
@@ -72,7 +72,7 @@ def compute_of(req: Request, server: Instance) -> Compute:
 def show(req: Request) -> dict[str, Any]:
     """Show a server."""
     server = authorized_get(req, "os_compute_api:servers:show")
-    return {"server": servers_view.SHOW.render(server, servers_view.Look(req))}
+    return {"server": servers_view.SHOW.render(server, servers_view.ViewContext(req))}
 
 
 @accepts(body=servers_schemas.UPDATE, answer=Object({"server": servers_view.UPDATE}), errors=(409,))
@@ -84,8 +84,8 @@ def update(req: Request) -> dict[str, Any]:
         changes["access_ip_v6"] = canonical_ipv6(changes["access_ip_v6"])
     server = get(req) if not changes else req.clients.servers.update(
         req.ctx, server_id(req), changes, project_id=req.scope)
-    look = servers_view.Look(req, precise_addresses=req.version >= 75)
-    return {"server": servers_view.UPDATE.render(server, look)}
+    view = servers_view.ViewContext(req, precise_addresses=req.version >= 75)
+    return {"server": servers_view.UPDATE.render(server, view)}
 
 
 @accepts(errors=(409,))

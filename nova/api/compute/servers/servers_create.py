@@ -107,13 +107,13 @@ def _created(req: Request, request: ServerCreate, image_ref: str | None) -> Serv
     except exception.NoListeners:
         raise
     except exception.ServiceUnavailable:
-        found = _look(req, request, until)
+        found = _find_result(req, request, until)
         if found is None:
             raise
         return found
 
 
-def _look(req: Request, request: ServerCreate, until: float) -> ServerCreated | None:
+def _find_result(req: Request, request: ServerCreate, until: float) -> ServerCreated | None:
     """Return the result of a request whose answer was lost; None: it had no effect, and will have none.
 
     It may be carried out ``until`` that time of the monotonic clock.

@@ -107,9 +107,9 @@ def _in_turn(req: Request) -> contextlib.AbstractContextManager[None]:
 
 
 def _answer(req: Request, path: str, view: View, found: ServerPage, limit: int) -> dict[str, Any]:
-    look, servers = servers_view.Look(req), found.servers
+    context, servers = servers_view.ViewContext(req), found.servers
     # Each is encoded at once: a thousand rendered servers would take five times the memory of the answer.
-    answer: dict[str, Any] = {"servers": [msgspec.Raw(_encode(view.render(server, look))) for server in servers]}
+    answer: dict[str, Any] = {"servers": [msgspec.Raw(_encode(view.render(server, context))) for server in servers]}
     links = req.next_links(path, servers, limit, servers[-1].uuid if servers else None, cut_at=found.marker)
     if links:
         answer["servers_links"] = links

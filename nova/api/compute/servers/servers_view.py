@@ -40,7 +40,7 @@ _IMAGE_NAMES = frozenset({
 })
 
 
-class Look:
+class ViewContext:
     """The permissions and configuration that decide how servers are shown, read once per request."""
 
     __slots__ = ("_hosts", "admin_pass", "extended", "flavor_specs", "glance", "host_status", "names",
@@ -95,82 +95,82 @@ def addresses(server: Instance, precise: bool) -> dict[str, list[dict[str, Any]]
     return shown
 
 
-def _image(server: Instance, look: Look) -> Any:
+def _image(server: Instance, view: ViewContext) -> Any:
     if not server.image_ref:
         return ""
-    link = look.req.bookmark("images", server.image_ref)
-    if look.glance:
-        link["href"] = f"{look.glance}/images/{server.image_ref}"
+    link = view.req.bookmark("images", server.image_ref)
+    if view.glance:
+        link["href"] = f"{view.glance}/images/{server.image_ref}"
     shown: dict[str, Any] = {"id": server.image_ref, "links": [link]}
-    if look.version >= 98:
+    if view.version >= 98:
         known = server.image.properties if server.image else {}
         shown["properties"] = {name: value for name, value in known.items()
                                if name in _IMAGE_NAMES or name.startswith(_IMAGE_PREFIXES)}
     return shown
 
 
-def _flavor(server: Instance, look: Look) -> dict[str, Any]:
+def _flavor(server: Instance, view: ViewContext) -> dict[str, Any]:
     flavor = server.flavor
-    if look.version < 47:
-        return {"id": flavor.flavorid, "links": [look.req.bookmark("flavors", flavor.flavorid)]}
+    if view.version < 47:
+        return {"id": flavor.flavorid, "links": [view.req.bookmark("flavors", flavor.flavorid)]}
     shown: dict[str, Any] = {
         "vcpus": flavor.vcpus, "ram": flavor.memory_mb, "disk": flavor.root_gb, "ephemeral": flavor.ephemeral_gb,
         "swap": flavor.swap, "original_name": flavor.name}
-    if look.flavor_specs:
+    if view.flavor_specs:
         shown["extra_specs"] = flavor.extra_specs
     return shown
 
 
-def _fault(server: Instance, look: Look) -> Any:
+def _fault(server: Instance, view: ViewContext) -> Any:
     fault = server.fault
     if fault is None or server.status not in ("ERROR", "DELETED"):
         return ABSENT
     shown: dict[str, Any] = {"code": fault.code, "created": iso(fault.created), "message": fault.message}
     # The details are the inside of Nova, whatever has failed.
-    if fault.details and look.req.ctx.is_admin:
+    if fault.details and view.req.ctx.is_admin:
         shown["details"] = fault.details
     return shown
 
 
-def _progress(server: Instance, _look: Look) -> Any:
+def _progress(server: Instance, _view: ViewContext) -> Any:
     return server.progress if server.status in states.PROGRESS_STATUSES else ABSENT
 
 
-def _security_groups(server: Instance, _look: Look) -> Any:
+def _security_groups(server: Instance, _view: ViewContext) -> Any:
     return [{"name": name} for name in server.security_groups] or ABSENT
 
 
-def _host_status(server: Instance, look: Look) -> Any:
-    if look.host_status is None:
+def _host_status(server: Instance, view: ViewContext) -> Any:
+    if view.host_status is None:
         return ABSENT
-    status = look.status_of(server.host) if server.host else ""
-    return status if look.host_status == "all" or status == "UNKNOWN" else ABSENT
+    status = view.status_of(server.host) if server.host else ""
+    return status if view.host_status == "all" or status == "UNKNOWN" else ABSENT
 
 
-def _volumes(server: Instance, look: Look) -> list[dict[str, Any]]:
+def _volumes(server: Instance, view: ViewContext) -> list[dict[str, Any]]:
     shown: list[dict[str, Any]] = []
     for disk in server.volumes:
         item: dict[str, Any] = {"id": disk.volume_id}
-        if look.version >= 3:
+        if view.version >= 3:
             item["delete_on_termination"] = disk.delete_on_termination
         shown.append(item)
     return shown
 
 
-def _hostname(server: Instance, look: Look) -> Any:
-    return server.hostname if look.version >= 90 or look.extended else ABSENT
+def _hostname(server: Instance, view: ViewContext) -> Any:
+    return server.hostname if view.version >= 90 or view.extended else ABSENT
 
 
 def _extended(attribute: str) -> Any:
     """A field that needs the policy os-extended-server-attributes."""
-    def get(server: Instance, look: Look) -> Any:
-        return getattr(server, attribute) if look.extended else ABSENT
+    def get(server: Instance, view: ViewContext) -> Any:
+        return getattr(server, attribute) if view.extended else ABSENT
 
     return get
 
 
-def _instance_name(server: Instance, look: Look) -> Any:
-    return server.name_by(look.names) if look.extended else ABSENT
+def _instance_name(server: Instance, view: ViewContext) -> Any:
+    return server.name_by(view.names) if view.extended else ABSENT
 
 
 # Name, type, getter, and the version from which show, detail and the answer of PUT have it (None: never).
@@ -184,20 +184,20 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("hostId", STRING, "host_id", 1, 1, 1),
     ("image", ANY, _image, 1, 1, 1),
     ("flavor", _OPEN, _flavor, 1, 1, 1),
-    ("created", STRING, lambda server, _look: iso(server.created_at), 1, 1, 1),
-    ("updated", STRING, lambda server, _look: iso(server.updated_at or server.created_at), 1, 1, 1),
-    ("addresses", _OPEN, lambda server, look: addresses(server, look.precise_addresses), 1, 1, 1),
-    ("accessIPv4", STRING, lambda server, _look: server.access_ip_v4 or "", 1, 1, 1),
-    ("accessIPv6", STRING, lambda server, _look: server.access_ip_v6 or "", 1, 1, 1),
-    ("links", LINKS, lambda server, look: look.req.links("servers", server.uuid), 1, 1, 1),
+    ("created", STRING, lambda server, _view: iso(server.created_at), 1, 1, 1),
+    ("updated", STRING, lambda server, _view: iso(server.updated_at or server.created_at), 1, 1, 1),
+    ("addresses", _OPEN, lambda server, view: addresses(server, view.precise_addresses), 1, 1, 1),
+    ("accessIPv4", STRING, lambda server, _view: server.access_ip_v4 or "", 1, 1, 1),
+    ("accessIPv6", STRING, lambda server, _view: server.access_ip_v6 or "", 1, 1, 1),
+    ("links", LINKS, lambda server, view: view.req.links("servers", server.uuid), 1, 1, 1),
     ("OS-DCF:diskConfig", STRING, "disk_config", 1, 1, 1),
     ("progress", INTEGER, _progress, 1, 1, 1),
     ("fault", _OPEN, _fault, 1, 1, 1),
-    ("OS-EXT-AZ:availability_zone", STRING, lambda server, _look: server.availability_zone or "", 1, 1, 75),
-    ("config_drive", STRING, lambda server, _look: "True" if server.config_drive else "", 1, 1, 75),
-    ("key_name", STRING_OR_NULL, lambda server, _look: server.key.name if server.key else None, 1, 1, 75),
-    ("OS-SRV-USG:launched_at", STRING_OR_NULL, lambda server, _look: iso_precise(server.launched_at), 1, 1, 75),
-    ("OS-SRV-USG:terminated_at", STRING_OR_NULL, lambda server, _look: iso_precise(server.terminated_at), 1, 1, 75),
+    ("OS-EXT-AZ:availability_zone", STRING, lambda server, _view: server.availability_zone or "", 1, 1, 75),
+    ("config_drive", STRING, lambda server, _view: "True" if server.config_drive else "", 1, 1, 75),
+    ("key_name", STRING_OR_NULL, lambda server, _view: server.key.name if server.key else None, 1, 1, 75),
+    ("OS-SRV-USG:launched_at", STRING_OR_NULL, lambda server, _view: iso_precise(server.launched_at), 1, 1, 75),
+    ("OS-SRV-USG:terminated_at", STRING_OR_NULL, lambda server, _view: iso_precise(server.terminated_at), 1, 1, 75),
     ("security_groups", Array(Object({"name": STRING})), _security_groups, 1, 1, 75),
     ("OS-EXT-STS:task_state", STRING_OR_NULL, "task_state", 1, 1, 75),
     ("OS-EXT-STS:vm_state", STRING, "vm_state", 1, 1, 75),
@@ -219,7 +219,7 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("tags", Array(STRING), "tags", 26, 26, 26),
     ("trusted_image_certificates", Array(STRING, null=True), "trusted_certs", 63, 63, 63),
     ("server_groups", Array(STRING),
-     lambda server, _look: [server.server_group] if server.server_group else [], 71, None, 71),
+     lambda server, _view: [server.server_group] if server.server_group else [], 71, None, 71),
     ("locked_reason", STRING_OR_NULL, "locked_reason", 73, 73, 73),
     ("pinned_availability_zone", STRING_OR_NULL, "pinned_availability_zone", 96, 96, 96),
     ("scheduler_hints", _OPEN, "scheduler_hints", 100, 100, 100),
@@ -238,7 +238,7 @@ def _rebuilt() -> View:
     rows = [(row[:3], others.get(row[0], row[5])) for row in _TABLE]
     return View([*(Out(*key, since=since) for key, since in rows if since is not None),
                  Out("user_data", STRING_OR_NULL, "user_data", since=57),
-                 Out("adminPass", STRING, lambda _server, look: look.admin_pass or ABSENT)])
+                 Out("adminPass", STRING, lambda _server, view: view.admin_pass or ABSENT)])
 
 
 SHOW = _view(0)
@@ -246,4 +246,4 @@ DETAIL = _view(1)
 UPDATE = _view(2)
 REBUILD = _rebuilt()
 BRIEF = View([Out("id", STRING, "uuid"), Out("name", STRING, "display_name"),
-              Out("links", LINKS, lambda server, look: look.req.links("servers", server.uuid))])
+              Out("links", LINKS, lambda server, view: view.req.links("servers", server.uuid))])

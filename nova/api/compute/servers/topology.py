@@ -19,8 +19,9 @@ _INTEGER_OR_NULL = Plain(type=["integer", "null"])
 _CPUS = Array(INTEGER)
 
 
-class _Look:
-    """A cell is shown in this light. ``threads``: of each core of the guest; ``host``: the caller may see the host."""
+class _ViewContext:
+    """The context in which a cell is shown. ``threads``: threads per core; ``host``: the caller may see the host.
+    """
 
     def __init__(self, req: Request, server: Instance) -> None:
         self.version = req.version
@@ -40,25 +41,25 @@ def _cpus(cell: GuestCell) -> list[int]:
     return sorted([*cell.cpus, *cell.pcpus])
 
 
-def _siblings(cell: GuestCell, look: _Look) -> list[list[int]]:
+def _siblings(cell: GuestCell, view: _ViewContext) -> list[list[int]]:
     """The cell's CPUs by core, of a guest that has cores of several threads."""
-    if look.threads == 1:
+    if view.threads == 1:
         return []
     cores: dict[int, list[int]] = {}
     for cpu in _cpus(cell):
-        cores.setdefault(cpu // look.threads, []).append(cpu)
+        cores.setdefault(cpu // view.threads, []).append(cpu)
     return list(cores.values())
 
 
-def _pinning(cell: GuestCell, look: _Look) -> dict[str, int]:
-    return {str(cpu): host for cpu, host in sorted(cell.pinning.items())} if look.host else ABSENT
+def _pinning(cell: GuestCell, view: _ViewContext) -> dict[str, int]:
+    return {str(cpu): host for cpu, host in sorted(cell.pinning.items())} if view.host else ABSENT
 
 
 NODE = View([
     Out("memory_mb", INTEGER),
     Out("siblings", Array(_CPUS), _siblings),
     Out("vcpu_set", _CPUS, lambda cell, _look: _cpus(cell)),
-    Out("host_node", _INTEGER_OR_NULL, lambda cell, look: cell.host_cell if look.host else ABSENT),
+    Out("host_node", _INTEGER_OR_NULL, lambda cell, view: cell.host_cell if view.host else ABSENT),
     Out("cpu_pinning", Object(patterns={"^[0-9]+$": INTEGER}), _pinning),
 ])
 
@@ -68,6 +69,6 @@ def index(req: Request) -> dict[str, Any]:
     """Show the NUMA cells of a server, and to some what they are on its host."""
     server = servers.authorized_get(req, _POLICY + "index")
     cells = server.numa_topology.cells if server.numa_topology is not None else []
-    look = _Look(req, server)
-    return {"nodes": [NODE.render(cell, look) for cell in cells],
+    view = _ViewContext(req, server)
+    return {"nodes": [NODE.render(cell, view) for cell in cells],
             "pagesize_kb": cells[0].pagesize_kb if cells else None}
