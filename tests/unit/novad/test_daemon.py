@@ -274,7 +274,7 @@ def test_a_clock_that_was_put_back_gives_no_sick_component_time_to_start(daemon,
     assert seen == ["suite-api"]
 
 
-def test_a_change_waits_for_the_check_component_one_component_and_not_for_all(daemon, runtime):
+def test_a_change_waits_for_the_check_of_one_component_and_not_for_all(daemon, runtime):
     looked, waits, found = [], threading.Event(), runtime.find
 
     def slow(name):
@@ -284,7 +284,7 @@ def test_a_change_waits_for_the_check_component_one_component_and_not_for_all(da
             time.sleep(0.001)
         return found(name)
     runtime.find = slow
-    look = threading.Thread(target=daemon.look)
+    look = threading.Thread(target=daemon.check_components)
     look.start()
     wait_for(lambda: looked, 20)
     change = threading.Thread(target=daemon.prune)
