@@ -25,13 +25,20 @@ class Rollback:
         self.containers = containers
 
     def restore_backup(self, change: Change) -> None:
-        """Restore the volumes in the backup of a change, and clear the other volumes, which had no data then.
+        """Restore the volumes of a component from the backup of a change.
 
         A dump is not read here but by the running component.
         """
         path = self.backup_path(change) if change.restore else ""
+        self._restore_volumes(change, "" if path and self.data.dump(path).exists() else path)
+
+    def _restore_volumes(self, change: Change, path: str) -> None:
+        """Restore the volumes in the backup at ``path`` ("": none) and clear the others, which had no data then.
+
+        Leftovers of an interrupted first start would disturb the next one.
+        """
         restored: set[str] = set()
-        if path and not self.data.dump(path).exists():
+        if path:
             self.data.restore(change.name, path)
             restored = self.data.volumes_in(path)
         for volume in volumes_of(change):
@@ -55,7 +62,7 @@ class Rollback:
 
     def restore_data(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
         """Stop the components and restore the data that deployment ``ident`` backed up."""
-        backups = {backup.component: backup for backup in self.journal.backups() if backup.deployment == ident}
+        paths = {backup.component: backup.path for backup in self.journal.backups() if backup.deployment == ident}
         for change in reversed(changes):
             progress(change.name, "undo: stopping")
             stopping = change.after or change.before
@@ -63,15 +70,9 @@ class Rollback:
             self.runtime.stop(self.containers.name(change.name), stopping.component.stop_timeout)
             self.runtime.remove(self.containers.name(change.name))
         for change in changes:
-            restored: set[str] = set()
-            if change.name in backups:
+            if change.name in paths:
                 progress(change.name, "undo: restoring its data")
-                self.data.restore(change.name, backups[change.name].path)
-                restored = self.data.volumes_in(backups[change.name].path)
-            for volume in volumes_of(change):
-                if volume.backup and volume.name not in restored:
-                    # The volume was empty before; leftovers of an interrupted first start would disturb the next one.
-                    self.data.clear(change.name, volume.name)
+            self._restore_volumes(change, paths.get(change.name, ""))
 
     def restore_containers(self, changes: Sequence[Change], progress: Progress) -> None:
         """Create and start the previous containers, and wait for their health checks."""

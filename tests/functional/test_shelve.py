@@ -353,9 +353,18 @@ def test_a_delete_in_the_middle_of_unshelving_wins(admin, server, driver, hold):
 def test_a_reset_in_the_middle_of_shelving_takes_it_back(admin, server, driver, hold, nothing_left, monkeypatch):
     """The host reports its guest, which shelving has shut down, before it receives the order to start it again."""
     reported, send, after_refusal = threading.Event(), StepExecutor.send, Runner._after_refusal
-    monkeypatch.setattr(StepExecutor, "send", lambda executor, ctx, host, order: (
-        reported.wait(10), send(executor, ctx, host, order)) if order.undo else send(executor, ctx, host, order))
-    monkeypatch.setattr(Runner, "_after_refusal", lambda runner, job: (after_refusal(runner, job), reported.set()))
+
+    def send_after_the_report(executor, ctx, host, order):
+        if order.undo:
+            reported.wait(10)
+        send(executor, ctx, host, order)
+
+    def report(runner, job):
+        after_refusal(runner, job)
+        reported.set()
+
+    monkeypatch.setattr(StepExecutor, "send", send_after_the_report)
+    monkeypatch.setattr(Runner, "_after_refusal", report)
     held = hold("snapshot")
     admin.action(server, "shelve")
     held.wait_until_begun()

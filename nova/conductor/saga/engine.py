@@ -176,7 +176,7 @@ class Engine:
         """Handle the final report of an order. Raises StaleReport if its attempt is not the current one."""
         run, step = self._load(ctx, report)
         check_power_state(report.changes)
-        ctx = _context_of(ctx, run)
+        ctx = _trusted_context(ctx, run)
         ctl = ConductorControl(self.core, ctx, run.instance,
                                saved_by=publisher("nova-compute", run.operation.host_of(step)))
         ctl.set(**converted(report.changes))
@@ -194,7 +194,7 @@ class Engine:
     def progress(self, ctx: context.RequestContext, report: StepReport) -> None:
         """Handle an interim report: the next step of an order has started, or the running step reports its progress."""
         run, step = self._load(ctx, report)
-        ctl = ConductorControl(self.core, _context_of(ctx, run), run.instance,
+        ctl = ConductorControl(self.core, _trusted_context(ctx, run), run.instance,
                                saved_by=publisher("nova-compute", run.operation.host_of(step)))
         ctl.set(**converted(report.changes))
         if report.results:
@@ -246,6 +246,6 @@ class Engine:
         return self.recovery.wake(instance_uuid, events)
 
 
-def _context_of(ctx: context.RequestContext, run: Run) -> context.RequestContext:
+def _trusted_context(ctx: context.RequestContext, run: Run) -> context.RequestContext:
     """Return the context in which to continue. The user in the context of a host's call is not trusted."""
     return context_of(run.action) if ctx.calling_host else ctx

@@ -403,9 +403,10 @@ class StepExecutor:
                 message="Error" if failure else None)
             ctl.apply(connection, action_uuid=None)
             notifications.write(self.core.outbox, connection, ctx)
+            if not run.own.may_be_followed:
+                return None
             # The instance is locked: an operation accepted before is in the queue, a later one finds the instance free.
-            follower = actions.next_queued(connection, run.instance.uuid, self.core.name,
-                                           lease()) if run.own.may_be_followed else None
+            follower = actions.next_queued(connection, run.instance.uuid, self.core.name, lease())
             return self._hand_over(connection, follower) if follower is not None else None
 
         follower = self.core.db.write(write)

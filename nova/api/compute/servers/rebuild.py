@@ -41,7 +41,7 @@ def rebuild(req: Request) -> Response:
     password = given_password(wanted) or new_password()
     operate(req, "rebuild", {**_request(req, server or get(req), wanted), "admin_pass": password})
     view = servers_view.ViewContext(req, precise_addresses=req.version >= 75,
-                             admin_pass=password if CONF.api.enable_instance_password else None)
+                                    admin_pass=password if CONF.api.enable_instance_password else None)
     return Response({"server": servers_view.REBUILD.render(get(req), view)},
                     headers={"Location": req.self_link("servers", server_id(req))})
 
