@@ -24,6 +24,7 @@ from nova.objects.external_event import FAILED
 from nova.objects.guest import PASSWORD_KEYS
 from nova.objects.image import METADATA, Image, check_image_fits, metadata_of
 from nova.objects.instance import BlockDevice, Instance, Personality, root_volume
+from nova.objects.requirements import disk_buses
 from nova.objects.requirements.guest_numa import guest_topology
 from nova.objects.requirements.requested_resources import requested_resources
 from nova.objects.scheduling import RequestSpec
@@ -131,6 +132,7 @@ class Rebuild(Operation):
     def _give_image(self, ctl: Acceptance, request: RebuildRequest) -> None:
         instance, image, had = ctl.instance, request.image, ctl.instance.image
         if had is None or had.id != image.id:
+            disk_buses.check(instance, instance.flavor, image)
             wanted = requested_resources(instance.flavor, image).required
             current = requested_resources(instance.flavor, had, existing=True).required
             self.data.spec = RequestSpec(

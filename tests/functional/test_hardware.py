@@ -71,6 +71,39 @@ def test_a_block_device_that_no_host_has_is_a_bad_request(admin, flavor, image_i
     assert (code, named in message) == (400, True), message
 
 
+@pytest.mark.parametrize(("properties", "disks", "named"), [
+    ({"hw_usb_model": "none"}, [{"disk_bus": "usb"}], "bus usb and hw_usb_model=none"),
+    ({"hw_usb_model": "none", "hw_disk_bus": "usb"}, [], "bus usb and hw_usb_model=none"),
+    ({"hw_machine_type": "q35"}, [{"disk_bus": "ide"}], "bus ide and hw_machine_type=q35"),
+    ({"hw_machine_type": "pc", "hw_disk_bus": "ide"}, [{}] * 4, "5 disks on the bus ide"),
+    ({"hw_machine_type": "pc"}, [{"disk_bus": "ide"}] * 5, "5 disks on the bus ide")])
+def test_disks_that_a_bus_cannot_take_are_a_bad_request(admin, new_image, properties, disks, named):
+    flavor, image = admin.flavor(), new_image(**properties)
+    root = {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image}
+    blank = {"source_type": "blank", "destination_type": "volume", "volume_size": 1}
+    code, message = refusal_of(admin, flavor, image,
+                               block_device_mapping_v2=[root, *({**blank, **disk} for disk in disks)])
+    assert (code, named in message) == (400, True), message
+
+
+def test_swap_and_config_drive_count_on_the_bus_of_the_image(admin, new_image):
+    flavor = admin.flavor(swap=64, **{"OS-FLV-EXT-DATA:ephemeral": 1})
+    image = new_image(hw_machine_type="pc", hw_disk_bus="ide")
+    devices = [{"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image},
+               {"source_type": "blank", "destination_type": "volume", "volume_size": 1}]
+    code, message = refusal_of(admin, flavor, image, config_drive=True, block_device_mapping_v2=devices)
+    assert (code, "5 disks on the bus ide" in message) == (400, True), message
+    server = admin.boot(flavor, image, block_device_mapping_v2=devices)
+    admin.delete(f"/servers/{server}")
+
+
+def test_a_volume_that_is_a_file_is_not_passed_through_to_the_guest(admin, flavor, image_id):
+    volume = {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "device_type": "lun"}
+    code, message = refusal_of(admin, flavor, image_id, block_device_mapping_v2=[
+        {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image_id}, volume])
+    assert (code, "device_type=lun" in message) == (400, True), message
+
+
 def test_a_bus_that_no_host_has_finds_no_host(admin, flavor, image_id):
     root = {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image_id, "disk_bus": "xen"}
     server = admin.boot(flavor, image_id, block_device_mapping_v2=[root])

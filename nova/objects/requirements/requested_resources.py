@@ -18,7 +18,7 @@ from nova.objects.flavor import Flavor
 from nova.objects.image import Image
 from nova.objects.instance import Instance
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
-from nova.objects.requirements import hardware
+from nova.objects.requirements import disk_buses, hardware
 from nova.objects.requirements.guest_numa import (
     DEDICATED,
     MIXED,
@@ -75,8 +75,10 @@ def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = N
 
     ``aliases``: the option [pci]alias. Raises InvalidInput for requirements that no host can have.
     """
-    asked = host_requirements(flavor, instance.image, instance.volume_backed, aliases,
-                           existing=instance.launched_at is not None)
+    existing = instance.launched_at is not None
+    if not existing:
+        disk_buses.check(instance, flavor, instance.image)
+    asked = host_requirements(flavor, instance.image, instance.volume_backed, aliases, existing)
     buses = hardware.disk_traits(device.disk_bus for device in instance.block_devices)
     if buses:
         asked["required_traits"] = sorted({*asked["required_traits"], *buses})
@@ -91,8 +93,8 @@ def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = N
 
 
 def host_requirements(flavor: Flavor, image: Image | None = None, volume_backed: bool = False,
-                   aliases: Iterable[str] = (), existing: bool = False) -> dict[str, Any]:
-    """The fields of a request that follow from flavor and image. Raises InvalidInput."""
+                      aliases: Iterable[str] = (), existing: bool = False) -> dict[str, Any]:
+    """Return the fields of a request that follow from flavor and image. Raises InvalidInput."""
     asked = requested_resources(flavor, image, volume_backed, existing)
     devices = flavor.extra_specs.get("pci_passthrough:alias", "")
     policy = either(flavor, image, "hw:pci_numa_affinity_policy")
