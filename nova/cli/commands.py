@@ -97,7 +97,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 # Alternative names of commands.
 ALIASES = {
     "bash-completion": "completion", "server-group-show": "server-group-get",
-    "add-floating-ip": "floating-ip-associate", "remove-floating-ip": "floating-ip-disassociate"}
+    "add-floating-ip": "floating-ip-associate", "remove-floating-ip": "floating-ip-disassociate",
+    # printed by seed 000 in the place of platform-info
+    "service-info platform-info": "platform-info"}
 
 
 def load(name: str) -> Declared:

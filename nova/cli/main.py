@@ -137,6 +137,7 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
         name, words = words[0], ["--help"]
     name = ALIASES.get(name, name)
     verb = " ".join([name, *words[:1]])
+    verb = ALIASES.get(verb, verb)
     if name in COMMANDS and name in PLATFORM:
         return _run_shared_name(name, words, options)
     if verb in PLATFORM or name in PLATFORM:

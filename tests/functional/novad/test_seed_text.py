@@ -202,7 +202,8 @@ def test_both_print_their_version(flag, capsys):
 
 
 def test_platform_info_prints_the_text_of_the_document(axyon):
-    assert flat(axyon.nova("platform-info").out) == flat(PLATFORM_INFO)
+    for words in (("platform-info",), ("service-info", "platform-info")):
+        assert flat(axyon.nova(*words).out) == flat(PLATFORM_INFO)
     assert axyon.nova("platform-info").out.startswith(
         "Services\n  - Name: arkeia-db\n    Version: postgres (PostgreSQL) 17.3\n  - Name: arkeia\n")
     found = json.loads(axyon.nova("platform-info", "-f", "json").out)
