@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,6 +86,27 @@ def test_a_cut_page_of_a_project_has_a_marker_of_the_project(two_projects: Datab
             found += uuids
         assert found == wanted
         assert len(found) > LIVE // 3, "the list proves nothing"
+
+
+@pytest.mark.parametrize("keys", [
+    ("display_name", "key_name", "launched_at"), ("key_name", "display_name"), ("launched_at", "project_id", "uuid"),
+    ("vm_state", "launched_at", "display_name", "key_name"), ("project_id", "key_name", "created_at")], ids="-".join)
+def test_pages_by_several_sort_keys_continue_where_the_last_one_ended(two_projects: Database,
+                                                                      keys: tuple[str, ...]) -> None:
+    """In all directions; the last servers of pages are deleted ones, too, and keys of theirs are null."""
+    markers: set[str] = set()
+    for ways in itertools.product(("asc", "desc"), repeat=len(keys)):
+        query: dict[str, Any] = {"deleted": None, "brief": True, "sort": list(zip(keys, ways, strict=True))}
+        wanted = everything(two_projects, **query)
+        found: list[str] = []
+        for uuids, _marker in pages(two_projects, ServerQuery(**query, limit=LIMIT)):
+            found += uuids
+            markers |= set(uuids[-1:])
+        assert found == wanted, ways
+        assert len(found) == len(set(found)) == LIVE + DELETED
+    with two_projects.engine.connect() as connection:
+        deleted = sa.select(TABLE.c.uuid).where(TABLE.c.uuid.in_(markers), TABLE.c.deleted == sa.true())
+        assert connection.execute(deleted).first(), "no marker was a deleted server"
 
 
 @pytest.mark.parametrize("filters", [

@@ -98,7 +98,7 @@ def _name(given: str | None) -> str | None:
 
 def _check_volume(device: BlockDevice) -> None:
     if device.device_type == "lun" and CONF.volume.driver in EMBEDDED:
-        raise exception.InvalidInput(_INVALID + "device_type=lun is not supported: the volumes of this cloud are files.")
+        raise exception.InvalidInput(_INVALID + "device_type=lun is not supported: volumes of this cloud are files.")
     if device.source == "snapshot":
         _check_snapshot(device)
         return
