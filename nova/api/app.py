@@ -154,15 +154,15 @@ class Dispatcher:
             resp.set_header(name, ctx.request_id)
         self._limits.count(ctx)
         raw = _read_body(environ) if method in _WITH_BODY else b""
-        found = self._router.find(method, segments)
-        if found is None and segments[-1].endswith(".json"):
-            found = self._router.find(method, [*segments[:-1], segments[-1].removesuffix(".json")])
-        if found is None:
+        match = self._router.find(method, segments)
+        if match is None and segments[-1].endswith(".json"):
+            match = self._router.find(method, [*segments[:-1], segments[-1].removesuffix(".json")])
+        if match is None:
             _unknown_url(environ, resp)
             return
         request = Request(ctx, self._clients, method, path, versions.host_url(environ))
         request.legacy, request.project = legacy, project
-        leaf, request.params = found
+        leaf, request.params = match
         if not legacy:
             request.version = _version(environ)
             shown = microversion.text(request.version)
@@ -245,10 +245,10 @@ def _unknown_url(environ: auth.Environ, resp: falcon.Response) -> None:
     resp.status = falcon.HTTP_404
     if "json" in environ.get("HTTP_ACCEPT", ""):
         resp.content_type = JSON
-        resp.data = _encode({"message": errors.NOT_FOUND, "code": "404 Not Found", "title": "Not Found"})
+        resp.data = _encode({"message": errors.MISSING_RESOURCE, "code": "404 Not Found", "title": "Not Found"})
     else:
         resp.content_type = "text/plain; charset=UTF-8"
-        resp.data = f"404 Not Found\n\n{errors.NOT_FOUND}\n".encode()
+        resp.data = f"404 Not Found\n\n{errors.MISSING_RESOURCE}\n".encode()
 
 
 def _read_body(environ: auth.Environ) -> bytes:

@@ -52,13 +52,13 @@ def protect(app: App) -> App:
 def context_of(environ: Environ, url_project: str | None) -> RequestContext:
     """The context of a request; the current one of this thread from now on."""
     global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID", "")
-    kept = {"global_request_id": global_id} if _REQUEST_ID.fullmatch(global_id) else {"global_request_id": None}
+    request_ids = {"global_request_id": global_id} if _REQUEST_ID.fullmatch(global_id) else {"global_request_id": None}
     if CONF.api.auth_strategy == "keystone":
         if environ.get("HTTP_X_IDENTITY_STATUS") != "Confirmed":
             raise Unauthorized()
-        ctx = RequestContext.from_environ(environ, **kept)
+        ctx = RequestContext.from_environ(environ, **request_ids)
     else:
-        ctx = _noauth(environ, url_project, kept)
+        ctx = _noauth(environ, url_project, request_ids)
     ctx.is_admin = policies.is_admin(ctx)
     return ctx
 
@@ -70,7 +70,7 @@ def check_listening(address: str) -> None:
                                             f"{address}, but on addresses of loopback only")
 
 
-def _noauth(environ: Environ, url_project: str | None, kept: dict[str, Any]) -> RequestContext:
+def _noauth(environ: Environ, url_project: str | None, request_ids: dict[str, Any]) -> RequestContext:
     """Return the context that X-User-Id, X-Project-Id, X-User-Name, X-Project-Name and X-Roles describe.
 
     A token "user:project" fills what is missing; the caller is an admin by default.
@@ -91,4 +91,4 @@ def _noauth(environ: Environ, url_project: str | None, kept: dict[str, Any]) -> 
     # There is always a token: back ends that get one treat the caller as a user, not as a service.
     return RequestContext(user_id=user_id, project_id=project_id, roles=roles,
                           user_name=environ.get("HTTP_X_USER_NAME"), project_name=environ.get("HTTP_X_PROJECT_NAME"),
-                          auth_token=token or f"{user_id}:{project_id}", **kept)
+                          auth_token=token or f"{user_id}:{project_id}", **request_ids)

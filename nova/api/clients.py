@@ -83,7 +83,7 @@ class Clients:
         self._connect = connect
         self._lock = threading.Lock()
         self._transport: Any = None
-        self._kept: dict[str, tuple[float, Any]] = {}
+        self._cached_values: dict[str, tuple[float, Any]] = {}
         self.orphaned_creates = OrphanedCreates(lambda: self.servers)
 
     def transport(self) -> Any:
@@ -94,10 +94,10 @@ class Clients:
 
     def cached(self, name: str, seconds: float, ask: Callable[[], Any]) -> Any:
         """Return what ``ask`` returned at most ``seconds`` ago (in this process), or call it."""
-        until, value = self._kept.get(name, (0.0, None))
+        until, value = self._cached_values.get(name, (0.0, None))
         if time.monotonic() >= until:
             value = ask()
-            self._kept[name] = (time.monotonic() + seconds, value)
+            self._cached_values[name] = (time.monotonic() + seconds, value)
         return value
 
     def __getattr__(self, name: str) -> Any:

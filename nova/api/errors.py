@@ -21,7 +21,7 @@ _SPEAKING = frozenset({501, 503})
 # Seconds after which a client may repeat a request that a service, the database or the broker could not serve.
 RETRY_AFTER = 5
 
-NOT_FOUND = "The resource could not be found."
+MISSING_RESOURCE = "The resource could not be found."
 MALFORMED = ("The server could not comply with the request since it is either malformed or otherwise "
              "incorrect.")
 
@@ -29,7 +29,7 @@ MALFORMED = ("The server could not comply with the request since it is either ma
 class RouteNotFound(exception.NotFound):
     """The operation does not exist in the microversion that was asked for."""
 
-    template = NOT_FOUND
+    template = MISSING_RESOURCE
 
 
 class NoLongerAvailable(exception.NovaException):

@@ -64,10 +64,10 @@ class Type:
         if self._steps is None:
             self._steps = sorted({0, *self.steps()})
         step = self._steps[bisect.bisect_right(self._steps, version) - 1]
-        found = self._compiled.get(step)
-        if found is None:  # two threads may both compile: the same result
-            found = self._compiled[step] = Validator(self.schema(step))
-        return found
+        validator = self._compiled.get(step)
+        if validator is None:  # two threads may both compile: the same result
+            validator = self._compiled[step] = Validator(self.schema(step))
+        return validator
 
 
 class Plain(Type):
@@ -253,9 +253,9 @@ class Query(Type):
 
     @staticmethod
     def _values(field: Field, version: int) -> dict[str, Any]:
-        one = field.type.schema(version)
+        schema = field.type.schema(version)
         single = field.single is not None and version >= field.single
-        return {"maxItems": 1 if single else _REPEATED, **({"type": "array", "items": one} if one else {})}
+        return {"maxItems": 1 if single else _REPEATED, **({"type": "array", "items": schema} if schema else {})}
 
     def steps(self) -> Iterable[int]:
         if self.strict is not None:

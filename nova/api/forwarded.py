@@ -47,9 +47,9 @@ def client(environ: Environ) -> str | None:
     address, trusted = environ.get("REMOTE_ADDR", ""), _trusted()
     if not trusted(address):
         return client_of(address)
-    for one in reversed(environ.get("HTTP_X_FORWARDED_FOR", "").split(",")):
-        if (said := one.strip()) and not trusted(said):
-            return client_of(said)
+    for entry in reversed(environ.get("HTTP_X_FORWARDED_FOR", "").split(",")):
+        if (forwarded := entry.strip()) and not trusted(forwarded):
+            return client_of(forwarded)
     return None
 
 

@@ -59,8 +59,8 @@ def compiled(schema: dict[str, Any]) -> Check:
         checks.append(_names(schema))
 
     def check(value: Any) -> Failure | None:
-        for one in checks:
-            failure = one(value)
+        for check_part in checks:
+            failure = check_part(value)
             if failure is not None:
                 return failure
         return None
@@ -98,8 +98,8 @@ def _identity(value: Any) -> Any:
 
 
 def _enum(values: list[Any], _schema: dict[str, Any]) -> Check:
-    known = frozenset(map(_identity, values))
-    return lambda value: None if not isinstance(value, dict | list) and _identity(value) in known else Failure(
+    allowed = frozenset(map(_identity, values))
+    return lambda value: None if not isinstance(value, dict | list) and _identity(value) in allowed else Failure(
         value, lambda: f"{value!r} is not one of {values!r}")
 
 
@@ -182,12 +182,12 @@ def matcher(patterns: tuple[str, ...]) -> Callable[[str], list[int] | None]:
     """
     options = re2.Options()
     options.log_errors = False
-    found = re2.Set.SearchSet(options)
+    compiled_set = re2.Set.SearchSet(options)
     for pattern in patterns:
-        found.Add(pattern)
-    found.Compile()
-    # (RE2 finds nothing in a character that is half a surrogate pair, rather than raise.)
-    return lambda text: found.Match(text.encode(errors="surrogatepass"))
+        compiled_set.Add(pattern)
+    compiled_set.Compile()
+    # RE2 matches nothing in half of a surrogate pair and raises no error.
+    return lambda text: compiled_set.Match(text.encode(errors="surrogatepass"))
 
 
 def _searcher(pattern: str, longest: int | None) -> Callable[[str], Any]:
@@ -226,8 +226,8 @@ def _prefix(schemas: list[dict[str, Any]], _schema: dict[str, Any]) -> Check:
 
     def check(value: Any) -> Failure | None:
         if isinstance(value, list):
-            for index, (item, one) in enumerate(zip(value, checks, strict=False)):
-                failure = one(item)
+            for index, (item, check_item) in enumerate(zip(value, checks, strict=False)):
+                failure = check_item(item)
                 if failure is not None:
                     return failure.inside(index)
         return None
@@ -236,12 +236,12 @@ def _prefix(schemas: list[dict[str, Any]], _schema: dict[str, Any]) -> Check:
 
 
 def _items(wanted: dict[str, Any], schema: dict[str, Any]) -> Check:
-    one, first = compiled(wanted), len(schema.get("prefixItems", ()))
+    check_item, first = compiled(wanted), len(schema.get("prefixItems", ()))
 
     def check(value: Any) -> Failure | None:
         if isinstance(value, list):
             for index in range(first, len(value)):
-                failure = one(value[index])
+                failure = check_item(value[index])
                 if failure is not None:
                     return failure.inside(index)
         return None
@@ -266,9 +266,9 @@ def _properties(schemas: dict[str, dict[str, Any]], _schema: dict[str, Any]) -> 
 
     def check(value: Any) -> Failure | None:
         if isinstance(value, dict):
-            for name, one in checks.items():
+            for name, check_value in checks.items():
                 if name in value:
-                    failure = one(value[name])
+                    failure = check_value(value[name])
                     if failure is not None:
                         return failure.inside(name)
         return None
@@ -278,7 +278,7 @@ def _properties(schemas: dict[str, dict[str, Any]], _schema: dict[str, Any]) -> 
 
 def _names(schema: dict[str, Any]) -> Check:
     """``patternProperties`` and ``additionalProperties``, in one pass over the names."""
-    known = schema.get("properties", {}).keys()
+    declared = schema.get("properties", {}).keys()
     patterns = schema.get("patternProperties", {})
     checks = [compiled(inner) for inner in patterns.values()]
     matching: Callable[[str], list[int] | None] = matcher(tuple(patterns)) if patterns else lambda _name: None
@@ -289,12 +289,12 @@ def _names(schema: dict[str, Any]) -> Check:
             return None
         extra = []
         for name, item in value.items():
-            found = matching(name)
-            for index in found or ():
+            matches = matching(name)
+            for index in matches or ():
                 failure = checks[index](item)
                 if failure is not None:
                     return failure.inside(name)
-            if closed and not found and name not in known:
+            if closed and not matches and name not in declared:
                 extra.append(name)
         return Failure(value, lambda: "Additional properties are not allowed ({} {} unexpected)".format(
             ", ".join(map(repr, extra)), "was" if len(extra) == 1 else "were")) if extra else None
@@ -305,19 +305,19 @@ def _names(schema: dict[str, Any]) -> Check:
 # -- several schemas ------------------------------------------------------------------------------
 def _all_of(schemas: list[dict[str, Any]], _schema: dict[str, Any]) -> Check:
     checks = [compiled(schema) for schema in schemas]
-    return lambda value: next((failure for one in checks if (failure := one(value)) is not None), None)
+    return lambda value: next((failure for check_part in checks if (failure := check_part(value)) is not None), None)
 
 
-def _alternatives(schemas: list[dict[str, Any]], only_one: bool) -> Check:
+def _alternatives(schemas: list[dict[str, Any]], exclusive: bool) -> Check:
     checks = [compiled(schema) for schema in schemas]
 
     def check(value: Any) -> Failure | None:
         failures, fitting = [], []
-        for schema, one in zip(schemas, checks, strict=True):
-            failure = one(value)
+        for schema, check_part in zip(schemas, checks, strict=True):
+            failure = check_part(value)
             if failure is not None:
                 failures.append(failure)
-            elif not only_one:
+            elif not exclusive:
                 return None
             else:
                 fitting.append(schema)
@@ -349,8 +349,8 @@ _MAKERS: dict[str, Callable[[Any, dict[str, Any]], Check]] = {
     "properties": _properties,
     "required": _required,
     "allOf": _all_of,
-    "anyOf": lambda schemas, _schema: _alternatives(schemas, only_one=False),
-    "oneOf": lambda schemas, _schema: _alternatives(schemas, only_one=True),
+    "anyOf": lambda schemas, _schema: _alternatives(schemas, exclusive=False),
+    "oneOf": lambda schemas, _schema: _alternatives(schemas, exclusive=True),
 }
 # Read with other keywords; ``additionalItems`` has no meaning since 2020-12, and the reference has it.
 _PART_OF_OTHERS = frozenset({"patternProperties", "additionalProperties", "additionalItems"})

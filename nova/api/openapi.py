@@ -130,22 +130,22 @@ def _add_action(operation: dict[str, Any], route: Route, version: int) -> None:
     """A further action of the same URL: one more body, perhaps one more answer."""
     operation["requestBody"]["content"]["application/json"]["schema"]["oneOf"].append(_action_body(route, version))
     for code, answer in _responses(route, version).items():
-        kept = operation["responses"].setdefault(code, answer)
-        if kept is not answer and code < "400":
-            _merge(kept, answer)
+        merged = operation["responses"].setdefault(code, answer)
+        if merged is not answer and code < "400":
+            _merge(merged, answer)
 
 
-def _merge(kept: dict[str, Any], answer: dict[str, Any]) -> None:
+def _merge(merged: dict[str, Any], answer: dict[str, Any]) -> None:
     """Actions that are answered with the same status. OpenAPI cannot say that there may be a body: where some have
     none, no client is to look for one, and the others' is the ``x-answer`` of their own body alone."""
-    kept["headers"] = {**kept.get("headers", {}), **answer.get("headers", {})}
-    if "content" not in answer or "content" not in kept:
-        kept.pop("content", None)
+    merged["headers"] = {**merged.get("headers", {}), **answer.get("headers", {})}
+    if "content" not in answer or "content" not in merged:
+        merged.pop("content", None)
         return
-    media, other = kept["content"]["application/json"], answer["content"]["application/json"]["schema"]
-    known = media["schema"].get("anyOf", [media["schema"]])
-    if other not in known:
-        media["schema"] = {"anyOf": [*known, other]}
+    media, other = merged["content"]["application/json"], answer["content"]["application/json"]["schema"]
+    schemas = media["schema"].get("anyOf", [media["schema"]])
+    if other not in schemas:
+        media["schema"] = {"anyOf": [*schemas, other]}
 
 
 def _identifier(route: Route) -> str:

@@ -30,19 +30,19 @@ class Rates:
             return
         if not self._free.isdisjoint(ctx.roles):
             return
-        for kept, who in ((self._user, ctx.user_id), (self._project, ctx.project_id)):
-            if kept is not None and who and (wait := kept.take(who)):
+        for buckets, who in ((self._user, ctx.user_id), (self._project, ctx.project_id)):
+            if buckets is not None and who and (wait := buckets.take(who)):
                 raise errors.OverLimit(retry_after=math.ceil(wait))
 
     def by_address(self, application: Wsgi) -> Wsgi:
         """``application`` for clients that have not asked too often, whoever they say they are."""
-        kept = self._address
-        if kept is None:
+        buckets = self._address
+        if buckets is None:
             return application
 
         def counted(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
             who = forwarded.client(environ)
-            wait = kept.take(who) if who is not None else 0.0
+            wait = buckets.take(who) if who is not None else 0.0
             if not wait:
                 return application(environ, start_response)
             error = errors.OverLimit(retry_after=math.ceil(wait))

@@ -132,21 +132,21 @@ class Router:
     def find(self, method: str, segments: list[str]) -> tuple[Leaf, dict[str, str]] | None:
         """The leaf of a path (without version and project) and its parameters; None: no such URL."""
         values: list[str] = []
-        found = self._walk(self._root, method, segments, 0, values)
-        return None if found is None else (found, dict(zip(found.names, values, strict=True)))
+        match = self._walk(self._root, method, segments, 0, values)
+        return None if match is None else (match, dict(zip(match.names, values, strict=True)))
 
     def _walk(self, node: _Node, method: str, segments: list[str], at: int, values: list[str]) -> Leaf | None:
         if at == len(segments):
             return node.leaves.get(method)
         child = node.named.get(segments[at])
         if child is not None:
-            found = self._walk(child, method, segments, at + 1, values)
-            if found is not None:
-                return found
+            match = self._walk(child, method, segments, at + 1, values)
+            if match is not None:
+                return match
         if node.any is not None and segments[at]:
             values.append(segments[at])
-            found = self._walk(node.any, method, segments, at + 1, values)
-            if found is not None:
-                return found
+            match = self._walk(node.any, method, segments, at + 1, values)
+            if match is not None:
+                return match
             values.pop()
         return None

@@ -45,5 +45,5 @@ def _content(name: str) -> bytes:
 def data(ctx: RequestContext, clients: Clients) -> Overview:
     """Return the content of the page. Raises PolicyNotAuthorized."""
     policies.authorize(ctx, POLICY)
-    found: Overview = clients.cached("overview", _FRESH, lambda: clients.overviews.get(ctx, _MOST))
-    return found
+    overview: Overview = clients.cached("overview", _FRESH, lambda: clients.overviews.get(ctx, _MOST))
+    return overview

@@ -31,7 +31,7 @@ def public(environ: dict[str, Any], path: str, base: str) -> tuple[int, Any]:
     """Status and body for a path that is not behind a version."""
     segments = path.strip("/").split("/")
     if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
-        return 404, errors.body(404, errors.NOT_FOUND)
+        return 404, errors.body(404, errors.MISSING_RESOURCE)
     if segments == [""]:
         return 200, {"versions": [_item(ident, base) for ident in _ITEMS]}
     if len(segments) == 1 and segments[0] in _IDS:

@@ -9,7 +9,7 @@ from nova.cli.errors import CommandError, Refused
 
 # The last microversions with the APIs of embedded networks, and with the server actions for them.
 OLD, OLD_ACTIONS = 35, 43
-_GONE = 410
+_REMOVED_RESOURCE = 410
 
 
 def call(nova: Nova, method: str, path: str, body: Any = None, otherwise: str = "") -> Any:
@@ -17,6 +17,6 @@ def call(nova: Nova, method: str, path: str, body: Any = None, otherwise: str = 
     try:
         return nova.call(method, path, body, version=OLD)
     except Refused as error:
-        if error.status == _GONE:
+        if error.status == _REMOVED_RESOURCE:
             raise CommandError(otherwise or "This API does not serve the request: it requires [api]legacy.") from error
         raise

@@ -91,10 +91,10 @@ class ConductorPrecheckContext:
 
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
         named = bool(wanted.network_id or wanted.port_id)
-        found = self.core.allocator.validate(self.ctx, self.instance.project_id, [wanted] if named else None)
-        if not found:
+        networks = self.core.allocator.validate(self.ctx, self.instance.project_id, [wanted] if named else None)
+        if not networks:
             raise exception.NetworkNotFound("No network is available.")
-        return found[0] if named else msgspec.structs.replace(found[0], tag=wanted.tag)
+        return networks[0] if named else msgspec.structs.replace(networks[0], tag=wanted.tag)
 
 
 class ConductorAcceptance(ConductorControl):
@@ -112,9 +112,9 @@ class ConductorAcceptance(ConductorControl):
         group = None
         if self.instance.server_group:
             with contextlib.suppress(exception.ServerGroupNotFound):
-                found = server_groups.get(self.connection, self.instance.server_group)
-                group = GroupSpec(uuid=found.uuid, policy=found.policy,
-                                  max_server_per_host=int(found.rules.get("max_server_per_host", 1)))
+                stored = server_groups.get(self.connection, self.instance.server_group)
+                group = GroupSpec(uuid=stored.uuid, policy=stored.policy,
+                                  max_server_per_host=int(stored.rules.get("max_server_per_host", 1)))
         bound = self.bound_host()
         if bound and host not in (None, bound):
             raise exception.InvalidVolume(reason=f"the volumes of the server cannot be reached from host {host}")
@@ -153,10 +153,10 @@ class ConductorAcceptance(ConductorControl):
         server_migrations.insert(self.connection, migration)
 
     def the_migration(self, *statuses: str) -> Migration:
-        found = server_migrations.newest(self.connection, self.instance.uuid, statuses)
-        if found is None:
+        migration = server_migrations.newest(self.connection, self.instance.uuid, statuses)
+        if migration is None:
             raise exception.MigrationNotFoundByStatus(instance_id=self.instance.uuid, status=" or ".join(statuses))
-        return found
+        return migration
 
     def add_volume(self, device: BlockDevice) -> BlockDevice:
         return self.volumes.add(device, self.connection)
@@ -206,19 +206,19 @@ def start(engine: Engine, ctx: context.RequestContext, uuid: str, name: str, req
     if operation is None:
         raise exception.UnknownOperation(name=name)
     try:
-        asked = msgspec.convert(request, operation.request_type)
+        typed_request = msgspec.convert(request, operation.request_type)
     except msgspec.ValidationError as error:
         raise exception.InvalidInput(reason=f"{name}: {error}") from error
-    return _Request(engine, ctx, uuid, operation, asked, project_id).accept()
+    return _Request(engine, ctx, uuid, operation, typed_request, project_id).accept()
 
 
 class _Request:
     """A request for an operation."""
 
     def __init__(self, engine: Engine, ctx: context.RequestContext, uuid: str, operation: type[Operation],
-                 asked: Any, project_id: str | None) -> None:
+                 typed_request: Any, project_id: str | None) -> None:
         self.engine, self.ctx, self.uuid, self.operation = engine, ctx, uuid, operation
-        self.asked, self.project_id = asked, project_id
+        self.typed_request, self.project_id = typed_request, project_id
         self.preemption = actions.Preemption()
         # What prepare() has found out, which every try of the transaction begins with.
         self.prepared: dict[str, Any] | None = None
@@ -237,8 +237,8 @@ class _Request:
 
     def _prepare(self) -> None:
         instance = self.engine.core.db.read(lambda connection: servers.get(connection, self.uuid, self.project_id))
-        run = self.operation(instance, self.operation.begin(instance, self.asked))
-        run.prepare(ConductorPrecheckContext(self.ctx, instance, self.engine.core), self.asked)
+        run = self.operation(instance, self.operation.begin(instance, self.typed_request))
+        run.prepare(ConductorPrecheckContext(self.ctx, instance, self.engine.core), self.typed_request)
         self.prepared = msgspec.to_builtins(run.data)
 
     def _transaction(self, connection: sa.Connection) -> tuple[Run | None, Accepted, ConductorAcceptance]:
@@ -247,13 +247,13 @@ class _Request:
         rules = self.operation.rules
         check(rules, instance, bool(self.ctx.is_admin), lambda: services.host_up(connection, instance.host or ""))
         self._check_release(connection, instance)
-        data = {**self.operation.begin(instance, self.asked), **(self.prepared or {})}
+        data = {**self.operation.begin(instance, self.typed_request), **(self.prepared or {})}
         action = self.engine.new_action(self.ctx, self.operation, instance, data)
         ctl = ConductorAcceptance(self.engine, self.ctx, instance, connection, action.uuid)
         operation = self.operation(instance, data)
         if rules.preempts:
             ctl.forget_secrets()
-        answer = operation.accept(ctl, self.asked)
+        answer = operation.accept(ctl, self.typed_request)
         waits = self._take_the_instance(connection, instance, action, operation, ctl)
         if not rules.beside:
             ctl.set(task_state=self.operation.task_state)
@@ -270,10 +270,10 @@ class _Request:
     def _check_release(self, connection: sa.Connection, instance: Instance) -> None:
         """Raises ComputeServiceTooOld. A host that is not there is for others to notice."""
         needed = self.operation.rules.release
-        found = services.compute_version(connection, instance.host) if needed and instance.host else None
-        if found is not None and found < needed:
+        version = services.compute_version(connection, instance.host) if needed and instance.host else None
+        if version is not None and version < needed:
             raise exception.ComputeServiceTooOld(
-                method=self.operation.rules.label, host=instance.host, version=found, needed=needed)
+                method=self.operation.rules.label, host=instance.host, version=version, needed=needed)
 
     def _take_the_instance(self, connection: sa.Connection, instance: Instance, action: Action, operation: Operation,
                            ctl: ConductorAcceptance) -> bool:
@@ -299,9 +299,9 @@ class _Request:
         return waits
 
     def _supersede(self, connection: sa.Connection, instance: Instance) -> list[Inherited]:
-        """End the action that has the instance, and those that wait behind it; returns what is to be compensated."""
+        """End the action that holds the instance and the actions queued behind it. Return what must be compensated."""
         holder = self.preemption.lock(connection, instance.action_uuid or "")
-        found: list[Inherited] = []
+        cleanups: list[Inherited] = []
         for action in [*([holder] if holder else []), *actions.queued(connection, instance.uuid)]:
             deferred: dict[str, Any] | None = None
             try:
@@ -316,7 +316,7 @@ class _Request:
                 if cleanup is not None or run.journal.cleanups:  # the external call may still be running
                     deferred = msgspec.to_builtins(Journal(interrupted=cleanup, cleanups=run.journal.cleanups,
                                                            trace=run.journal.trace))
-                found = [*inherited(run), *found]
+                cleanups = [*inherited(run), *cleanups]
                 outbox = self.engine.core.outbox
                 notifications = transition_notifications.of_superseded(outbox, run, _TAKEN_OVER)
                 notifications.write(outbox, connection, context_of(action))
@@ -324,13 +324,13 @@ class _Request:
                 LOG.error("[instance: %s] Operation %s is superseded, and cannot be compensated for here: %s",
                           instance.uuid, action.operation, error)
             actions.supersede(connection, action, ended(action.events, _TAKEN_OVER), deferred, lease())
-        return found
+        return cleanups
 
     def _made(self, connection: sa.Connection) -> tuple[Run | None, Accepted, ConductorAcceptance] | None:
         """Return the result of the transaction if it was done, although the answer to its commit was lost."""
         run, accepted, ctl = self.tried[-1]
-        found = actions.get(connection, accepted.action.uuid)
-        if found is None:
+        existing = actions.get(connection, accepted.action.uuid)
+        if existing is None:
             return None
-        accepted.action = found
-        return (Run(found, servers.get(connection, self.uuid, deleted=True)) if run else None), accepted, ctl
+        accepted.action = existing
+        return (Run(existing, servers.get(connection, self.uuid, deleted=True)) if run else None), accepted, ctl

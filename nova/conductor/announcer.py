@@ -38,8 +38,8 @@ def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str
         report = compute_nodes.report(connection, host, nodes, after, upto, trusted)
         anew = set(report.measured)
         if anew and core.outbox.on:
-            told = core.host_rates.measured(host, (node for node in report.nodes if node.uuid in anew))
-            core.outbox.notify(connection, context.admin(), lambda teller: host_notices.measured(teller, host, told))
+            rates = core.host_rates.measured(host, (node for node in report.nodes if node.uuid in anew))
+            core.outbox.notify(connection, context.admin(), lambda teller: host_notices.measured(teller, host, rates))
         return report, compute_nodes.states_of(connection, sorted(anew.union(report.changed)))
 
     report, states = core.db.write(transaction)

@@ -37,7 +37,7 @@ def check_amounts(connection: sa.Connection, project_id: str, metadata: dict[str
 def key_of(connection: sa.Connection, user_id: str, name: str) -> Key:
     """A copy of a key pair of the user. Raises InvalidInput."""
     try:
-        found = keypairs.get(connection, user_id, name)
+        keypair = keypairs.get(connection, user_id, name)
     except exception.KeypairNotFound as error:
         raise exception.InvalidInput("Invalid key_name provided.") from error
-    return Key(name=found.name, type=found.type, public_key=found.public_key, fingerprint=found.fingerprint)
+    return Key(name=keypair.name, type=keypair.type, public_key=keypair.public_key, fingerprint=keypair.fingerprint)

@@ -88,7 +88,7 @@ def _answered(engine: Engine, connection: sa.Connection, request: ServerCreate) 
         raise exception.IdempotencyKeyReused()
     uuids = [_uuid(request, index) for index in range(request.max_count)]
     written = servers.ever(connection, uuids)
-    return ServerCreated(uuids=[each for each in uuids if each in written], reservation_id=first.reservation_id,
+    return ServerCreated(uuids=[uuid for uuid in uuids if uuid in written], reservation_id=first.reservation_id,
                          repeated=True,
                          admin_pass=engine.core.cipher.try_decrypt(first.encrypted_pass) or first.admin_pass)
 
@@ -190,7 +190,8 @@ def _notify(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     if outbox.updates:
         teller, by = NotificationBuilder(outbox.settings, ctx), publisher("nova-api", CONF.host)
         outbox.write(connection, [
-            told for instance in made for told in teller.updated(instance, by, (None, None), outbox.updates)])
+            notification for instance in made
+            for notification in teller.updated(instance, by, (None, None), outbox.updates)])
 
 
 def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: ServerCreate,

@@ -186,7 +186,7 @@ class ConductorService:
                 self.periodic.append(Periodic("usage audit", usage_audit.INTERVAL,
                                               functools.partial(usage_audit.audit, self.core)))
         if metrics.on:
-            self.periodic.append(Periodic("metrics", CONF.prometheus.interval, Gauges(db).look))
+            self.periodic.append(Periodic("metrics", CONF.prometheus.interval, Gauges(db).update))
         self._servers: list[messaging.RPCServer] = []
         self.endpoints = self._endpoints()
 
@@ -236,9 +236,9 @@ class ConductorService:
         core.filters.start()
         threads = {REPORTS: CONF.conductor.report_threads, HEARTBEATS: _HEARTBEAT_THREADS}
         for topic in (HEARTBEATS, REPORTS, CONDUCTOR):
-            asked = [(declared, made) for declared, made in self.endpoints
-                     if topic in (declared.topic, declared.former_topic)]
-            self._servers.append(bus.serve(core.transport, topic, f"{self.host}:{self._worker}", asked,
+            pollers = [(declared, made) for declared, made in self.endpoints
+                       if topic in (declared.topic, declared.former_topic)]
+            self._servers.append(bus.serve(core.transport, topic, f"{self.host}:{self._worker}", pollers,
                                            threads=threads.get(topic)))
         for thread in self.periodic:
             thread.start()

@@ -62,20 +62,20 @@ class Preemption:
     """
 
     def __init__(self) -> None:
-        self._known: str | None = None
+        self._locked_uuid: str | None = None
 
     def begin(self, connection: sa.Connection) -> None:
         """Lock the action that the caller read, before the instance is locked."""
-        if self._known is not None:
-            connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid == self._known).with_for_update())
+        if self._locked_uuid is not None:
+            connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid == self._locked_uuid).with_for_update())
 
     def lock(self, connection: sa.Connection, uuid: str) -> Action | None:
         """The unfinished action that the locked instance has, locked; None if it has ended.
 
         Raises RetryRequest if begin() did not lock it.
         """
-        if uuid != self._known and connection.dialect.name != "sqlite":  # which has one lock for all
-            self._known = uuid
+        if uuid != self._locked_uuid and connection.dialect.name != "sqlite":  # which has one lock for all
+            self._locked_uuid = uuid
             raise db_exception.RetryRequest(exception.ServiceUnavailable("The server has an operation."))
         row = connection.execute(sa.select(TABLE).where(
             TABLE.c.uuid == uuid, TABLE.c.outcome.is_(None)).with_for_update()).first()
@@ -140,8 +140,8 @@ def queued(connection: sa.Connection, instance_uuid: str) -> list[Action]:
 def next_queued(connection: sa.Connection, instance_uuid: str, owner: str, until: datetime.datetime,
                 operations: Sequence[str] = ()) -> Action | None:
     """The oldest of them (among these ``operations``), which ``owner`` runs from now on."""
-    asked = _QUEUED.where(TABLE.c.operation.in_(operations)) if operations else _QUEUED
-    row = connection.execute(asked.limit(1), {"instance": instance_uuid}).first()
+    statement = _QUEUED.where(TABLE.c.operation.in_(operations)) if operations else _QUEUED
+    row = connection.execute(statement.limit(1), {"instance": instance_uuid}).first()
     if row is None:
         return None
     action = rows.to_object(Action, row)
@@ -152,9 +152,9 @@ def next_queued(connection: sa.Connection, instance_uuid: str, owner: str, until
 
 def waiting(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> Action | None:
     """The unfinished action of the instance that one of these external events wakes, locked."""
-    found = connection.execute(sa.select(TABLE).where(
+    queued = connection.execute(sa.select(TABLE).where(
         TABLE.c.instance_uuid == instance_uuid, TABLE.c.outcome.is_(None)).order_by(TABLE.c.id).with_for_update())
-    return next((rows.to_object(Action, row) for row in found
+    return next((rows.to_object(Action, row) for row in queued
                  if any(f",{key}," in (row.waits_for or "") for key in keys)), None)
 
 
@@ -214,11 +214,11 @@ def index(connection: sa.Connection, instance_uuid: str, limit: int | None, mark
     """Newest first; ``marker`` is a request id. Raises MarkerNotFound."""
     statement = sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id.desc())
     if marker is not None:
-        found = connection.scalar(sa.select(sa.func.min(TABLE.c.id)).where(
+        first_id = connection.scalar(sa.select(sa.func.min(TABLE.c.id)).where(
             TABLE.c.instance_uuid == instance_uuid, TABLE.c.request_id == marker))
-        if found is None:
+        if first_id is None:
             raise exception.MarkerNotFound(marker=marker)
-        statement = statement.where(TABLE.c.id < found)
+        statement = statement.where(TABLE.c.id < first_id)
     if changes_since is not None:
         statement = statement.where(TABLE.c.updated_at >= changes_since)
     if changes_before is not None:

@@ -35,8 +35,8 @@ def index(connection: sa.Connection, lock: bool = False) -> list[Aggregate]:
 
 def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:
     """Raises AggregateNotFound."""
-    known = 0 < aggregate_id < 2**63
-    row = connection.execute(sa.select(TABLE).where(TABLE.c.id == aggregate_id)).first() if known else None
+    is_storable = 0 < aggregate_id < 2**63
+    row = connection.execute(sa.select(TABLE).where(TABLE.c.id == aggregate_id)).first() if is_storable else None
     if row is None:
         raise exception.AggregateNotFound(aggregate_id=aggregate_id)
     return rows.to_object(Aggregate, row)
@@ -45,8 +45,8 @@ def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:
 def of_host(connection: sa.Connection, host: str) -> list[Aggregate]:
     """The aggregates that a host is in, oldest first. Reads no others, whose lists of hosts may be long."""
     named = sa.type_coerce(TABLE.c.hosts, sa.Text).contains(msgspec.json.encode(host).decode(), autoescape=True)
-    found = rows.to_objects(Aggregate, connection.execute(sa.select(TABLE).where(named).order_by(TABLE.c.id)))
-    return [aggregate for aggregate in found if host in aggregate.hosts]
+    aggregates = rows.to_objects(Aggregate, connection.execute(sa.select(TABLE).where(named).order_by(TABLE.c.id)))
+    return [aggregate for aggregate in aggregates if host in aggregate.hosts]
 
 
 def lock(connection: sa.Connection, aggregate_id: int) -> Aggregate:
@@ -57,13 +57,13 @@ def lock(connection: sa.Connection, aggregate_id: int) -> Aggregate:
 # --- zones -----------------------------------------------------------------------------------
 def host_zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
     """host -> its zone: that of the first aggregate with one. Hosts without are in the default zone."""
-    found: dict[str, str] = {}
+    zones: dict[str, str] = {}
     for aggregate in aggregates:
         zone = aggregate.metadata.get(ZONE)
         if zone:
             for host in aggregate.hosts:
-                found.setdefault(host, zone)
-    return found
+                zones.setdefault(host, zone)
+    return zones
 
 
 def zone_of(connection: sa.Connection, host: str) -> str:
@@ -127,9 +127,9 @@ def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> Aggrega
     everything, aggregate = _held(connection, aggregate_id)
     if host in aggregate.hosts:
         raise exception.AggregateHostExists(aggregate_id=aggregate_id, host=host)
-    known = connection.scalar(sa.select(SERVICES.c.id).where(
+    service_id = connection.scalar(sa.select(SERVICES.c.id).where(
         SERVICES.c.host == host, SERVICES.c.binary == "nova-compute"))
-    if known is None:
+    if service_id is None:
         raise exception.ComputeHostNotFound(host=host)
     before = host_zones(everything)
     aggregate.hosts.append(host)
@@ -155,11 +155,11 @@ def remove_host(connection: sa.Connection, aggregate_id: int, host: str) -> Aggr
 
 def forget_host(connection: sa.Connection, host: str) -> bool:
     """Take a host that is gone out of all aggregates; was it in any?"""
-    found = [aggregate for aggregate in index(connection, lock=True) if host in aggregate.hosts]
-    for aggregate in found:
+    aggregates = [aggregate for aggregate in index(connection, lock=True) if host in aggregate.hosts]
+    for aggregate in aggregates:
         aggregate.hosts.remove(host)
         _save(connection, aggregate)
-    return bool(found)
+    return bool(aggregates)
 
 
 def _held(connection: sa.Connection, aggregate_id: int) -> tuple[list[Aggregate], Aggregate]:

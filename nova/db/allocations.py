@@ -105,8 +105,8 @@ def finish_io(connection: sa.Connection, node_uuid: str, failed: bool | None) ->
 
 def root_of(connection: sa.Connection, consumer: str) -> str | None:
     """The root provider (the node's uuid) of what a consumer holds; None: it holds nothing."""
-    found: str | None = connection.scalar(_ROOT_OF, {"consumer": consumer})
-    return found
+    root: str | None = connection.scalar(_ROOT_OF, {"consumer": consumer})
+    return root
 
 
 # --- statements: built once, since building one anew costs several times what running it does -----

@@ -19,9 +19,9 @@ def unfinished(connection: sa.Connection, now: datetime.datetime) -> Counts:
     """{(operation, state): actions under way}; the states are those of the metric nova_actions_unfinished."""
     groups = (sa.select(ACTIONS.c.operation.label("operation"), state_of(now).label("state"))
               .where(ACTIONS.c.outcome.is_(None)).subquery())
-    found = connection.execute(
+    counts = connection.execute(
         sa.select(groups.c.operation, groups.c.state, sa.func.count()).group_by(groups.c.operation, groups.c.state))
-    return {(operation or "none", state): count for operation, state, count in found}
+    return {(operation or "none", state): count for operation, state, count in counts}
 
 
 def state_of(now: datetime.datetime) -> sa.ColumnElement[str]:
@@ -36,11 +36,11 @@ def services(connection: sa.Connection) -> Counts:
     up = sa.case((liveness.up(), 1), else_=0)
     groups = sa.select(SERVICES.c.binary.label("binary"), SERVICES.c.disabled.label("disabled"),
                        up.label("up")).subquery()
-    found = connection.execute(
+    rows = connection.execute(
         sa.select(groups.c.binary, groups.c.up, groups.c.disabled, sa.func.count())
         .group_by(groups.c.binary, groups.c.up, groups.c.disabled))
     counts: collections.Counter[tuple[str, ...]] = collections.Counter()
-    for binary, is_up, disabled, count in found:
+    for binary, is_up, disabled, count in rows:
         # Zero is worth saying: an alert on "down" must see it go back.
         states = {"up": is_up, "down": not is_up, "disabled": disabled}
         counts.update({(binary, state): count if holds else 0 for state, holds in states.items()})

@@ -47,9 +47,9 @@ def claim(connection: sa.Connection, instance: Instance, selection: Selection, s
 def _from_tree(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> trees.Allocation:
     """Choose the provider of the node for each resource. Raises ClaimLost."""
     root = selection.node_uuid
-    found = compute_nodes.provider_trees(connection, [root]).get(root, [])
+    providers = compute_nodes.provider_trees(connection, [root]).get(root, [])
     chosen = trees.allocate(
-        sorted(found, key=lambda provider: provider.uuid != root),
+        sorted(providers, key=lambda provider: provider.uuid != root),
         trees.Amounts(spec.resources, frozenset(spec.required_traits), frozenset(spec.forbidden_traits), spec.groups,
                       isolate=spec.group_policy == "isolate"))
     if chosen is None:
@@ -68,8 +68,8 @@ def _traits(connection: sa.Connection, selection: Selection, spec: RequestSpec) 
 
 def _release(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
     """Return why the release of nova-compute on the host cannot run the server, or ""."""
-    known = services.compute_version(connection, selection.host) if spec.release else None
-    return f"its nova-compute is of service version {known}" if known is not None and known < spec.release else ""
+    version = services.compute_version(connection, selection.host) if spec.release else None
+    return f"its nova-compute is of service version {version}" if version is not None and version < spec.release else ""
 
 
 def _place(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
@@ -77,9 +77,10 @@ def _place(connection: sa.Connection, selection: Selection, spec: RequestSpec) -
     zone = None if spec.forced else spec.availability_zone
     if not zone and not selection.aggregates:
         return ""
-    found = aggregates.of_host(connection, selection.host)
-    if zone and aggregates.host_zones(found).get(selection.host, CONF.default_availability_zone) != zone:
+    aggregates_of_host = aggregates.of_host(connection, selection.host)
+    if zone and aggregates.host_zones(aggregates_of_host).get(selection.host, CONF.default_availability_zone) != zone:
         return "it is in another availability zone now"
-    if selection.aggregates and metadata_digest([each.metadata for each in found]) != selection.aggregates:
+    digest = metadata_digest([aggregate.metadata for aggregate in aggregates_of_host])
+    if selection.aggregates and digest != selection.aggregates:
         return "its aggregates have changed"
     return ""

@@ -110,8 +110,8 @@ def _check_distinct(connection: sa.Connection, nodes: Sequence[ComputeNode], sto
     """Refuse a report with duplicate names, which no retry would correct: it would look like two concurrent reports."""
     uuids = [node.uuid for node in nodes if node.uuid]
     uuids += [child.uuid for node in nodes for child in node.children]
-    for told in (uuids, [node.hypervisor_hostname for node in nodes]):
-        if len(told) != len(set(told)):
+    for reported in (uuids, [node.hypervisor_hostname for node in nodes]):
+        if len(reported) != len(set(reported)):
             raise exception.InvalidInput(reason="two nodes or providers of a report are the same")
     new = set(uuids) - stored.providers.keys()
     if new and connection.scalar(sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.uuid.in_(new)).limit(1)) is not None:
@@ -119,8 +119,8 @@ def _check_distinct(connection: sa.Connection, nodes: Sequence[ComputeNode], sto
 
 
 def _check_number(connection: sa.Connection, host: str, more: int) -> None:
-    known = connection.scalar(sa.select(sa.func.count()).select_from(TABLE).where(TABLE.c.host == host)) or 0
-    if known + more > node_limits.NODES:
+    count = connection.scalar(sa.select(sa.func.count()).select_from(TABLE).where(TABLE.c.host == host)) or 0
+    if count + more > node_limits.NODES:
         raise exception.InvalidInput(reason=f"host {host} would have more than {node_limits.NODES} nodes")
 
 
@@ -145,10 +145,10 @@ def _stored(connection: sa.Connection, host: str, uuids: Sequence[str], after: s
         page &= TABLE.c.uuid > after
     if upto is not None:
         page &= TABLE.c.uuid <= upto
-    found = connection.execute(sa.select(TABLE).where(
+    nodes = connection.execute(sa.select(TABLE).where(
         sa.or_(page, TABLE.c.uuid.in_(uuids)) if uuids else page)).all()
-    trees = provider_trees(connection, [row.uuid for row in found])
-    return _Stored(found, {provider.uuid: provider for tree in trees.values() for provider in tree},
+    trees = provider_trees(connection, [row.uuid for row in nodes])
+    return _Stored(nodes, {provider.uuid: provider for tree in trees.values() for provider in tree},
                    {provider.uuid: root for root, tree in trees.items() for provider in tree})
 
 
@@ -195,15 +195,16 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
     """Returns whether there is more than what was measured that schedulers must hear of."""
     changed = False
     tree = [node.provider, *node.children]
-    known = {uuid: _reported_fields(stored.providers[uuid]) for uuid, root in stored.roots.items() if root == node.uuid}
-    if row is not None and known != {provider.uuid: _reported_fields(provider) for provider in tree}:
+    stored_fields = {uuid: _reported_fields(stored.providers[uuid])
+                     for uuid, root in stored.roots.items() if root == node.uuid}
+    if row is not None and stored_fields != {provider.uuid: _reported_fields(provider) for provider in tree}:
         _hold(connection, [node.uuid])  # the node before its inventories, as everybody takes them
     for provider in tree:
         changed = _write_provider(connection, node.uuid, provider, stored) or changed
-    gone = [uuid for uuid, root in stored.roots.items()
-            if root == node.uuid and uuid not in {provider.uuid for provider in tree}]
-    if gone:
-        changed = bool(_remove_idle_providers(connection, gone)) or changed
+    removed = [uuid for uuid, root in stored.roots.items()
+               if root == node.uuid and uuid not in {provider.uuid for provider in tree}]
+    if removed:
+        changed = bool(_remove_idle_providers(connection, removed)) or changed
     if row is None:
         now = clock.now()
         connection.execute(sa.insert(TABLE).values(
@@ -249,11 +250,11 @@ def _write_provider(connection: sa.Connection, root: str, provider: Provider, st
 
 
 def _write_inventories(connection: sa.Connection, provider: Provider, before: Provider | None) -> bool:
-    known = before.inventories if before else {}
+    stored_inventories = before.inventories if before else {}
     changed = False
     new = {}
     for resource_class, inventory in provider.inventories.items():
-        old = known.get(resource_class)
+        old = stored_inventories.get(resource_class)
         values = {name: getattr(inventory, name) for name in _REPORTED}
         if old is None:
             new[resource_class] = values
@@ -269,15 +270,15 @@ def _write_inventories(connection: sa.Connection, provider: Provider, before: Pr
         connection.execute(sa.insert(INVENTORIES), [
             {"provider_uuid": provider.uuid, "resource_class": resource_class, "used": used.get(resource_class, 0),
              **values} for resource_class, values in new.items()])
-    for resource_class in known.keys() - provider.inventories.keys():
-        gone = connection.execute(sa.delete(INVENTORIES).where(
+    for resource_class in stored_inventories.keys() - provider.inventories.keys():
+        removed = connection.execute(sa.delete(INVENTORIES).where(
             INVENTORIES.c.provider_uuid == provider.uuid, INVENTORIES.c.resource_class == resource_class,
             INVENTORIES.c.used == 0))
         # What is claimed stays in the books, but nothing more can be had.
-        if gone.rowcount == 0 and known[resource_class].total:
+        if removed.rowcount == 0 and stored_inventories[resource_class].total:
             _update_inventory(connection, provider.uuid, resource_class, {"total": 0, "reserved": 0})
             changed = True
-        changed = changed or gone.rowcount > 0
+        changed = changed or removed.rowcount > 0
     return changed or bool(new)
 
 
@@ -387,9 +388,9 @@ def exists(connection: sa.Connection, name: str, host: str | None) -> bool:
 
 def has_trait(connection: sa.Connection, host: str, name: str, trait: str) -> bool:
     """Return True if the root provider of this node has a trait."""
-    found = connection.scalar(sa.select(PROVIDERS.c.traits).join(TABLE, TABLE.c.uuid == PROVIDERS.c.uuid).where(
+    traits = connection.scalar(sa.select(PROVIDERS.c.traits).join(TABLE, TABLE.c.uuid == PROVIDERS.c.uuid).where(
         TABLE.c.host == host, TABLE.c.hypervisor_hostname == name))
-    return trait in (found or ())
+    return trait in (traits or ())
 
 
 def _named(node_id: str) -> sa.ColumnElement[bool]:
@@ -397,21 +398,21 @@ def _named(node_id: str) -> sa.ColumnElement[bool]:
     return TABLE.c.uuid == node_id if number is None else TABLE.c.id == number
 
 
-def _objects(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[ComputeNode]:
+def _objects(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[ComputeNode]:
     """Build nodes with inventories, service and zone: four more statements for any number of nodes."""
-    if not found:
+    if not rows:
         return []
-    trees = provider_trees(connection, [row.uuid for row in found])
+    trees = provider_trees(connection, [row.uuid for row in rows])
     zones, now = aggregates.host_zones(aggregates.index(connection)), clock.now()
-    known = {row.id: services.shown(row, zones, now) for row in connection.execute(
-        sa.select(SERVICES).where(SERVICES.c.id.in_({row.service_id for row in found})))}
+    services_by_id = {row.id: services.shown(row, zones, now) for row in connection.execute(
+        sa.select(SERVICES).where(SERVICES.c.id.in_({row.service_id for row in rows})))}
     nodes = []
-    for row in found:
+    for row in rows:
         tree = {provider.uuid: provider for provider in trees.get(row.uuid, [])}
         root = tree.pop(row.uuid, None) or Provider(uuid=row.uuid, name=row.hypervisor_hostname)
         values = {name: row._mapping[name] for name in ComputeNode.__struct_fields__ if name in row._mapping}
         nodes.append(ComputeNode(**values, provider=root, children=list(tree.values()),
-                                 service=known.get(row.service_id)))
+                                 service=services_by_id.get(row.service_id)))
     return nodes
 
 
@@ -452,21 +453,21 @@ def renewed(connection: sa.Connection, host: str, limit: int) -> list[HostState]
 
 
 def _states(connection: sa.Connection, wanted: sa.ColumnElement[bool], limit: int) -> list[HostState]:
-    found = connection.execute(
+    rows = connection.execute(
         sa.select(TABLE, SERVICES.c.up, SERVICES.c.disabled, SERVICES.c.forced_down,
                   SERVICES.c.generation.label("service_generation"))
         .outerjoin(SERVICES, SERVICES.c.id == TABLE.c.service_id)
         .where(wanted).order_by(TABLE.c.uuid).limit(limit)).all()
-    trees = provider_trees(connection, [row.uuid for row in found])
+    trees = provider_trees(connection, [row.uuid for row in rows])
     all_aggregates = aggregates.index(connection)
     zones = aggregates.host_zones(all_aggregates)
     of_host: dict[str, list[Any]] = {}
     for aggregate in all_aggregates:
         for host in aggregate.hosts:
             of_host.setdefault(host, []).append(aggregate)
-    left = dedicated_resources.of_nodes(connection, found)
+    left = dedicated_resources.of_nodes(connection, rows)
     return [_state(row, trees.get(row.uuid, []), zones, of_host.get(row.host, []), left.get(row.uuid))
-            for row in found]
+            for row in rows]
 
 
 def _state(row: Any, tree: Sequence[Provider], zones: dict[str, str], member_of: Sequence[Any],
@@ -491,32 +492,33 @@ def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsag
     """Return the usage of these nodes (those that exist), in one statement (four with NUMA cells or devices)."""
     if not node_uuids:
         return []
-    found: dict[str, NodeUsage] = {}
+    usages: dict[str, NodeUsage] = {}
     fitted: set[str] = set()
     for row in connection.execute(
             sa.select(TABLE.c.uuid, TABLE.c.num_instances, TABLE.c.num_io_ops, TABLE.c.failed_builds,
                       TABLE.c.generation, TABLE.c.fitted, INVENTORIES.c.resource_class, INVENTORIES.c.used)
             .outerjoin(INVENTORIES, INVENTORIES.c.provider_uuid == TABLE.c.uuid)
             .where(TABLE.c.uuid.in_(node_uuids)).order_by(TABLE.c.uuid)):
-        one = found.setdefault(row.uuid, NodeUsage(
+        node_usage = usages.setdefault(row.uuid, NodeUsage(
             node_uuid=row.uuid, num_instances=row.num_instances, num_io_ops=row.num_io_ops,
             failed_builds=row.failed_builds, generation=row.generation))
         if row.resource_class is not None:
-            one.used = {**one.used, row.resource_class: row.used}
+            node_usage.used = {**node_usage.used, row.resource_class: row.used}
         if row.fitted:
             fitted.add(row.uuid)
     if fitted:
-        _add_fitted(connection, found, sorted(fitted))
-    return list(found.values())
+        _add_fitted(connection, usages, sorted(fitted))
+    return list(usages.values())
 
 
-def _add_fitted(connection: sa.Connection, found: dict[str, NodeUsage], uuids: Sequence[str]) -> None:
+def _add_fitted(connection: sa.Connection, usages: dict[str, NodeUsage], uuids: Sequence[str]) -> None:
     """Add the free NUMA cells and devices of these nodes, and what is used of the providers below them."""
     for uuid, left in dedicated_resources.of_fitted(connection, uuids).items():
-        found[uuid].dedicated_resources = left
+        usages[uuid].dedicated_resources = left
     for row in connection.execute(
             sa.select(PROVIDERS.c.root_uuid, PROVIDERS.c.uuid, INVENTORIES.c.resource_class, INVENTORIES.c.used)
             .join(INVENTORIES, INVENTORIES.c.provider_uuid == PROVIDERS.c.uuid)
             .where(PROVIDERS.c.root_uuid.in_(uuids), PROVIDERS.c.parent_uuid.is_not(None))):
-        one = found[row.root_uuid]
-        one.children = {**one.children, row.uuid: {**one.children.get(row.uuid, {}), row.resource_class: row.used}}
+        node_usage = usages[row.root_uuid]
+        node_usage.children = {**node_usage.children, row.uuid: {
+            **node_usage.children.get(row.uuid, {}), row.resource_class: row.used}}

@@ -80,8 +80,8 @@ def over(connection: sa.Connection, sessions: Sequence[ConsoleSession], endings:
 
 def forget_expired(connection: sa.Connection) -> int:
     """Returns how many there were."""
-    gone: int = connection.execute(sa.delete(TABLE).where(TABLE.c.expires_at <= clock.now())).rowcount
-    return gone
+    expired: int = connection.execute(sa.delete(TABLE).where(TABLE.c.expires_at <= clock.now())).rowcount
+    return expired
 
 
 def _values(console: Console) -> dict[str, Any]:

@@ -57,11 +57,11 @@ def of_claim(connection: sa.Connection, consumer: str) -> GuestDedicatedResource
 
 def held(connection: sa.Connection, roots: Sequence[str]) -> dict[str, list[GuestDedicatedResources]]:
     """Node uuid -> what claims have of it, those that have nothing for themselves left out."""
-    found: dict[str, list[GuestDedicatedResources]] = {}
+    claims: dict[str, list[GuestDedicatedResources]] = {}
     for row in connection.execute(_HELD, {"roots": list(roots)}):
-        found.setdefault(row.root_uuid, []).append(
+        claims.setdefault(row.root_uuid, []).append(
             GuestDedicatedResources(numa_topology=row.numa_topology, pci_devices=row.pci_devices))
-    return found
+    return claims
 
 
 def of_nodes(connection: sa.Connection, nodes: Sequence[Any]) -> dict[str, NodeDedicatedResources]:
@@ -69,9 +69,9 @@ def of_nodes(connection: sa.Connection, nodes: Sequence[Any]) -> dict[str, NodeD
     having = [node for node in nodes if node.numa_topology is not None or node.pci_devices]
     fitted = [node.uuid for node in having if node.fitted]
     guests = held(connection, fitted) if fitted else {}
-    found = ((node.uuid, fitting.available(node.numa_topology, node.pci_devices, guests.get(node.uuid, [])))
-             for node in having)
-    return {uuid: free for uuid, free in found if free is not None}
+    available = ((node.uuid, fitting.available(node.numa_topology, node.pci_devices, guests.get(node.uuid, [])))
+                 for node in having)
+    return {uuid: free for uuid, free in available if free is not None}
 
 
 def of_fitted(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, NodeDedicatedResources]:
@@ -80,8 +80,8 @@ def of_fitted(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, Node
 
 
 def _ratios(connection: sa.Connection, root: str) -> AllocationRatios:
-    found = dict(connection.execute(_RATIOS, {"root": root}).all())
-    return AllocationRatios(cpu=found.get(VCPU, 1.0), memory=found.get(MEMORY_MB, 1.0),
+    ratios = dict(connection.execute(_RATIOS, {"root": root}).all())
+    return AllocationRatios(cpu=ratios.get(VCPU, 1.0), memory=ratios.get(MEMORY_MB, 1.0),
                   packing=CONF.compute.packing_host_numa_cells_allocation_strategy)
 
 

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from nova import exception
 from nova.db import models, server_migrations
 from nova.db.sql import clock, rows
-from nova.objects import drain as drains
+from nova.objects import drain as drain_types
 from nova.objects import migration as migration_states
 from nova.objects import states
 from nova.objects.action import Action
@@ -28,7 +28,7 @@ INSTANCES = models.instances
 MIGRATIONS = models.migrations
 ACTIONS = models.actions
 
-_OPEN = TABLE.c.state != drains.ENDED
+_OPEN = TABLE.c.state != drain_types.ENDED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +69,15 @@ def begin(connection: sa.Connection, wanted: Drain) -> Drain:
 
     The transaction holds the host's service. Raises DrainConflict: it is being emptied otherwise.
     """
-    known = find(connection, wanted.host)
-    if known is not None and known.state != drains.ENDED:
-        if known.kind != wanted.kind:
-            raise exception.DrainConflict(host=wanted.host, kind=known.kind)
-        connection.execute(sa.update(TABLE).where(TABLE.c.uuid == known.uuid).values(
-            state=drains.RUNNING, parallel=wanted.parallel, cold=wanted.cold, target=wanted.target,
+    running = find(connection, wanted.host)
+    if running is not None and running.state != drain_types.ENDED:
+        if running.kind != wanted.kind:
+            raise exception.DrainConflict(host=wanted.host, kind=running.kind)
+        connection.execute(sa.update(TABLE).where(TABLE.c.uuid == running.uuid).values(
+            state=drain_types.RUNNING, parallel=wanted.parallel, cold=wanted.cold, target=wanted.target,
             patience=wanted.patience))
         connection.execute(sa.delete(SERVERS).where(
-            SERVERS.c.drain_uuid == known.uuid, SERVERS.c.state == drains.LEFT))
+            SERVERS.c.drain_uuid == running.uuid, SERVERS.c.state == drain_types.LEFT))
         return _get(connection, wanted.host)
     forget_host(connection, wanted.host)
     connection.execute(sa.insert(TABLE).values(rows.values_of(TABLE, wanted)))
@@ -92,23 +92,23 @@ def find(connection: sa.Connection, host: str) -> Drain | None:
 
 def _get(connection: sa.Connection, host: str) -> Drain:
     """Return the drain of a host. Raises DrainNotFound."""
-    found = find(connection, host)
-    if found is None:
+    drain = find(connection, host)
+    if drain is None:
         raise exception.DrainNotFound(host=host)
-    return found
+    return drain
 
 
 def stop(connection: sa.Connection, host: str) -> Drain:
     """Begin no more moves; those under way go on to their ends. Raises DrainNotFound."""
-    connection.execute(sa.update(TABLE).where(TABLE.c.host == host, _OPEN).values(state=drains.STOPPING))
+    connection.execute(sa.update(TABLE).where(TABLE.c.host == host, _OPEN).values(state=drain_types.STOPPING))
     return _get(connection, host)
 
 
 def get(connection: sa.Connection, host: str) -> tuple[Drain, list[DrainedServer]]:
     """The newest drain of a host and its lines, the first begun first. Raises DrainNotFound."""
-    found = _get(connection, host)
-    return found, rows.to_objects(DrainedServer, connection.execute(
-        sa.select(SERVERS).where(SERVERS.c.drain_uuid == found.uuid).order_by(
+    drain = _get(connection, host)
+    return drain, rows.to_objects(DrainedServer, connection.execute(
+        sa.select(SERVERS).where(SERVERS.c.drain_uuid == drain.uuid).order_by(
             sa.func.coalesce(SERVERS.c.started_at, SERVERS.c.since), SERVERS.c.instance_uuid)))
 
 
@@ -156,11 +156,11 @@ def note(connection: sa.Connection, uuid: str, owner: str, until: datetime.datet
 def end(connection: sa.Connection, uuid: str, owner: str) -> bool:
     """End a drain; return whether ``owner`` had the lease. Servers that still waited are recorded as not moved."""
     ended = connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid, TABLE.c.owner == owner, _OPEN).values(
-        state=drains.ENDED, ended_at=clock.now(), owner=None, lease_until=None)).rowcount == 1
+        state=drain_types.ENDED, ended_at=clock.now(), owner=None, lease_until=None)).rowcount == 1
     if ended:
         connection.execute(sa.update(SERVERS).where(
-            SERVERS.c.drain_uuid == uuid, SERVERS.c.state == drains.WAITING).values(
-            state=drains.LEFT, reason="the drain was stopped before its turn"))
+            SERVERS.c.drain_uuid == uuid, SERVERS.c.state == drain_types.WAITING).values(
+            state=drain_types.LEFT, reason="the drain was stopped before its turn"))
     return ended
 
 
@@ -168,25 +168,25 @@ def end(connection: sa.Connection, uuid: str, owner: str) -> bool:
 def survey(connection: sa.Connection, drain: Drain) -> Survey:
     """The open lines of a drain with all that says how far they are. Five statements, whatever there are of servers."""
     lines = rows.to_objects(DrainedServer, connection.execute(sa.select(SERVERS).where(
-        SERVERS.c.drain_uuid == drain.uuid, SERVERS.c.state.in_((drains.WAITING, drains.MOVING)))
+        SERVERS.c.drain_uuid == drain.uuid, SERVERS.c.state.in_((drain_types.WAITING, drain_types.MOVING)))
         .order_by(SERVERS.c.since, SERVERS.c.instance_uuid)))
     uuids = [line.instance_uuid for line in lines]
-    requests = [line.request_id for line in lines if line.state == drains.MOVING]
+    requests = [line.request_id for line in lines if line.state == drain_types.MOVING]
     coming = connection.scalar(sa.select(sa.func.count()).select_from(MIGRATIONS.join(
         INSTANCES, INSTANCES.c.uuid == MIGRATIONS.c.instance_uuid)).where(
         MIGRATIONS.c.open == sa.true(), MIGRATIONS.c.dest_compute == drain.host,
         INSTANCES.c.host != drain.host, INSTANCES.c.action_uuid.is_not(None))) or 0
     if not lines:
         return Survey([], {}, {}, {}, coming)
-    found = {row.uuid: _candidate(row) for row in connection.execute(
+    candidates = {row.uuid: _candidate(row) for row in connection.execute(
         sa.select(*_CANDIDATE).where(INSTANCES.c.uuid.in_(uuids)))}
     actions = {action.request_id: action for action in rows.to_objects(Action, connection.execute(
         sa.select(ACTIONS).where(ACTIONS.c.instance_uuid.in_(uuids), ACTIONS.c.request_id.in_(requests))))}
-    resized = [uuid for uuid, server in found.items() if server.vm_state == states.RESIZED]
+    resized = [uuid for uuid, server in candidates.items() if server.vm_state == states.RESIZED]
     unconfirmed = {migration.instance_uuid: migration for migration in (
         server_migrations.open_of(connection, resized) if resized else [])
         if migration.status == migration_states.FINISHED}
-    return Survey(lines, found, actions, unconfirmed, coming)
+    return Survey(lines, candidates, actions, unconfirmed, coming)
 
 
 def candidates(connection: sa.Connection, drain: Drain, limit: int, after: str = "") -> list[Candidate]:

@@ -58,12 +58,12 @@ def whereabouts(connection: sa.Connection, host: str, uuids: Sequence[str]) -> l
     evicted = {row.instance_uuid: row for row in connection.execute(sa.select(TABLE).where(
         TABLE.c.host == host, TABLE.c.instance_uuid.in_(uuids)))}
     alive = servers.places(connection, uuids)
-    found = [Whereabouts(uuid=uuid, possible_hosts=sorted(places), must_leave=uuid in evicted and host not in places)
-             for uuid, places in alive.items()]
+    result = [Whereabouts(uuid=uuid, possible_hosts=sorted(places), must_leave=uuid in evicted and host not in places)
+              for uuid, places in alive.items()]
     rest = [uuid for uuid in uuids if uuid not in alive]
     deleted = servers.ever(connection, rest) if rest else set()
-    found += [Whereabouts(uuid=uuid, must_leave=True) for uuid in rest if uuid in deleted or uuid in evicted]
-    for where in found:
+    result += [Whereabouts(uuid=uuid, must_leave=True) for uuid in rest if uuid in deleted or uuid in evicted]
+    for where in result:
         if where.uuid in evicted:
             where.keep_disks, where.since = evicted[where.uuid].keep_disks, evicted[where.uuid].created_at
-    return found
+    return result

@@ -41,5 +41,5 @@ def forget(connection: sa.Connection, instance_uuid: str, keys: Collection[str])
 
 def forget_old(connection: sa.Connection, before: datetime.datetime) -> int:
     """Events that nobody waited for. Returns how many there were."""
-    gone: int = connection.execute(sa.delete(TABLE).where(TABLE.c.created_at < before)).rowcount
-    return gone
+    deleted: int = connection.execute(sa.delete(TABLE).where(TABLE.c.created_at < before)).rowcount
+    return deleted

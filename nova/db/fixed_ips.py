@@ -144,8 +144,8 @@ def _insert(connection: sa.Connection, network: Network, address: str, instance_
     """Insert the row of an address; return whether it had none."""
     values = {"network_uuid": network.uuid, "address": address, "version": 6 if ":" in address else 4,
               "instance_uuid": instance_uuid, "vif_id": vif_id, "updated_at": clock.now() if instance_uuid else _NEVER}
-    known = sa.select(IPS.c.id).where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)
-    row = sa.select(*(sa.literal(value, IPS.c[name].type) for name, value in values.items())).where(~known.exists())
+    existing = sa.select(IPS.c.id).where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)
+    row = sa.select(*(sa.literal(value, IPS.c[name].type) for name, value in values.items())).where(~existing.exists())
     try:
         return connection.execute(sa.insert(IPS).from_select(list(values), row)).rowcount == 1
     except db_exception.DBDuplicateEntry as error:  # made by somebody else at the same moment
@@ -173,10 +173,10 @@ def _add(connection: sa.Connection, network: Network, offset: int) -> bool:
     end = min(offset + POOL, int(_end(network)) - int(subnet.network_address) + 1)
     if offset >= end:
         return False
-    found = [str(subnet[number]) for number in range(offset, end)]
+    addresses = [str(subnet[number]) for number in range(offset, end)]
     there = set(connection.scalars(sa.select(IPS.c.address).where(
-        IPS.c.network_uuid == network.uuid, IPS.c.address.in_(found))))
-    fresh = [address for address in found if address not in there | _reserved(network, subnet)]
+        IPS.c.network_uuid == network.uuid, IPS.c.address.in_(addresses))))
+    fresh = [address for address in addresses if address not in there | _reserved(network, subnet)]
     if fresh:
         ids = list(connection.scalars(sa.insert(IPS).returning(IPS.c.id, sort_by_parameter_order=True), [
             {"network_uuid": network.uuid, "address": address, "version": 4, "updated_at": _NEVER}

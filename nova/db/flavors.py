@@ -52,8 +52,8 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
         sort.insert(0, (query.sort_key, query.sort_dir))
     page = rows.page(statement, TABLE, sort, None if query.name else query.limit, marker)
     if query.name:
-        found = regexp.select(connection, TABLE.c.id, page, [regexp.matches(TABLE.c.name, query.name)], query.limit)
-        page = rows.page(sa.select(TABLE).where(TABLE.c.id.in_(found)), TABLE, sort, None, None)
+        ids = regexp.select(connection, TABLE.c.id, page, [regexp.matches(TABLE.c.name, query.name)], query.limit)
+        page = rows.page(sa.select(TABLE).where(TABLE.c.id.in_(ids)), TABLE, sort, None, None)
     return rows.to_objects(Flavor, connection.execute(page))
 
 
@@ -149,8 +149,8 @@ def add_access(connection: sa.Connection, flavorid: str, project_id: str) -> lis
 def remove_access(connection: sa.Connection, flavorid: str, project_id: str) -> list[str]:
     """Raises FlavorNotFound, FlavorAccessNotFound."""
     flavor = get(connection, flavorid, lock=True)
-    gone = connection.execute(sa.delete(ACCESS).where(
+    deleted = connection.execute(sa.delete(ACCESS).where(
         ACCESS.c.flavor_id == flavor.id, ACCESS.c.project_id == project_id))
-    if gone.rowcount == 0:
+    if deleted.rowcount == 0:
         raise exception.FlavorAccessNotFound(flavor_id=flavorid, project_id=project_id)
     return _access(connection, flavor.id)

@@ -68,18 +68,18 @@ def _check_free(connection: sa.Connection, domain: str) -> None:
 
 def delete_domain(connection: sa.Connection, domain: str) -> None:
     """Delete a domain with all its names. Raises DnsDomainNotFound."""
-    found = _lock(connection, domain, None)
-    versions.bump(connection, versions.dns(found.domain))
-    connection.execute(sa.delete(ENTRIES).where(ENTRIES.c.domain == found.domain))
-    connection.execute(sa.delete(DOMAINS).where(DOMAINS.c.domain == found.domain))
+    stored = _lock(connection, domain, None)
+    versions.bump(connection, versions.dns(stored.domain))
+    connection.execute(sa.delete(ENTRIES).where(ENTRIES.c.domain == stored.domain))
+    connection.execute(sa.delete(DOMAINS).where(DOMAINS.c.domain == stored.domain))
 
 
 def _lock(connection: sa.Connection, domain: str, project_id: str | None) -> Domain:
     """The domain, which nobody else changes until the commit: names come and go with it."""
-    found = _domain(connection, sa.select(DOMAINS).with_for_update(), domain, project_id)
-    if project_id is not None and found.scope == PRIVATE:
-        raise exception.Forbidden(f"The names in {found.domain} are the administrators'.")
-    return found
+    stored = _domain(connection, sa.select(DOMAINS).with_for_update(), domain, project_id)
+    if project_id is not None and stored.scope == PRIVATE:
+        raise exception.Forbidden(f"The names in {stored.domain} are the administrators'.")
+    return stored
 
 
 def _domain(connection: sa.Connection, statement: sa.Select[tuple[object, ...]], domain: str,
@@ -95,9 +95,9 @@ def _domain(connection: sa.Connection, statement: sa.Select[tuple[object, ...]],
 # --- names ---------------------------------------------------------------------------------------
 def entry(connection: sa.Connection, domain: str, name: str, project_id: str | None = None) -> Entry:
     """Raises DnsDomainNotFound, DnsEntryNotFound."""
-    found = _domain(connection, sa.select(DOMAINS), domain, project_id)
+    stored = _domain(connection, sa.select(DOMAINS), domain, project_id)
     row = connection.execute(sa.select(ENTRIES).where(
-        ENTRIES.c.domain == found.domain, ENTRIES.c.name == name.lower())).first()
+        ENTRIES.c.domain == stored.domain, ENTRIES.c.name == name.lower())).first()
     if row is None:
         raise exception.DnsEntryNotFound(domain=domain, name=name)
     return rows.to_object(Entry, row)
@@ -105,9 +105,9 @@ def entry(connection: sa.Connection, domain: str, name: str, project_id: str | N
 
 def entries_of(connection: sa.Connection, domain: str, address: str, project_id: str | None = None) -> list[Entry]:
     """The names of an address in a domain. Raises DnsDomainNotFound."""
-    found = _domain(connection, sa.select(DOMAINS), domain, project_id)
+    stored = _domain(connection, sa.select(DOMAINS), domain, project_id)
     return rows.to_objects(Entry, connection.execute(sa.select(ENTRIES).where(
-        ENTRIES.c.domain == found.domain, ENTRIES.c.address == address).order_by(ENTRIES.c.name)))
+        ENTRIES.c.domain == stored.domain, ENTRIES.c.address == address).order_by(ENTRIES.c.name)))
 
 
 def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = None) -> Entry:
@@ -115,19 +115,19 @@ def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = 
 
     Raises DnsDomainNotFound, InvalidInput, QuotaLimit, Forbidden (domain or name are others').
     """
-    found = _lock(connection, entry.domain, project_id)
+    stored = _lock(connection, entry.domain, project_id)
     try:
         address = str(ipaddress.IPv4Address(entry.address))
     except ValueError as error:
         raise exception.InvalidInput(reason=f"ip '{entry.address}' is not an IPv4 address") from error
     name = _name("name", entry.name)
-    if len(f"{name}.{found.domain}") > 253:
-        raise exception.InvalidInput(reason=f"name '{name}' is too long for the domain {found.domain}")
+    if len(f"{name}.{stored.domain}") > 253:
+        raise exception.InvalidInput(reason=f"name '{name}' is too long for the domain {stored.domain}")
     if project_id is not None:
-        _check_inside(connection, name, found.domain)
-    wanted = Entry(domain=found.domain, name=name, address=address, type=entry.type.upper(),
+        _check_inside(connection, name, stored.domain)
+    wanted = Entry(domain=stored.domain, name=name, address=address, type=entry.type.upper(),
                    project_id=project_id)
-    versions.bump(connection, versions.dns(found.domain))
+    versions.bump(connection, versions.dns(stored.domain))
     mine = sa.and_(ENTRIES.c.domain == wanted.domain, ENTRIES.c.name == wanted.name)
     if _is_there(connection, wanted.domain, wanted.name, project_id):
         connection.execute(sa.update(ENTRIES).where(mine).values(address=wanted.address, type=wanted.type))
@@ -156,11 +156,11 @@ def _check_inside(connection: sa.Connection, name: str, domain: str) -> None:
 
 def delete_entry(connection: sa.Connection, domain: str, name: str, project_id: str | None = None) -> None:
     """Raises DnsDomainNotFound, DnsEntryNotFound, Forbidden (the domain is not for projects)."""
-    found = _lock(connection, domain, project_id)
-    if not _is_there(connection, found.domain, name.lower(), project_id):
+    stored = _lock(connection, domain, project_id)
+    if not _is_there(connection, stored.domain, name.lower(), project_id):
         raise exception.DnsEntryNotFound(domain=domain, name=name)
-    versions.bump(connection, versions.dns(found.domain))
-    connection.execute(sa.delete(ENTRIES).where(ENTRIES.c.domain == found.domain, ENTRIES.c.name == name.lower()))
+    versions.bump(connection, versions.dns(stored.domain))
+    connection.execute(sa.delete(ENTRIES).where(ENTRIES.c.domain == stored.domain, ENTRIES.c.name == name.lower()))
 
 
 def _is_there(connection: sa.Connection, domain: str, name: str, project_id: str | None) -> bool:

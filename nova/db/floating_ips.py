@@ -103,9 +103,9 @@ def allocate(connection: sa.Connection, project_id: str, pool: str | None = None
 
     Raises FloatingIpPoolNotFound, NoMoreFloatingIps, QuotaLimit.
     """
-    known = pools(connection)
-    name = pool or (known[0] if known else "")
-    if name not in known:
+    pool_names = pools(connection)
+    name = pool or (pool_names[0] if pool_names else "")
+    if name not in pool_names:
         raise exception.FloatingIpPoolNotFound()
     limit = quotas.limits(connection, project_id)["floating_ips"]
     if limit >= 0:
@@ -127,16 +127,16 @@ def release(connection: sa.Connection, uuid: str, project_id: str | None = None)
 
     Raises FloatingIpNotFound, Conflict (it is being given to a server).
     """
-    found = get(connection, uuid, project_id)
-    if found.instance_uuid is not None:
-        _take_from(connection, servers.lock(connection, found.instance_uuid), found.address)
+    floating_ip = get(connection, uuid, project_id)
+    if floating_ip.instance_uuid is not None:
+        _take_from(connection, servers.lock(connection, floating_ip.instance_uuid), floating_ip.address)
     done = connection.execute(
-        sa.update(TABLE).where(TABLE.c.uuid == uuid, TABLE.c.project_id == found.project_id,
+        sa.update(TABLE).where(TABLE.c.uuid == uuid, TABLE.c.project_id == floating_ip.project_id,
                                TABLE.c.instance_uuid.is_(None))
         .values(project_id=None, updated_at=clock.now())).rowcount
     if not done:
-        raise exception.Conflict(f"Floating IP {found.address} is being given to a server.")
-    return found.instance_uuid
+        raise exception.Conflict(f"Floating IP {floating_ip.address} is being given to a server.")
+    return floating_ip.instance_uuid
 
 
 # --- of a server, whose row is held --------------------------------------------------------------
@@ -178,15 +178,15 @@ def take(connection: sa.Connection, instance: Instance, address: str) -> None:
 
     Raises FloatingIpNotFound, FloatingIpNotAssociated.
     """
-    found = _read(connection, TABLE.c.address == address, address, instance.project_id)
-    if found.instance_uuid != instance.uuid:
+    floating_ip = _read(connection, TABLE.c.address == address, address, instance.project_id)
+    if floating_ip.instance_uuid != instance.uuid:
         raise exception.FloatingIpNotAssociated(address=address, instance_uuid=instance.uuid)
     _take_from(connection, instance, address)
 
 
 _LET_GO = (sa.update(TABLE).where(TABLE.c.instance_uuid == sa.bindparam("this"))
            .values({**_NOWHERE, "updated_at": sa.bindparam("now")}))
-_LET_GO_ONE = _LET_GO.where(TABLE.c.vif_id == sa.bindparam("vif"))
+_LET_GO_OF_VIF = _LET_GO.where(TABLE.c.vif_id == sa.bindparam("vif"))
 
 
 def let_go(connection: sa.Connection, instance_uuid: str, vif_id: str | None = None) -> None:
@@ -195,7 +195,7 @@ def let_go(connection: sa.Connection, instance_uuid: str, vif_id: str | None = N
     if vif_id is None:
         connection.execute(_LET_GO, values)
     else:
-        connection.execute(_LET_GO_ONE, {**values, "vif": vif_id})
+        connection.execute(_LET_GO_OF_VIF, {**values, "vif": vif_id})
 
 
 def _take_from(connection: sa.Connection, instance: Instance, address: str) -> None:

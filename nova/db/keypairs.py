@@ -18,8 +18,8 @@ def index(connection: sa.Connection, user_id: str, limit: int | None = None,
     """Return key pairs of a user by name, those after ``marker``. Raises MarkerNotFound."""
     statement = sa.select(TABLE).where(TABLE.c.user_id == user_id).order_by(TABLE.c.name).limit(limit)
     if marker is not None:
-        known = connection.scalar(sa.select(TABLE.c.id).where(TABLE.c.user_id == user_id, TABLE.c.name == marker))
-        if known is None:
+        marker_id = connection.scalar(sa.select(TABLE.c.id).where(TABLE.c.user_id == user_id, TABLE.c.name == marker))
+        if marker_id is None:
             raise exception.MarkerNotFound(f"Marker {marker} could not be found.", marker=marker)
         statement = statement.where(TABLE.c.name > marker)
     return rows.to_objects(Keypair, connection.execute(statement))
@@ -48,6 +48,6 @@ def create(connection: sa.Connection, keypair: Keypair, most: int) -> Keypair:
 
 def delete(connection: sa.Connection, user_id: str, name: str) -> None:
     """Raises KeypairNotFound."""
-    gone = connection.execute(sa.delete(TABLE).where(TABLE.c.user_id == user_id, TABLE.c.name == name))
-    if gone.rowcount == 0:
+    deleted = connection.execute(sa.delete(TABLE).where(TABLE.c.user_id == user_id, TABLE.c.name == name))
+    if deleted.rowcount == 0:
         raise exception.KeypairNotFound(name=name, user_id=user_id)

@@ -32,10 +32,10 @@ def differs(connection: sa.Connection, host: str, address: str, networks: Collec
 def strangers(connection: sa.Connection, host: str, networks: Collection[str]) -> set[str]:
     """Return the networks of which no server with an address is on the host, or moves there. One statement."""
     ips, instances = models.fixed_ips, models.instances
-    known = connection.scalars(sa.select(ips.c.network_uuid).distinct().join(
+    with_servers = connection.scalars(sa.select(ips.c.network_uuid).distinct().join(
         instances, instances.c.uuid == ips.c.instance_uuid).where(
         ips.c.network_uuid.in_(networks), servers.placed_on(host)))
-    return set(networks) - set(known)
+    return set(networks) - set(with_servers)
 
 
 def present(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:
@@ -55,12 +55,12 @@ def present(connection: sa.Connection, host: str, address: str, networks: Collec
     return changed
 
 
-def newer(connection: sa.Connection, known: Mapping[str, int]) -> list[Peers]:
+def newer(connection: sa.Connection, held: Mapping[str, int]) -> list[Peers]:
     """Return the hosts of the networks that have a newer version than the known one. Two statements at most."""
-    names = {versions.peers(network): network for network in known}
-    found = {names[row.name]: row.version for row in connection.execute(
+    names = {versions.peers(network): network for network in held}
+    newer_versions = {names[row.name]: row.version for row in connection.execute(
         sa.select(VERSIONS).where(VERSIONS.c.name.in_(names)))} if names else {}
-    stale = {network: version for network, version in found.items() if version > known[network]}
+    stale = {network: version for network, version in newer_versions.items() if version > held[network]}
     hosts: dict[str, dict[str, str]] = {network: {} for network in stale}
     if stale:
         for row in connection.execute(sa.select(TABLE).where(TABLE.c.network_uuid.in_(stale)).order_by(TABLE.c.host)):

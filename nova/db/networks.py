@@ -68,7 +68,8 @@ def create(connection: sa.Connection, network: Network) -> Network:
         if complete.vni and other.vni == complete.vni:
             raise exception.InvalidInput(reason=f"vni {complete.vni} is in use by network {other.uuid}")
     if complete.vni == 0:
-        complete.vni = next(number for number in itertools.count(1) if number not in {each.vni for each in others})
+        taken = {existing.vni for existing in others}
+        complete.vni = next(number for number in itertools.count(1) if number not in taken)
     cidr = ipaddress.IPv4Network(complete.cidr)
     first = int(ipaddress.IPv4Address(complete.dhcp_start or cidr[1])) - int(cidr.network_address)
     connection.execute(sa.insert(TABLE).values(

@@ -41,7 +41,7 @@ def build(engine: sa.Engine) -> list[str]:
         try:
             for table in (models.instances, models.migrations):
                 valid: dict[str, bool] = dict(connection.execute(_STATES, {"table": table.name}).tuples().all())
-                for index in sorted(table.indexes, key=lambda each: str(each.name)):
+                for index in sorted(table.indexes, key=lambda candidate: str(candidate.name)):
                     if valid.get(str(index.name)):
                         continue
                     if index.name in valid:

@@ -37,10 +37,11 @@ def lane_of(subject: str) -> int:
     return zlib.crc32(subject.encode()) % LANES
 
 
-def add(connection: sa.Connection, told: Sequence[Notification]) -> None:
+def add(connection: sa.Connection, notifications: Sequence[Notification]) -> None:
     """Write what is to be told, if anything is: one statement."""
-    if told:
-        connection.execute(_ADD, [{**rows.values_of(TABLE, each), "lane": lane_of(each.subject)} for each in told])
+    if notifications:
+        connection.execute(_ADD, [{**rows.values_of(TABLE, notification), "lane": lane_of(notification.subject)}
+                                  for notification in notifications])
 
 
 def busy(connection: sa.Connection) -> list[int]:

@@ -47,11 +47,11 @@ def _room() -> sa.ColumnElement[Any]:
 
 def _capacity(connection: sa.Connection) -> dict[str, Capacity]:
     """Return the capacity of the root providers of all nodes."""
-    found = connection.execute(
+    rows = connection.execute(
         sa.select(INVENTORIES.c.resource_class, sa.func.sum(_room()), sa.func.sum(INVENTORIES.c.used))
         .join(NODES, NODES.c.uuid == INVENTORIES.c.provider_uuid)
         .where(INVENTORIES.c.resource_class.in_(_SHOWN)).group_by(INVENTORIES.c.resource_class))
-    return {name: Capacity(total=int(room), used=int(used)) for name, room, used in found}
+    return {name: Capacity(total=int(room), used=int(used)) for name, room, used in rows}
 
 
 def _services(connection: sa.Connection) -> list[BinaryOverview]:
@@ -64,23 +64,23 @@ def _services(connection: sa.Connection) -> list[BinaryOverview]:
 def _nodes(connection: sa.Connection, limit: int) -> list[NodeOverview]:
     up = sa.case((liveness.up(), 1), else_=0).label("up")
     usable = sa.case((sa.and_(liveness.up(), SERVICES.c.disabled == sa.false()), 1), else_=0)
-    found = connection.execute(
+    rows = connection.execute(
         sa.select(NODES.c.uuid, NODES.c.host, NODES.c.hypervisor_hostname, NODES.c.num_instances, NODES.c.num_io_ops,
                   NODES.c.failed_builds, SERVICES.c.disabled, SERVICES.c.disabled_reason, SERVICES.c.forced_down,
                   SERVICES.c.last_seen, up)
         .join(SERVICES, sa.and_(SERVICES.c.host == NODES.c.host, SERVICES.c.binary == services.COMPUTE))
         .order_by(usable, NODES.c.num_io_ops.desc(), NODES.c.host, NODES.c.hypervisor_hostname).limit(limit)).all()
     capacities: dict[str, dict[str, Capacity]] = collections.defaultdict(dict)
-    if found:
+    if rows:
         for uuid, name, room, used in connection.execute(
                 sa.select(INVENTORIES.c.provider_uuid, INVENTORIES.c.resource_class, _room(), INVENTORIES.c.used)
-                .where(INVENTORIES.c.provider_uuid.in_([row.uuid for row in found]),
+                .where(INVENTORIES.c.provider_uuid.in_([row.uuid for row in rows]),
                        INVENTORIES.c.resource_class.in_(_SHOWN))):
             capacities[uuid][name] = Capacity(total=int(room), used=used)
     return [NodeOverview(
         host=row.host, name=row.hypervisor_hostname, up=bool(row.up), forced_down=row.forced_down,
         disabled=row.disabled, reason=row.disabled_reason, last_seen=row.last_seen, servers=row.num_instances,
-        under_way=row.num_io_ops, failed_builds=row.failed_builds, capacity=capacities[row.uuid]) for row in found]
+        under_way=row.num_io_ops, failed_builds=row.failed_builds, capacity=capacities[row.uuid]) for row in rows]
 
 
 _OF_ACTIONS = (ACTIONS.c.uuid, ACTIONS.c.request_id, ACTIONS.c.instance_uuid, ACTIONS.c.project_id, ACTIONS.c.action)
@@ -89,7 +89,7 @@ _OF_ACTIONS = (ACTIONS.c.uuid, ACTIONS.c.request_id, ACTIONS.c.instance_uuid, AC
 def _operations(connection: sa.Connection, limit: int) -> list[OperationOverview]:
     """Return operations. Of those that hold an instance for which others queue, only the name is read."""
     front = ACTIONS.alias("front")
-    found = connection.execute(
+    rows = connection.execute(
         sa.select(*_OF_ACTIONS, ACTIONS.c.step, ACTIONS.c.owner, ACTIONS.c.queued, ACTIONS.c.waits_for,
                   ACTIONS.c.attempt, ACTIONS.c.start_time, census.state_of(clock.now()).label("state"),
                   INSTANCES.c.display_name, front.c.action.label("behind"))
@@ -100,7 +100,7 @@ def _operations(connection: sa.Connection, limit: int) -> list[OperationOverview
         request_id=row.request_id, server_uuid=row.instance_uuid, server_name=row.display_name,
         project_id=row.project_id, operation=row.action, step=row.step, state="queued" if row.queued else row.state,
         owner=row.owner, behind=row.behind if row.queued else None, events=_events(row.waits_for),
-        attempt=row.attempt, since=row.start_time) for row in found]
+        attempt=row.attempt, since=row.start_time) for row in rows]
 
 
 def _events(waits_for: str | None) -> list[str]:
@@ -109,11 +109,11 @@ def _events(waits_for: str | None) -> list[str]:
 
 def _failures(connection: sa.Connection, limit: int) -> list[FailureOverview]:
     latest = sa.select(sa.func.max(ACTIONS.c.id)).scalar_subquery() - _LATEST
-    found = connection.execute(
+    rows = connection.execute(
         sa.select(*_OF_ACTIONS, ACTIONS.c.finish_time, ACTIONS.c.events, INSTANCES.c.display_name)
         .outerjoin(INSTANCES, INSTANCES.c.uuid == ACTIONS.c.instance_uuid)
         .where(ACTIONS.c.id > latest, ACTIONS.c.outcome == "error").order_by(ACTIONS.c.id.desc()).limit(limit))
     return [FailureOverview(
         request_id=row.request_id, server_uuid=row.instance_uuid, server_name=row.display_name,
         project_id=row.project_id, operation=row.action, at=row.finish_time,
-        message=next((event.details for event in row.events if event.details), None)) for row in found]
+        message=next((event.details for event in row.events if event.details), None)) for row in rows]

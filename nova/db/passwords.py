@@ -18,8 +18,8 @@ NONE: dict[str, Any] = {"admin_pass": None, "encrypted_pass": None}
 
 def check_value(connection: sa.Connection) -> str | None:
     """Return the value that conductors encrypted to recognise their keys; None: there is none yet."""
-    found: str | None = connection.scalar(sa.select(CHECK.c.encrypted).where(CHECK.c.id == _ID))
-    return found
+    encrypted: str | None = connection.scalar(sa.select(CHECK.c.encrypted).where(CHECK.c.id == _ID))
+    return encrypted
 
 
 def set_check_value(connection: sa.Connection, encrypted: str | None) -> None:

@@ -28,7 +28,7 @@ class Busy:
     aggregate_id: int
     host: str
     tries: int
-    asked: bool
+    requested: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,22 +57,22 @@ def ask(connection: sa.Connection, aggregate_id: int, hosts: Sequence[str], imag
 def busy(connection: sa.Connection) -> list[Busy]:
     """The hosts with images to fetch, by aggregate and name. One statement."""
     working = sa.case((sa.and_(TABLE.c.state == caches.CACHING, TABLE.c.ask_again_at >= clock.now()), 1), else_=0)
-    found = connection.execute(sa.select(
+    rows = connection.execute(sa.select(
         TABLE.c.aggregate_id, TABLE.c.host, sa.func.max(TABLE.c.tries).label("tries"),
         sa.func.max(working).label("asked")).where(_OPEN).group_by(TABLE.c.aggregate_id, TABLE.c.host)
         .order_by(TABLE.c.aggregate_id, TABLE.c.host))
-    return [Busy(aggregate_id=row.aggregate_id, host=row.host, tries=row.tries, asked=bool(row.asked))
-            for row in found]
+    return [Busy(aggregate_id=row.aggregate_id, host=row.host, tries=row.tries, requested=bool(row.asked))
+            for row in rows]
 
 
 def take(connection: sa.Connection, of: Busy, until: datetime.datetime) -> list[Image]:
     """The images that the host is asked for now, by us and nobody else until then."""
     this = sa.and_(TABLE.c.aggregate_id == of.aggregate_id, TABLE.c.host == of.host, _OPEN,
                    sa.or_(TABLE.c.ask_again_at.is_(None), TABLE.c.ask_again_at < clock.now()))
-    found = connection.execute(sa.select(TABLE.c.image).where(this).order_by(TABLE.c.image_id).with_for_update()).all()
+    images = connection.execute(sa.select(TABLE.c.image).where(this).order_by(TABLE.c.image_id).with_for_update()).all()
     connection.execute(sa.update(TABLE).where(this).values(
         state=caches.CACHING, tries=TABLE.c.tries + 1, ask_again_at=until, updated_at=clock.now()))
-    return [row.image for row in found]
+    return [row.image for row in images]
 
 
 def give_up(connection: sa.Connection, of: Busy, reason: str) -> list[HostDone]:
@@ -99,17 +99,17 @@ def ended(connection: sa.Connection, host: str, results: Sequence[CacheResult]) 
 
 
 def _done(connection: sa.Connection, host: str, aggregate_ids: Sequence[int]) -> list[HostDone]:
-    found = []
+    finished = []
     for aggregate_id in aggregate_ids:
         lines = index(connection, aggregate_id)
         busy_hosts = {line.host for line in lines if line.state not in caches.ENDS}
         mine = [line for line in lines if line.host == host]
         if mine and host not in busy_hosts:
             hosts = {line.host for line in lines}
-            found.append(HostDone(
+            finished.append(HostDone(
                 aggregate_id, host, [line.image_id for line in mine if line.state == caches.CACHED],
                 [line.image_id for line in mine if line.state != caches.CACHED], len(hosts - busy_hosts), len(hosts)))
-    return found
+    return finished
 
 
 def index(connection: sa.Connection, aggregate_id: int | None = None) -> list[PrecachedImage]:

@@ -73,15 +73,15 @@ def purge(db: Database, what: What, archive: IO[bytes] | None = None, page: int 
         after: Place | None = None
         while True:
             started = time.monotonic()
-            found = db.read(functools.partial(kind.page, after=after, limit=page))
-            keys = [place[-1] for place in found]
+            page_ids = db.read(functools.partial(kind.page, after=after, limit=page))
+            keys = [place[-1] for place in page_ids]
             if archive is not None and keys:
                 _write(archive, db.read(functools.partial(kind.rows, keys=keys)))
             if keys:
                 yield db.write(functools.partial(kind.remove, keys=keys))
-            if len(found) < page:
+            if len(page_ids) < page:
                 break
-            after = found[-1]
+            after = page_ids[-1]
             sleep(time.monotonic() - started)
 
 
@@ -128,12 +128,12 @@ class _Kind:
 
     def rows(self, connection: sa.Connection, keys: Sequence[Any]) -> list[tuple[str, dict[str, Any]]]:
         """Return all rows that are removed with these keys, by table."""
-        found = []
+        rows_of_tables = []
         for table, of in ((self.table, self.key.in_(keys)),
                           *((table, table.c.instance_uuid.in_(keys)) for table in self.along)):
-            found += [(str(table.name), {str(name): value for name, value in row._mapping.items()})
-                      for row in connection.execute(sa.select(table).where(of))]
-        return found
+            rows_of_tables += [(str(table.name), {str(name): value for name, value in row._mapping.items()})
+                               for row in connection.execute(sa.select(table).where(of))]
+        return rows_of_tables
 
     def remove(self, connection: sa.Connection, keys: Sequence[Any]) -> Removed:
         """Remove the rows of those keys that may still be removed."""

@@ -43,7 +43,7 @@ _LOCK = (sa.select(USAGES).where(USAGES.c.project_id == sa.bindparam("project"),
                                  USAGES.c.user_id.in_(sa.bindparam("users", expanding=True)))
          .order_by(USAGES.c.user_id).with_for_update())
 # Limits (of the default class, the project and the user) and usage, which has no limits.
-_KNOWN = sa.union_all(
+_LIMITS_AND_USAGE = sa.union_all(
     sa.select(LIMITS.c.project_id, LIMITS.c.user_id, LIMITS.c.limits,
               *(sa.cast(sa.null(), sa.BigInteger).label(name) for name in COUNTED)).where(_THESE),
     sa.select(USAGES.c.project_id, USAGES.c.user_id, sa.cast(sa.null(), sa.Text), *(USAGES.c[name] for name in COUNTED))
@@ -66,10 +66,10 @@ def configured() -> dict[str, int]:
 def explicit(connection: sa.Connection, project_id: str,
              user_id: str | None = None) -> tuple[dict[str, int], dict[str, int]]:
     """The project's limits (defaults included), and those set for the user alone. One statement."""
-    found = {(row.project_id, row.user_id): row.limits for row in connection.execute(
+    limits = {(row.project_id, row.user_id): row.limits for row in connection.execute(
         _EXPLICIT, {"project": project_id, "users": ["", user_id] if user_id else [""]})}
-    project = {**configured(), **found.get((_DEFAULT, ""), {}), **found.get((project_id, ""), {})}
-    return project, found.get((project_id, user_id), {}) if user_id else {}
+    project = {**configured(), **limits.get((_DEFAULT, ""), {}), **limits.get((project_id, ""), {})}
+    return project, limits.get((project_id, user_id), {}) if user_id else {}
 
 
 def limits(connection: sa.Connection, project_id: str, user_id: str | None = None) -> dict[str, int]:
@@ -84,9 +84,9 @@ def defaults(connection: sa.Connection) -> dict[str, int]:
 
 
 def class_limits(connection: sa.Connection, name: str) -> dict[str, int]:
-    found = connection.scalar(sa.select(LIMITS.c.limits).where(
+    limits = connection.scalar(sa.select(LIMITS.c.limits).where(
         LIMITS.c.project_id == _CLASS + name, LIMITS.c.user_id == ""))
-    return {**configured(), **(found or {})}
+    return {**configured(), **(limits or {})}
 
 
 def set_class_limits(connection: sa.Connection, name: str, changes: dict[str, int]) -> dict[str, int]:
@@ -188,9 +188,9 @@ def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = (
     Two transactions that lock the same row run one after the other. user id "" is the whole project.
     """
     wanted = sorted(set(user_ids))
-    found = {row.user_id: {name: getattr(row, name) for name in COUNTED} for row in connection.execute(
+    usage = {row.user_id: {name: getattr(row, name) for name in COUNTED} for row in connection.execute(
         _LOCK, {"project": project_id, "users": wanted})}
-    missing = [user_id for user_id in wanted if user_id not in found]
+    missing = [user_id for user_id in wanted if user_id not in usage]
     if missing:
         nothing = dict.fromkeys(COUNTED, 0)
         try:
@@ -198,8 +198,8 @@ def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = (
                 {"project_id": project_id, "user_id": user_id, **nothing} for user_id in missing])
         except db_exception.DBDuplicateEntry as error:  # the other one's row will be found and locked
             raise db_exception.RetryRequest(error) from error
-        found.update({user_id: dict(nothing) for user_id in missing})
-    return found
+        usage.update({user_id: dict(nothing) for user_id in missing})
+    return usage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Room:
     project_id: str
     user_id: str
     count: int
-    each: dict[str, int]
+    per_server: dict[str, int]
     of_project: dict[str, int]
     of_user: dict[str, int]
 
@@ -223,8 +223,8 @@ def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
     Raises OverQuota when not even ``min_count`` fit, QuotaLimit.
     """
     project, user, used = configured(), dict[str, int](), dict[str, dict[str, int]]()
-    found = connection.execute(_KNOWN, {"project": project_id, "users": ["", user_id]}).all()
-    for row in sorted(found, key=lambda row: row.project_id != _DEFAULT):
+    rows = connection.execute(_LIMITS_AND_USAGE, {"project": project_id, "users": ["", user_id]}).all()
+    for row in sorted(rows, key=lambda row: row.project_id != _DEFAULT):
         if row.limits is None:
             used[row.user_id] = {name: getattr(row, name) for name in COUNTED}
         elif row.user_id:
@@ -234,24 +234,24 @@ def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
     counted = interfaces > 0 and project["fixed_ips"] >= 0
     if counted or not {"", user_id} <= used.keys():  # the first servers of a project or user
         used = lock(connection, project_id, ("", user_id))
-    each = {"instances": 1, "cores": cores, "ram": ram}
-    count = min(_room(project, used[""], each, min_count, max_count),
-                _room(user, used[user_id], each, min_count, max_count))
+    per_server = {"instances": 1, "cores": cores, "ram": ram}
+    count = min(_room(project, used[""], per_server, min_count, max_count),
+                _room(user, used[user_id], per_server, min_count, max_count))
     if counted:
         check_interfaces(connection, project_id, project["fixed_ips"], count * interfaces)
-    return Room(project_id, user_id, count, each, project, user)
+    return Room(project_id, user_id, count, per_server, project, user)
 
 
-def take(connection: sa.Connection, found: Room) -> None:
+def take(connection: sa.Connection, reserved: Room) -> None:
     """Spend quota for the servers of a room, unless others have spent it meanwhile: then the transaction runs again.
 
     Both rows stay locked until the transaction ends, which should be at once: all requests of a project need the first.
     """
-    for user_id, limited in (("", found.of_project), (found.user_id, found.of_user)):
+    for user_id, limited in (("", reserved.of_project), (reserved.user_id, reserved.of_user)):
         spent = connection.execute(_TAKE, {
-            "project": found.project_id, "user": user_id,
-            **{f"more_{name}": amount * found.count for name, amount in found.each.items()},
-            **{f"limit_{name}": limited.get(name, -1) for name in found.each}})
+            "project": reserved.project_id, "user": user_id,
+            **{f"more_{name}": amount * reserved.count for name, amount in reserved.per_server.items()},
+            **{f"limit_{name}": limited.get(name, -1) for name in reserved.per_server}})
         if not spent.rowcount:
             raise db_exception.RetryRequest(exception.OverQuota("Others have spent the quota meanwhile."))
 
@@ -269,8 +269,8 @@ def check_waiting(connection: sa.Connection, instance: Instance) -> None:
         table.c.project_id == instance.project_id, table.c.deleted == sa.false(), table.c.uuid != instance.uuid, sa.or_(
             table.c.soft_deleted_at.is_not(None), table.c.task_state == states.SOFT_DELETING))).all()
     try:
-        _room(allowed, {"instances": len(waiting), "cores": sum(each.vcpus for each in waiting),
-                        "ram": sum(each.memory_mb for each in waiting)},
+        _room(allowed, {"instances": len(waiting), "cores": sum(waiting_flavor.vcpus for waiting_flavor in waiting),
+                        "ram": sum(waiting_flavor.memory_mb for waiting_flavor in waiting)},
               {"instances": 1, "cores": flavor.vcpus, "ram": flavor.memory_mb}, 1, 1)
     except exception.OverQuota as error:
         raise exception.TooManyWait() from error
@@ -281,22 +281,23 @@ def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
 
     Raises OverQuota.
     """
-    each = {"instances": instances, "cores": max(cores, 0), "ram": max(ram, 0)}
-    if not any(each.values()):
+    growth = {"instances": instances, "cores": max(cores, 0), "ram": max(ram, 0)}
+    if not any(growth.values()):
         return
     project, user = explicit(connection, project_id, user_id)
     used = lock(connection, project_id, ("", user_id))
-    _room(project, used[""], each, 1, 1)
-    _room(user, used[user_id], each, 1, 1)
-    spend(connection, project_id, user_id, instances, each["cores"], each["ram"])
+    _room(project, used[""], growth, 1, 1)
+    _room(user, used[user_id], growth, 1, 1)
+    spend(connection, project_id, user_id, instances, growth["cores"], growth["ram"])
 
 
-def _room(allowed: dict[str, int], used: dict[str, int], each: dict[str, int], min_count: int, max_count: int) -> int:
+def _room(allowed: dict[str, int], used: dict[str, int], per_server: dict[str, int], min_count: int,
+          max_count: int) -> int:
     """Return how many servers fit below ``allowed`` (resources without one are unlimited). Raises OverQuota."""
     count = max_count
     overs = []
-    for name in sorted(each):
-        limit, amount = allowed.get(name, -1), each[name]
+    for name in sorted(per_server):
+        limit, amount = allowed.get(name, -1), per_server[name]
         if limit < 0 or amount <= 0:
             continue
         fit = (limit - used[name]) // amount
@@ -305,7 +306,7 @@ def _room(allowed: dict[str, int], used: dict[str, int], each: dict[str, int], m
             overs.append(name)
     if overs:
         raise exception.OverQuota(
-            overs=", ".join(overs), req=", ".join(str(each[name] * min_count) for name in overs),
+            overs=", ".join(overs), req=", ".join(str(per_server[name] * min_count) for name in overs),
             used=", ".join(str(used[name]) for name in overs), allowed=", ".join(str(allowed[name]) for name in overs))
     return count
 

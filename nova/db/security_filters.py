@@ -46,12 +46,12 @@ def moved(connection: sa.Connection, instance_uuid: str) -> set[str]:
     What lets these in has a new version from here on.
     """
     named = sa.select(RULES.c.id).where(RULES.c.group_id == MEMBERS.c.group_id).exists()
-    found = connection.execute(
+    groups = connection.execute(
         sa.select(GROUPS.c.id, GROUPS.c.project_id).join(MEMBERS, MEMBERS.c.group_id == GROUPS.c.id)
         .where(MEMBERS.c.instance_uuid == instance_uuid, named).order_by(GROUPS.c.id)).all()
-    for project_id in sorted({row.project_id for row in found}):
+    for project_id in sorted({row.project_id for row in groups}):
         versions.bump(connection, versions.rules(project_id))
-    return {members_of(row.id) for row in found}
+    return {members_of(row.id) for row in groups}
 
 
 class Changed(NamedTuple):
@@ -75,35 +75,35 @@ def changed(connection: sa.Connection, names: Collection[str]) -> Changed:
     filters = _filters(connection, rules, members)
     hosts: dict[str, list[GroupFilter]] = {}
     concerned: dict[str, set[int]] = {}
-    for told in filters:
-        groups = {told.id} if told.rules_version is not None else namers.get(told.id, set())
+    for group_filter in filters:
+        groups = {group_filter.id} if group_filter.rules_version is not None else namers.get(group_filter.id, set())
         for group_id in groups:
             for host in places.get(group_id, ()):
                 concerned.setdefault(host, set()).add(group_id)
-                if told not in hosts.setdefault(host, []):
-                    hosts[host].append(told)
+                if group_filter not in hosts.setdefault(host, []):
+                    hosts[host].append(group_filter)
     former = _former(connection, concerned)
-    return Changed({host: told for host, told in hosts.items() if host not in former}, former)
+    return Changed({host: group_filter for host, group_filter in hosts.items() if host not in former}, former)
 
 
 def _places(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, set[str]]:
     """Group -> the hosts where servers of it may be. Two statements, with a row for each host."""
-    found: dict[int, set[str]] = {}
+    hosts: dict[int, set[str]] = {}
     if not group_ids:
-        return found
+        return hosts
     for row in connection.execute(
             sa.select(MEMBERS.c.group_id, INSTANCES.c.host).distinct()
             .join(INSTANCES, INSTANCES.c.uuid == MEMBERS.c.instance_uuid)
             .where(MEMBERS.c.group_id.in_(group_ids), INSTANCES.c.deleted == sa.false(), INSTANCES.c.host != "")):
-        found.setdefault(row.group_id, set()).add(row.host)
+        hosts.setdefault(row.group_id, set()).add(row.host)
     for move in connection.execute(
             sa.select(MEMBERS.c.group_id, MIGRATIONS.c.migration_type, MIGRATIONS.c.source_compute,
                       MIGRATIONS.c.dest_compute).distinct()
             .join(MIGRATIONS, MIGRATIONS.c.instance_uuid == MEMBERS.c.instance_uuid)
             .where(MEMBERS.c.group_id.in_(group_ids), MIGRATIONS.c.open == sa.true())):
         source = None if move.migration_type == migration_states.EVACUATION else move.source_compute
-        found.setdefault(move.group_id, set()).update(host for host in (source, move.dest_compute) if host)
-    return found
+        hosts.setdefault(move.group_id, set()).update(host for host in (source, move.dest_compute) if host)
+    return hosts
 
 
 def _former(connection: sa.Connection, concerned: Mapping[str, Collection[int]]) -> dict[str, dict[str, RuleSet]]:
@@ -111,13 +111,13 @@ def _former(connection: sa.Connection, concerned: Mapping[str, Collection[int]])
     old = connection.scalars(sa.select(SERVICES.c.host).where(
         SERVICES.c.host.in_(list(concerned)), SERVICES.c.binary == services.COMPUTE,
         SERVICES.c.version < _KNOWS_GROUPS)).all() if concerned else []
-    found = {}
+    former = {}
     for host in old:
         there = connection.scalars(
             sa.select(INSTANCES.c.uuid).where(servers.placed_on(host), INSTANCES.c.uuid.in_(
                 sa.select(MEMBERS.c.instance_uuid).where(MEMBERS.c.group_id.in_(concerned[host]))))).all()
-        found[host] = security_groups.rules_of_instances(connection, there)
-    return found
+        former[host] = security_groups.rules_of_instances(connection, there)
+    return former
 
 
 # --- how it is now -----------------------------------------------------------------------------
@@ -136,49 +136,49 @@ def rules_for(connection: sa.Connection, host: str, instance_uuids: Sequence[str
 
     The version is read first: what is read after it is as new, or newer.
     """
-    found = {uuid: RuleSet() for uuid in instance_uuids}
-    for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids), "host": host}) if found else ():
+    rule_sets = {uuid: RuleSet() for uuid in instance_uuids}
+    for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids), "host": host}) if rule_sets else ():
         if row.release is not None and row.release < _KNOWS_GROUPS:
             return security_groups.rules_of_instances(connection, instance_uuids)
-        found[row.uuid].version = row.version or 0
-        found[row.uuid].floating = {vif.id: vif.floating for vif in row.network_info if vif.floating}
+        rule_sets[row.uuid].version = row.version or 0
+        rule_sets[row.uuid].floating = {vif.id: vif.floating for vif in row.network_info if vif.floating}
         if row.group_id is not None:
-            found[row.uuid].groups.append(row.group_id)
+            rule_sets[row.uuid].groups.append(row.group_id)
     # A group's version is that of its project, which is that of its servers.
-    known = {group_id: told.version for told in found.values() for group_id in told.groups}
-    filters = {told.id: told for told in _filters_with_members(connection, known)}
+    versions = {group_id: group.version for group in rule_sets.values() for group_id in group.groups}
+    filters = {group.id: group for group in _filters_with_members(connection, versions)}
     untold = dict(filters)
-    for told in found.values():
-        needs = dict.fromkeys(told.groups)
-        for group_id in told.groups:
+    for group in rule_sets.values():
+        needs = dict.fromkeys(group.groups)
+        for group_id in group.groups:
             needs |= dict.fromkeys(sorted(filters[group_id].named()))
-        told.filters = [untold.pop(group_id) for group_id in needs if group_id in untold]
-    return found
+        group.filters = [untold.pop(group_id) for group_id in needs if group_id in untold]
+    return rule_sets
 
 
 def _filters(connection: sa.Connection, rules: Sequence[int], members: Sequence[int]) -> list[GroupFilter]:
     """The rules of some groups, and the members of some, of those that exist. Three statements at most."""
-    known = {row.id: row.version or 0 for row in connection.execute(
+    stored_versions = {row.id: row.version or 0 for row in connection.execute(
         sa.select(GROUPS.c.id, VERSIONS.c.version)
         .outerjoin(VERSIONS, VERSIONS.c.name == versions.rules_of(GROUPS.c.project_id))
         .where(GROUPS.c.id.in_({*rules, *members})))} if rules or members else {}
-    return [*_rules(connection, {each: known[each] for each in rules if each in known}),
-            *_members(connection, {each: known[each] for each in members if each in known})]
+    return [*_rules(connection, {ident: stored_versions[ident] for ident in rules if ident in stored_versions}),
+            *_members(connection, {ident: stored_versions[ident] for ident in members if ident in stored_versions})]
 
 
-def _filters_with_members(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFilter]:
+def _filters_with_members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
     """The rules of these groups (id: version), and the members of those that they name. Two statements at most."""
-    filters = {told.id: told for told in _rules(connection, known)}
-    named = {other: known[told.id] for told in filters.values() for other in told.named()}
+    filters = {group.id: group for group in _rules(connection, held)}
+    named = {other: held[group.id] for group in filters.values() for other in group.named()}
     for members in _members(connection, named):
         filters[members.id] = filters.get(members.id, members).joined(members)
     return list(filters.values())
 
 
-def _rules(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFilter]:
-    filters = {group_id: GroupFilter(id=group_id, rules_version=version) for group_id, version in known.items()}
-    for row in connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(list(known)))
-                                  .order_by(RULES.c.id)) if known else ():
+def _rules(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
+    filters = {group_id: GroupFilter(id=group_id, rules_version=version) for group_id, version in held.items()}
+    for row in connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(list(held)))
+                                  .order_by(RULES.c.id)) if held else ():
         source = security_groups.source_of(row)
         sources = [] if source is None else [source]
         filters[row.parent_group_id].rules.append(FilterRule(
@@ -186,33 +186,33 @@ def _rules(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFil
     return list(filters.values())
 
 
-def _members(connection: sa.Connection, known: Mapping[int, int]) -> list[GroupFilter]:
+def _members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
     """The MAC address of an interface is in the row of its address of version 4."""
-    filters = {group_id: GroupFilter(id=group_id, members_version=version) for group_id, version in known.items()}
+    filters = {group_id: GroupFilter(id=group_id, members_version=version) for group_id, version in held.items()}
     with_mac = IPS.alias()
     for group_id, address, mac in connection.execute(
             sa.select(MEMBERS.c.group_id, IPS.c.address, with_mac.c.mac)
             .join(IPS, IPS.c.instance_uuid == MEMBERS.c.instance_uuid)
             .join(with_mac, sa.and_(with_mac.c.instance_uuid == IPS.c.instance_uuid, with_mac.c.mac.is_not(None),
                                     sa.or_(with_mac.c.id == IPS.c.id, with_mac.c.vif_id == IPS.c.vif_id)))
-            .where(MEMBERS.c.group_id.in_(list(known))).order_by(IPS.c.id)) if known else ():
+            .where(MEMBERS.c.group_id.in_(list(held))).order_by(IPS.c.id)) if held else ():
         filters[group_id].members.append(address)
         filters[group_id].macs.append(mac)
     return list(filters.values())
 
 
-def newer(connection: sa.Connection, known: Mapping[str, int], host: str = "",
+def newer(connection: sa.Connection, held: Mapping[str, int], host: str = "",
           grouped: bool = True) -> dict[str, RuleSet]:
     """Return the rules of the servers whose known version is old. One statement if there are none.
 
     With ``host``: only of servers that may be there. Not ``grouped``: in the form of the last release.
     """
-    if not known:
+    if not held:
         return {}
     there = servers.placed_on(host) if host else INSTANCES.c.deleted == sa.false()
-    found = connection.execute(
+    rows = connection.execute(
         sa.select(INSTANCES.c.uuid, VERSIONS.c.version)
         .join(VERSIONS, VERSIONS.c.name == versions.rules_of(INSTANCES.c.project_id))
-        .where(INSTANCES.c.uuid.in_(list(known)), there)).all()
-    old = [row.uuid for row in found if row.version > known[row.uuid]]
+        .where(INSTANCES.c.uuid.in_(list(held)), there)).all()
+    old = [row.uuid for row in rows if row.version > held[row.uuid]]
     return rules_for(connection, "", old) if grouped else security_groups.rules_of_instances(connection, old)

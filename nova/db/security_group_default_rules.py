@@ -31,10 +31,10 @@ def get(connection: sa.Connection, rule_id: int) -> DefaultRule:
 def create(connection: sa.Connection, rule: DefaultRule) -> DefaultRule:
     """A checked rule, stored. Raises SecurityGroupDefaultRuleExists, QuotaLimit."""
     quotas.serialize(connection, "security_group_default_rules")
-    known = index(connection)
-    if any(msgspec.structs.replace(other, id=rule.id) == rule for other in known):
+    existing = index(connection)
+    if any(msgspec.structs.replace(other, id=rule.id) == rule for other in existing):
         raise exception.SecurityGroupDefaultRuleExists()
-    if len(known) >= _MOST:
+    if len(existing) >= _MOST:
         raise exception.QuotaLimit("Quota exceeded, too many security group default rules.")
     done = connection.execute(sa.insert(TABLE).values(rows.values_of(TABLE, rule)))
     return msgspec.structs.replace(rule, id=next(iter(done.inserted_primary_key or (0,))))

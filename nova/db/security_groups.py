@@ -58,8 +58,8 @@ def _row(connection: sa.Connection, group_id: int, project_id: str | None, lock:
     return row
 
 
-def _with_rules(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[SecurityGroup]:
-    groups = {row.id: rows.to_object(SecurityGroup, row) for row in found}
+def _with_rules(connection: sa.Connection, stored: Sequence[sa.Row[Any]]) -> list[SecurityGroup]:
+    groups = {row.id: rows.to_object(SecurityGroup, row) for row in stored}
     rules: dict[int, list[SecurityGroupRule]] = {group_id: [] for group_id in groups}
     if groups:
         for row in connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(list(groups)))
@@ -126,15 +126,15 @@ def update(connection: sa.Connection, group_id: int, name: str, description: str
 
 def _rename_on_servers(connection: sa.Connection, group_id: int, before: str, after: str) -> None:
     """Servers show the names of their groups."""
-    found = connection.execute(
+    servers = connection.execute(
         sa.select(INSTANCES.c.id, INSTANCES.c.security_groups)
         .join(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
         .where(MEMBERS.c.group_id == group_id).order_by(INSTANCES.c.id).with_for_update(of=INSTANCES)).all()
-    if found:
+    if servers:
         connection.execute(
             sa.update(INSTANCES).where(INSTANCES.c.id == sa.bindparam("this")),
             [{"this": row.id, "security_groups": [after if name == before else name for name in row.security_groups]}
-             for row in found])
+             for row in servers])
 
 
 def delete(connection: sa.Connection, group_id: int, project_id: str | None = None) -> list[int]:
@@ -215,16 +215,16 @@ def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) ->
     """
     wanted = {"project": project_id, "names": list(names),
               "ids": [number for number in map(whole, names) if number is not None]}
-    found = connection.execute(_RESOLVE, wanted).all()
-    if DEFAULT in names and all(row.name != DEFAULT for row in found):
+    matching = connection.execute(_RESOLVE, wanted).all()
+    if DEFAULT in names and all(row.name != DEFAULT for row in matching):
         ensure_default(connection, project_id)
-        found = connection.execute(_RESOLVE, wanted).all()
-    known = {str(row.id): row for row in found} | {row.name: row for row in found}
+        matching = connection.execute(_RESOLVE, wanted).all()
+    rows_by_name = {str(row.id): row for row in matching} | {row.name: row for row in matching}
     chosen: dict[int, SecurityGroup] = {}
     for name in names:
-        if name not in known:
+        if name not in rows_by_name:
             raise exception.SecurityGroupNotFound(security_group_id=name)
-        chosen[known[name].id] = rows.to_object(SecurityGroup, known[name])
+        chosen[rows_by_name[name].id] = rows.to_object(SecurityGroup, rows_by_name[name])
     return list(chosen.values())
 
 
@@ -255,13 +255,13 @@ def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str])
     The version is read first: what is read after it is as new, or newer.
     """
     groups: dict[str, list[int]] = {uuid: [] for uuid in instance_uuids}
-    known = dict.fromkeys(instance_uuids, 0)
+    versions = dict.fromkeys(instance_uuids, 0)
     for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids)}) if instance_uuids else ():
-        known[row.uuid] = row.version or 0
+        versions[row.uuid] = row.version or 0
         if row.group_id is not None:
             groups[row.uuid].append(row.group_id)
     resolved = _resolved(connection, {group_id for ids in groups.values() for group_id in ids})
-    return {uuid: RuleSet(version=known[uuid], rules=_together(resolved, ids)) for uuid, ids in groups.items()}
+    return {uuid: RuleSet(version=versions[uuid], rules=_together(resolved, ids)) for uuid, ids in groups.items()}
 
 
 def _together(resolved: dict[int, list[FilterRule]], group_ids: Collection[int]) -> list[FilterRule]:
@@ -277,10 +277,10 @@ def _resolved(connection: sa.Connection, group_ids: Collection[int]) -> dict[int
     """Group -> its rules with sources. A rule whose source group has no addresses lets nobody in: left out."""
     if not group_ids:
         return {}
-    found = connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(group_ids))
+    rules = connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(group_ids))
                                .order_by(RULES.c.parent_group_id, RULES.c.id)).all()
     addresses: dict[int, list[str]] = {}
-    sources = {row.group_id for row in found if row.group_id is not None}
+    sources = {row.group_id for row in rules if row.group_id is not None}
     if sources:
         for group_id, address in connection.execute(
                 sa.select(MEMBERS.c.group_id, IPS.c.address)
@@ -288,7 +288,7 @@ def _resolved(connection: sa.Connection, group_ids: Collection[int]) -> dict[int
                 .where(MEMBERS.c.group_id.in_(sources)).order_by(IPS.c.id)):
             addresses.setdefault(group_id, []).append(f"{address}/{128 if ':' in address else 32}")
     resolved: dict[int, list[FilterRule]] = {}
-    for row in found:
+    for row in rules:
         source = source_of(row)
         peers_of_rule = addresses.get(row.group_id, []) if source is None else [source]
         if peers_of_rule:

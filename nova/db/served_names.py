@@ -25,39 +25,40 @@ MOST = 20
 
 def changed(connection: sa.Connection, domains: Collection[str]) -> dict[str, list[ServedDomain]]:
     """Return what to send to each host about these domains as they are now. Five statements for any number of hosts."""
-    known = dict(connection.execute(sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
+    stored_versions = dict(connection.execute(sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
         VERSIONS.c.name.in_([versions.dns(domain) for domain in domains]))).all())
-    found = {row.domain: row for row in connection.execute(sa.select(DOMAINS).where(DOMAINS.c.domain.in_(domains)))}
-    names = _names(connection, found)
+    stored_domains = {row.domain: row for row in connection.execute(
+        sa.select(DOMAINS).where(DOMAINS.c.domain.in_(domains)))}
+    names = _names(connection, stored_domains)
     hosts = connection.scalars(sa.select(SERVICES.c.host).where(SERVICES.c.binary == "nova-compute")).all()
     by_host = aggregates.host_zones(aggregates.index(connection))
-    told: dict[str, list[ServedDomain]] = {}
+    changed_domains: dict[str, list[ServedDomain]] = {}
     for host in sorted(set(hosts)):
         zone = by_host.get(host, str(CONF.default_availability_zone))
-        told[host] = [
-            ServedDomain(domain=domain, version=known.get(versions.dns(domain), 0), names=names[domain])
-            if domain in found and _is_for(found[domain], zone) else
-            ServedDomain(domain=domain, version=known.get(versions.dns(domain), 0), removed=True)
+        changed_domains[host] = [
+            ServedDomain(domain=domain, version=stored_versions.get(versions.dns(domain), 0), names=names[domain])
+            if domain in stored_domains and _is_for(stored_domains[domain], zone) else
+            ServedDomain(domain=domain, version=stored_versions.get(versions.dns(domain), 0), removed=True)
             for domain in sorted(domains)]
-    return told
+    return changed_domains
 
 
-def newer(connection: sa.Connection, host: str, known: Mapping[str, int]) -> list[ServedDomain]:
+def newer(connection: sa.Connection, host: str, held: Mapping[str, int]) -> list[ServedDomain]:
     """Return the domains of a host whose known version is old or absent, at most :data:`MOST`, and the known ones
     that the host no longer has.
     """
-    found = connection.execute(sa.select(DOMAINS, VERSIONS.c.version).outerjoin(
+    rows = connection.execute(sa.select(DOMAINS, VERSIONS.c.version).outerjoin(
         VERSIONS, VERSIONS.c.name == sa.literal(versions.dns("")) + DOMAINS.c.domain).order_by(DOMAINS.c.domain)).all()
-    if not found and not known:
+    if not rows and not held:
         return []
-    zone = aggregates.zone_of(connection, host) if any(row.scope == PRIVATE for row in found) else ""
-    ours = {row.domain: row.version or 0 for row in found if _is_for(row, zone)}
-    gone = [ServedDomain(domain=domain, version=version, removed=True) for domain, version in sorted(known.items())
-            if domain not in ours]
+    zone = aggregates.zone_of(connection, host) if any(row.scope == PRIVATE for row in rows) else ""
+    ours = {row.domain: row.version or 0 for row in rows if _is_for(row, zone)}
+    removed = [ServedDomain(domain=domain, version=version, removed=True) for domain, version in sorted(held.items())
+               if domain not in ours]
     # One from before there were versions is told once, too.
-    stale = [domain for domain, version in ours.items() if version > known.get(domain, -1)][:MOST]
+    stale = [domain for domain, version in ours.items() if version > held.get(domain, -1)][:MOST]
     names = _names(connection, stale)
-    return gone + [ServedDomain(domain=domain, version=ours[domain], names=names[domain]) for domain in stale]
+    return removed + [ServedDomain(domain=domain, version=ours[domain], names=names[domain]) for domain in stale]
 
 
 def _is_for(domain: sa.Row[tuple[object, ...]], zone: str) -> bool:

@@ -45,15 +45,15 @@ def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> 
     return _with_members(connection, [row])[0]
 
 
-def _with_members(connection: sa.Connection, found: Sequence[sa.Row[Any]]) -> list[ServerGroup]:
-    members: dict[str, list[str]] = {row.uuid: [] for row in found}
-    if found:
+def _with_members(connection: sa.Connection, stored: Sequence[sa.Row[Any]]) -> list[ServerGroup]:
+    members: dict[str, list[str]] = {row.uuid: [] for row in stored}
+    if stored:
         for uuid, group in connection.execute(
                 sa.select(INSTANCES.c.uuid, INSTANCES.c.server_group).where(
                     INSTANCES.c.server_group.in_(list(members)), INSTANCES.c.deleted == sa.false())
                 .order_by(INSTANCES.c.id)):
             members[group].append(uuid)
-    groups = [rows.to_object(ServerGroup, row) for row in found]
+    groups = [rows.to_object(ServerGroup, row) for row in stored]
     for group in groups:
         group.members = members[group.uuid]
     return groups

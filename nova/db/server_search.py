@@ -50,10 +50,10 @@ def search(connection: sa.Connection, query: ServerQuery, partial: bool = False)
     wanted = _search(query)
     marker = None
     if query.marker is not None:
-        known = sa.select(TABLE).where(TABLE.c.uuid == query.marker)
+        marker_statement = sa.select(TABLE).where(TABLE.c.uuid == query.marker)
         if query.project_id is not None:
-            known = known.where(TABLE.c.project_id == query.project_id)
-        marker = rows.marker_row(connection, known, query.marker)
+            marker_statement = marker_statement.where(TABLE.c.project_id == query.project_id)
+        marker = rows.marker_row(connection, marker_statement, query.marker)
     columns = brief_columns() if query.brief else list(TABLE.c)
     page = searches.page(connection, wanted, columns, query.limit, marker, partial)
     return ServerPage(rows.iterate_objects(Instance, page.rows), page.last)
@@ -137,10 +137,10 @@ def _values(column: sa.Column[Any], value: Any) -> list[Any]:
     values = value if isinstance(value, list) else [value]
     try:
         if isinstance(column.type, sa.Integer):
-            values = [each if each is None else int(each) for each in values]
+            values = [text if text is None else int(text) for text in values]
         elif isinstance(column.type, sa.Boolean):
-            values = [each if each is None or isinstance(each, bool) else
-                      str(each).lower() in ("1", "true", "yes", "on") for each in values]
+            values = [text if text is None or isinstance(text, bool) else
+                      str(text).lower() in ("1", "true", "yes", "on") for text in values]
     except ValueError:
         return []
     return list(dict.fromkeys(values))
@@ -164,9 +164,9 @@ def _metadata(value: Any) -> sa.ColumnElement[bool]:
 def _tags(every: bool, negate: bool) -> Callable[[Any], sa.ColumnElement[bool]]:
     def condition(value: Any) -> sa.ColumnElement[bool]:
         tags = value if isinstance(value, list) else str(value).split(",")
-        found = [sa.type_coerce(TABLE.c.tags, sa.Text).contains(msgspec.json.encode(tag).decode(), autoescape=True)
-                 for tag in tags]
-        combined = sa.and_(*found) if every else sa.or_(*found)
+        matches = [sa.type_coerce(TABLE.c.tags, sa.Text).contains(msgspec.json.encode(tag).decode(), autoescape=True)
+                   for tag in tags]
+        combined = sa.and_(*matches) if every else sa.or_(*matches)
         return sa.not_(combined) if negate else combined
 
     return condition

@@ -168,15 +168,15 @@ def expected(connection: sa.Connection, host: str, limit: int, marker: str | Non
 
 def places(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, set[str]]:
     """uuid -> the hosts that the guest may be on, of those that exist: the server's, and its open migrations'."""
-    found = {row.uuid: {row.host} if row.host else set() for row in connection.execute(
+    hosts = {row.uuid: {row.host} if row.host else set() for row in connection.execute(
         sa.select(TABLE.c.uuid, TABLE.c.host).where(TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false()))}
     for row in connection.execute(sa.select(
             MIGRATIONS.c.instance_uuid, MIGRATIONS.c.migration_type, MIGRATIONS.c.source_compute,
             MIGRATIONS.c.dest_compute).where(
-            MIGRATIONS.c.instance_uuid.in_(list(found)), MIGRATIONS.c.open == sa.true())):
+            MIGRATIONS.c.instance_uuid.in_(list(hosts)), MIGRATIONS.c.open == sa.true())):
         source = "" if row.migration_type == migration_states.EVACUATION else row.source_compute
-        found[row.instance_uuid] |= {host for host in (source, row.dest_compute) if host}
-    return found
+        hosts[row.instance_uuid] |= {host for host in (source, row.dest_compute) if host}
+    return hosts
 
 
 def soft_deleted(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[str]:
@@ -220,14 +220,14 @@ def sharing_image_properties(connection: sa.Connection, properties: dict[str, st
     pairs = [msgspec.json.encode({name: properties[name]}).decode()[1:-1] for name in names]
     image = sa.type_coerce(TABLE.c.image, sa.Text)
     counts = [sa.func.sum(sa.case((image.contains(pair, autoescape=True), 1), else_=0)) for pair in pairs]
-    found: dict[str, dict[str, int]] = {name: {} for name in names}
+    by_name: dict[str, dict[str, int]] = {name: {} for name in names}
     for host, *numbers in connection.execute(
             sa.select(TABLE.c.host, *counts).where(TABLE.c.host.is_not(None), TABLE.c.deleted == sa.false())
             .group_by(TABLE.c.host)):
         for name, number in zip(names, numbers, strict=True):
             if number:
-                found[name][host] = int(number)
-    return {name: hosts for name, hosts in found.items() if hosts}
+                by_name[name][host] = int(number)
+    return {name: hosts for name, hosts in by_name.items() if hosts}
 
 
 def at_rest(connection: sa.Connection, vm_state: str, after: int, window: int) -> tuple[list[Instance], int | None]:

@@ -43,9 +43,9 @@ def effective(service: Service, up: bool) -> ServiceFlags:
     return ServiceFlags(up=up and not service.forced_down, disabled=service.disabled, generation=service.generation)
 
 
-def _fill(connection: sa.Connection, found: Iterable[sa.Row[Any]]) -> list[Service]:
+def _fill(connection: sa.Connection, rows: Iterable[sa.Row[Any]]) -> list[Service]:
     zones, now = aggregates.host_zones(aggregates.index(connection)), clock.now()
-    return [shown(row, zones, now) for row in found]
+    return [shown(row, zones, now) for row in rows]
 
 
 def index(connection: sa.Connection, host: str | None = None, binary: str | None = None,
@@ -68,8 +68,8 @@ def get(connection: sa.Connection, service_id: str) -> Service:
 
 def _row(connection: sa.Connection, service_id: str, lock: bool = False) -> sa.Row[Any]:
     number = whole(service_id)
-    known = TABLE.c.uuid == service_id if number is None else TABLE.c.id == number
-    statement = sa.select(TABLE).where(known)
+    this = TABLE.c.uuid == service_id if number is None else TABLE.c.id == number
+    statement = sa.select(TABLE).where(this)
     row = connection.execute(statement.with_for_update() if lock else statement).first()
     if row is None:
         raise exception.ServiceNotFound(service_id=service_id)
@@ -86,9 +86,9 @@ def uuid_of(connection: sa.Connection, host: str, binary: str) -> str:
 
 def compute_version(connection: sa.Connection, host: str) -> int | None:
     """The service version of the host's nova-compute; None: there is none."""
-    found: int | None = connection.scalar(sa.select(TABLE.c.version).where(
+    version: int | None = connection.scalar(sa.select(TABLE.c.version).where(
         TABLE.c.host == host, TABLE.c.binary == COMPUTE))
-    return found
+    return version
 
 
 def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
@@ -98,11 +98,11 @@ def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
     """
     # It is decided by the time that the database has now, in case that its clock has just jumped.
     statement = sa.select(TABLE, clock.column(connection)).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
-    asked = time.monotonic()
+    started = time.monotonic()
     row = connection.execute(statement.with_for_update() if lock else statement).first()
     if row is None:
         return False
-    clock.record(row.database_time, asked)
+    clock.record(row.database_time, started)
     return not row.forced_down and liveness.is_alive(row, clock.now())
 
 
@@ -141,9 +141,9 @@ def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, Servic
     """Return what schedulers know of the hosts among these that have a compute service."""
     if not hosts:
         return {}
-    found = connection.execute(sa.select(TABLE).where(TABLE.c.host.in_(hosts), TABLE.c.binary == COMPUTE))
+    services = connection.execute(sa.select(TABLE).where(TABLE.c.host.in_(hosts), TABLE.c.binary == COMPUTE))
     return {row.host: ServiceFlags(up=row.up and not row.forced_down, disabled=row.disabled, generation=row.generation)
-            for row in found}
+            for row in services}
 
 
 # --- liveness --------------------------------------------------------------------------------
@@ -183,9 +183,9 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
 
 def connector(connection: sa.Connection, host: str) -> dict[str, Any] | None:
     """Return the volume connector that the compute service of the host reported; None: it reported none."""
-    found: dict[str, Any] | None = connection.execute(sa.select(TABLE.c.connector).where(
+    stored: dict[str, Any] | None = connection.execute(sa.select(TABLE.c.connector).where(
         TABLE.c.host == host, TABLE.c.binary == COMPUTE)).scalar()
-    return found
+    return stored
 
 
 def _identify(connection: sa.Connection, host: str, binary: str, identity: str) -> None:
@@ -230,21 +230,21 @@ def beat_all(connection: sa.Connection, hosts: Collection[str], binary: str) -> 
     noted = connection.execute(sa.update(TABLE).where(these, TABLE.c.up == sa.true()).values(last_seen=now))
     if noted.rowcount == len(set(hosts)):
         return [], []
-    found = connection.execute(sa.select(TABLE).where(these).with_for_update()).all()
-    ids = [row.id for row in found if not row.up]
+    locked = connection.execute(sa.select(TABLE).where(these).with_for_update()).all()
+    ids = [row.id for row in locked if not row.up]
     returned: Sequence[sa.Row[Any]] = []
     if ids:
         connection.execute(sa.update(TABLE).where(TABLE.c.id.in_(ids)).values(last_seen=now, up=True, generation=_NEXT))
         returned = connection.execute(sa.select(TABLE).where(TABLE.c.id.in_(ids))).all()
-    unknown = set(hosts) - {row.host for row in found}
+    unknown = set(hosts) - {row.host for row in locked}
     return [rows.to_object(Service, row) for row in returned], sorted(unknown)
 
 
 def last_heard(connection: sa.Connection) -> datetime.datetime | None:
     """The newest sign of life that came as a message (conductors write theirs); None where there are no services."""
-    found: datetime.datetime | None = connection.scalar(
+    moment: datetime.datetime | None = connection.scalar(
         sa.select(sa.func.max(TABLE.c.last_seen)).where(TABLE.c.binary != "nova-conductor"))
-    return found
+    return moment
 
 
 def mark_down(connection: sa.Connection) -> list[str]:
@@ -253,12 +253,12 @@ def mark_down(connection: sa.Connection) -> list[str]:
         return []
     silent = sa.or_(TABLE.c.last_seen < clock.after(-CONF.service_down_time),
                     TABLE.c.last_seen > clock.after(CONF.service_down_time))
-    found = connection.execute(sa.select(TABLE.c.id, TABLE.c.host).where(silent, TABLE.c.up == sa.true())
-                               .with_for_update()).all()
-    if found:
-        connection.execute(sa.update(TABLE).where(TABLE.c.id.in_([row.id for row in found])).values(
+    silent_hosts = connection.execute(sa.select(TABLE.c.id, TABLE.c.host).where(silent, TABLE.c.up == sa.true())
+                                      .with_for_update()).all()
+    if silent_hosts:
+        connection.execute(sa.update(TABLE).where(TABLE.c.id.in_([row.id for row in silent_hosts])).values(
             up=False, generation=_NEXT))
-    return sorted({row.host for row in found})
+    return sorted({row.host for row in silent_hosts})
 
 
 # --- operators -------------------------------------------------------------------------------

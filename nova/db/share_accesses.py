@@ -24,11 +24,11 @@ INSTANCES = models.instances
 def _locked(connection: sa.Connection, share_id: str, host: str) -> list[ShareAccess]:
     statement = sa.select(TABLE).where(
         TABLE.c.share_id == share_id, TABLE.c.host == host).order_by(TABLE.c.id).with_for_update()
-    found = connection.execute(statement).all()
-    if found:
+    accesses = connection.execute(statement).all()
+    if accesses:
         # PostgreSQL does not show the rows that were made while the first look waited for a lock.
-        found = connection.execute(statement).all()
-    return rows.to_objects(ShareAccess, found)
+        accesses = connection.execute(statement).all()
+    return rows.to_objects(ShareAccess, accesses)
 
 
 def _this(share_id: str, host: str, instance_uuid: str) -> sa.ColumnElement[bool]:
@@ -37,10 +37,10 @@ def _this(share_id: str, host: str, instance_uuid: str) -> sa.ColumnElement[bool
 
 def want(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> bool:
     """The server is to reach the share from the host. False: another server is just taking that access away."""
-    found = _locked(connection, share_id, host)
-    if any(access.leaving for access in found if access.instance_uuid != instance_uuid):
+    accesses = _locked(connection, share_id, host)
+    if any(access.leaving for access in accesses if access.instance_uuid != instance_uuid):
         return False
-    if any(access.instance_uuid == instance_uuid for access in found):
+    if any(access.instance_uuid == instance_uuid for access in accesses):
         connection.execute(sa.update(TABLE).where(_this(share_id, host, instance_uuid)).values(
             leaving=False, updated_at=clock.now()))
         return True
@@ -58,12 +58,12 @@ def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: st
 
     ``unless`` it does: asked while nobody else can begin to.
     """
-    found = _locked(connection, share_id, host)
-    if not any(access.instance_uuid == instance_uuid for access in found):
+    accesses = _locked(connection, share_id, host)
+    if not any(access.instance_uuid == instance_uuid for access in accesses):
         return False
     if unless is not None and unless(connection):
         return False
-    if any(access.instance_uuid != instance_uuid for access in found):
+    if any(access.instance_uuid != instance_uuid for access in accesses):
         connection.execute(sa.delete(TABLE).where(_this(share_id, host, instance_uuid)))
         return False
     connection.execute(sa.update(TABLE).where(_this(share_id, host, instance_uuid)).values(

@@ -33,11 +33,11 @@ def is_finished(connection: sa.Connection, ending: datetime.datetime) -> bool:
     return bool(connection.scalar(sa.select(TABLE.c.finished).where(TABLE.c.period_ending == ending)))
 
 
-def advance(connection: sa.Connection, ending: datetime.datetime, marker: int, told: int, finished: bool) -> bool:
+def advance(connection: sa.Connection, ending: datetime.datetime, marker: int, reported: int, finished: bool) -> bool:
     """The servers after ``marker`` are told up to the one with the id ``told``; False: somebody else has told them."""
     return connection.execute(sa.update(TABLE).where(
         TABLE.c.period_ending == ending, TABLE.c.marker == marker, TABLE.c.finished == sa.false())
-        .values(marker=told, finished=finished)).rowcount == 1
+        .values(marker=reported, finished=finished)).rowcount == 1
 
 
 def page(connection: sa.Connection, begin: datetime.datetime, ending: datetime.datetime, marker: int,

@@ -173,10 +173,10 @@ def forgotten(connection: sa.Connection, before: datetime.datetime, limit: int) 
 
 def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
     """The data are gone, and with the last ones of a deleted volume its row."""
-    gone = connection.execute(sa.delete(REMOVALS).where(
+    deleted = connection.execute(sa.delete(REMOVALS).where(
         REMOVALS.c.volume_uuid == removal.volume_uuid, REMOVALS.c.generation == removal.generation,
         REMOVALS.c.host == removal.host))
-    if gone.rowcount:
+    if deleted.rowcount:
         connection.execute(sa.delete(TABLE).where(
             TABLE.c.uuid == removal.volume_uuid, TABLE.c.generation == removal.generation,
             TABLE.c.status == volume_states.DELETING))

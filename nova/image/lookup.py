@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nova import exception
-from nova import image as images
+from nova import image as image_service
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.objects.image import Image
@@ -71,7 +71,7 @@ def _show(ctx: RequestContext, ident: str) -> Image:
     if not ctx.auth_token:  # the rights of the caller are unknown
         raise exception.InvalidInput("Can not find requested image")
     try:
-        image = images.store().show(ctx, ident, token=ctx.auth_token)
+        image = image_service.store().show(ctx, ident, token=ctx.auth_token)
     except (exception.ImageNotFound, exception.ImageNotAuthorized) as error:
         raise exception.InvalidInput("Can not find requested image") from error
     if image.status != "active":

@@ -13,7 +13,7 @@ from nova.novad.options import Options
 
 LOG = logging.getLogger(__name__)
 
-_LOOK = 30.0  # seconds between two looks at the machine's addresses
+_CHECK_INTERVAL = 30.0  # seconds between two looks at the machine's addresses
 
 
 class Announcer:
@@ -42,7 +42,7 @@ class Announcer:
                 self._update_announcement()
             except Exception as error:  # the next look may succeed
                 LOG.warning("novad is not announced by mDNS: %s", error or type(error).__name__)
-            if self._ending.wait(_LOOK):
+            if self._ending.wait(_CHECK_INTERVAL):
                 break
         if self._made is not None:
             self._made.withdraw()
@@ -58,19 +58,20 @@ class Announcer:
             LOG.warning("novad is not announced by mDNS: it listens on none of what announce names")
             return
         options = self.options
-        told = Instance(name=options.name, node=options.name, version=__version__, roles=options.roles, addresses=())
-        self._made = Announcement(told, addresses, options.address[1], bool(options.tls_cert))
+        announced_instance = Instance(
+            name=options.name, node=options.name, version=__version__, roles=options.roles, addresses=())
+        self._made = Announcement(announced_instance, addresses, options.address[1], bool(options.tls_cert))
         self._said = addresses
         LOG.info("novad is announced by mDNS at %s", ", ".join(addresses))
 
 
 def announced(options: Options) -> list[str]:
     """The addresses that it listens on, of those that ``announce`` wants, in a steady order."""
-    found = _listening(options.address[0])
+    addresses = _listening(options.address[0])
     if isinstance(options.announce, tuple):
         wanted = set(options.announce)
-        found = {address: name for address, name in found.items() if wanted & {address, name}}
-    return sorted(found)
+        addresses = {address: name for address, name in addresses.items() if wanted & {address, name}}
+    return sorted(addresses)
 
 
 def _listening(host: str) -> dict[str, str]:
@@ -79,15 +80,15 @@ def _listening(host: str) -> dict[str, str]:
 
     ours: dict[str, str] = {}
     for adapter in ifaddr.get_adapters():
-        for one in adapter.ips:
-            ours[one.ip if isinstance(one.ip, str) else one.ip[0]] = adapter.name
+        for adapter_address in adapter.ips:
+            ours[adapter_address.ip if isinstance(adapter_address.ip, str) else adapter_address.ip[0]] = adapter.name
     usable = {address: name for address, name in ours.items() if not is_link_local(address)}
     if host in ("0.0.0.0", "::"):
         usable = {address: name for address, name in usable.items() if host == "::" or ":" not in address}
         return {address: name for address, name in usable.items()
                 if not on_loopback(address)} or usable
     try:
-        named = {str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        named = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:
         return {}
     return {address: name for address, name in usable.items() if address in named}

@@ -16,18 +16,19 @@ def ordered(components: Mapping[str, Component], sure: Collection[str] = ()) -> 
     What components of several platform files say of one another may be a circle; then only what those of ``sure`` say
     counts, which are of one file.
     """
-    known = {name: [each for each in one.depends if each in components] for name, one in components.items()}
+    dependencies = {name: [dependency for dependency in component.depends if dependency in components]
+                    for name, component in components.items()}
     try:
-        return in_order(known)
+        return in_order(dependencies)
     except Invalid:
-        return in_order({name: depends if name in sure else [] for name, depends in known.items()})
+        return in_order({name: depends if name in sure else [] for name, depends in dependencies.items()})
 
 
 def volumes_of(change: Change) -> list[Volume]:
     """Return the volumes that the component had, and those that it gets."""
-    found = {volume.name: volume for deployed in (change.after, change.before) if deployed is not None
-             for volume in deployed.component.volumes}
-    return list(found.values())
+    volumes = {volume.name: volume for deployed in (change.after, change.before) if deployed is not None
+               for volume in deployed.component.volumes}
+    return list(volumes.values())
 
 
 def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Deployed]:
@@ -35,12 +36,12 @@ def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Depl
 
     These are the ones that write the data, and those that depend on one that stops: they would wait for it, and some
     do not end before it is back."""
-    found: dict[str, Deployed] = {}
-    for name, one in former.items():
-        component = one.component
-        if name not in dumped and (component.volumes or component.data_of or found.keys() & set(component.depends)):
-            found[name] = one
-    return found
+    stopped: dict[str, Deployed] = {}
+    for name, deployed in former.items():
+        component = deployed.component
+        if name not in dumped and (component.volumes or component.data_of or stopped.keys() & set(component.depends)):
+            stopped[name] = deployed
+    return stopped
 
 
 def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
@@ -50,9 +51,10 @@ def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
     ``paths``: as the image declares them.
     """
     component = deployed.component
-    mounts = [_path(one) for one in (*(volume.destination for volume in component.volumes), *component.files,
-                                     *(bind.destination for bind in component.binds))]
-    open_paths = [path for path in sorted({_path(one) for one in paths})
+    mounts = [_path(destination) for destination in (
+        *(volume.destination for volume in component.volumes), *component.files,
+        *(bind.destination for bind in component.binds))]
+    open_paths = [path for path in sorted({_path(destination) for destination in paths})
                   if not any(path == mount or path.startswith(mount.rstrip("/") + "/") for mount in mounts)]
     if open_paths:
         raise Refused(

@@ -20,7 +20,7 @@ from google.protobuf import text_format
 from nova.novad import signing
 from nova.novad.addresses import on_loopback
 from nova.novad.api import novad_pb2 as pb
-from nova.novad.api import novad_pb2_grpc as services
+from nova.novad.api import novad_pb2_grpc as grpc_api
 
 LOG = logging.getLogger(__name__)
 
@@ -89,14 +89,14 @@ class Client:
             self._channel = grpc.intercept_channel(self._channel, self._call_log)
         if scheme == "tcp" and local is None and given:  # outermost: what it refuses is no call, and has no outcome
             self._channel = grpc.intercept_channel(self._channel, _Signer(self._channel, self.address, given))
-        self.platform = services.PlatformStub(self._channel)
-        self.services = services.ServicesStub(self._channel)
-        self.logs = services.LogsStub(self._channel)
-        self.backups = services.BackupsStub(self._channel)
-        self.secrets = services.SecretStoreStub(self._channel)
-        self.daemon = services.DaemonStub(self._channel)
-        self.updates = services.UpdatesStub(self._channel)
-        self.nodes = services.NodesStub(self._channel)
+        self.platform = grpc_api.PlatformStub(self._channel)
+        self.services = grpc_api.ServicesStub(self._channel)
+        self.logs = grpc_api.LogsStub(self._channel)
+        self.backups = grpc_api.BackupsStub(self._channel)
+        self.secrets = grpc_api.SecretStoreStub(self._channel)
+        self.daemon = grpc_api.DaemonStub(self._channel)
+        self.updates = grpc_api.UpdatesStub(self._channel)
+        self.nodes = grpc_api.NodesStub(self._channel)
 
     def ask(self, method: Any, request: Any, timeout: float = _TIMEOUT) -> Any:
         """The answer. Raises grpc.RpcError."""
@@ -222,10 +222,10 @@ def _unusable(path: pathlib.Path) -> str:
     """Return why a socket must not be used, or "" if root or this user listens at it."""
     trusted = (0, os.geteuid())
     try:
-        found, above = path.lstat(), path.parent.stat()
-        if not stat.S_ISSOCK(found.st_mode):
+        status, above = path.lstat(), path.parent.stat()
+        if not stat.S_ISSOCK(status.st_mode):
             return "it is no socket"
-        if found.st_uid not in trusted or above.st_uid not in trusted or above.st_mode & 0o022:
+        if status.st_uid not in trusted or above.st_uid not in trusted or above.st_mode & 0o022:
             return "the socket, or its directory, belongs to another account"
         with socket.socket(socket.AF_UNIX) as sock:
             sock.settimeout(_CONNECT)

@@ -65,8 +65,8 @@ class Containers:
             raise ImageFault(f"The image {deployed.image} of {deployed.name} is gone, and its digest is not known.")
         if progress is not None:
             progress(deployed.name, f"fetching {deployed.digest}")
-        found = self.fetch(f"{deployed.component.image}@{deployed.digest}", deployed.digest)
-        if found.ident != deployed.image:
+        image = self.fetch(f"{deployed.component.image}@{deployed.digest}", deployed.digest)
+        if image.ident != deployed.image:
             raise ImageFault(f"{deployed.component.image}@{deployed.digest} is not the image that was deployed.")
 
     def make(self, deployed: Deployed) -> None:
@@ -85,7 +85,7 @@ class Containers:
                       for volume in component.volumes),
                     *(Mount(file, destination, ("ro", *CONFINED)) for destination, file in files.items()),
                     *(Mount(pathlib.Path(bind.source), bind.destination, bind.options) for bind in component.binds)),
-            ports=component.ports, networks=tuple(f"{self._platform()}-{each}" for each in component.networks),
+            ports=component.ports, networks=tuple(f"{self._platform()}-{name}" for name in component.networks),
             aliases=(name,), user=component.user, privileged=component.privileged,
             capabilities=component.capabilities, devices=component.devices, stop_timeout=component.stop_timeout,
             labels={PLATFORM: self._platform(), COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
@@ -122,5 +122,5 @@ class Containers:
                 LOG.warning("The version command of %s: %s", deployed.name, error.message)
                 return component.tag
             if code == 0 and (lines := self.masker().text(output).strip().splitlines()):
-                return "".join(one for one in lines[0] if one.isprintable())[:200]
+                return "".join(character for character in lines[0] if character.isprintable())[:200]
         return component.tag

@@ -115,22 +115,22 @@ class Coordinator:
         """
         if pending := self._unaccepted():
             raise Refused(f"{'; '.join(pending.values())}. Nothing was changed.")
-        found, silent = self.query_nodes()
+        peers, silent = self.query_nodes()
         if silent:
             raise Refused(f"{'; '.join(silent.values()).removesuffix('.')}. Nothing was changed.")
         self._settle_all(_ANSWER)
-        left = {one.address: one for one, _done in self._journal.unsettled()}
-        for peer in found:
+        left = {participation.address: participation for participation, _done in self._journal.unsettled()}
+        for peer in peers:
             if not peer.steered:
                 raise Refused(f'Node {peer.node} ({peer.url}) has a platform file of its own; with platform = "" in '
                               "its novad.toml a control node assigns its components. Nothing was changed.")
             if peer.url in left:
                 raise Refused(f"Node {peer.node} has not received the decision on deployment "
                               f"{left[peer.url].deployment} yet. Nothing was changed.")
-        names = [self.options.name, *(peer.node for peer in found)]
+        names = [self.options.name, *(peer.node for peer in peers)]
         if len(set(names)) < len(names):
             raise Refused(f"Two nodes have the same name: {', '.join(sorted(names))} (node in novad.toml).")
-        return found
+        return peers
 
     def query_nodes(self) -> tuple[list[Peer], dict[str, str]]:
         """Return the accepted nodes that answer, by name, and {name: reason} of those that do not.
@@ -138,21 +138,21 @@ class Coordinator:
         No other address is connected to.
         """
         accepted = list(self._accepted().items())
-        found: list[Peer] = []
+        peers: list[Peer] = []
         silent: dict[str, str] = {}
         for (_url, place), answer in zip(accepted, self._concurrently(accepted, self._ask), strict=True):
             if isinstance(answer, Peer):
-                found.append(answer)
+                peers.append(answer)
             else:
                 silent[place.node] = str(answer)
-        return sorted(found, key=lambda peer: peer.node), silent
+        return sorted(peers, key=lambda peer: peer.node), silent
 
     def listed(self) -> list[pb.NodeEntry]:
         """Return the nodes that were accepted, those that wait for it, and those that were discovered."""
         peers, silent = self.query_nodes()
         accepted, pending = self._accepted(), self._unaccepted()
-        rows = [pb.NodeEntry(node=one.node, address=one.url, roles=one.place.roles,
-                             state="ready" if one.steered else "independent") for one in peers]
+        rows = [pb.NodeEntry(node=peer.node, address=peer.url, roles=peer.place.roles,
+                             state="ready" if peer.steered else "independent") for peer in peers]
         rows += [pb.NodeEntry(node=place.node, address=url, roles=place.roles, state="unreachable",
                               error=silent[place.node]) for url, place in accepted.items() if place.node in silent]
         rows += [pb.NodeEntry(address=url, state="unaccepted", error=why) for url, why in pending.items()]
@@ -165,16 +165,16 @@ class Coordinator:
 
         The name is bound to the address: a node that moves has to be accepted again. Raises NotKnown, Refused, Invalid.
         """
-        known = {url: name for name, url in self._discovered()} | self._earlier() | {
-            url: one.node for url, one in self._stored().items()}
-        chosen = {url: name for url, name in known.items() if wanted in (url, name)}
+        names = {url: name for name, url in self._discovered()} | self._earlier() | {
+            url: stored.node for url, stored in self._stored().items()}
+        chosen = {url: name for url, name in names.items() if wanted in (url, name)}
         if not chosen:
             raise errors.NotKnown(f"No node {wanted} was discovered. Name it in nodes of novad.toml, with its address.")
         if len(chosen) > 1:
             raise Refused(f"Several nodes are called {wanted}: {', '.join(sorted(chosen))}. Accept one by its address.")
         [(url, name)] = chosen.items()
-        if name == self.options.name or any(one.node == name and other != url
-                                            for other, one in self._accepted().items()):
+        if name == self.options.name or any(stored.node == name and other != url
+                                            for other, stored in self._accepted().items()):
             raise Refused(f"Another node is called {name} already; nova nodes forget {name}, if it is gone.")
         try:
             node = msgspec.convert({"address": url, "node": name, "roles": list(roles) or ["compute"]}, Node)
@@ -188,12 +188,12 @@ class Coordinator:
 
     def forget(self, node: str) -> None:
         """Stop deploying to a node that was accepted by a command. Raises NotKnown."""
-        gone = [(kind, url) for kind, known in (
-            (_ACCEPTED, {url: one.node for url, one in self._stored().items()}), (_EARLIER, self._earlier()))
-            for url, name in known.items() if node in (name, url)]
-        if not gone:
+        removed = [(kind, url) for kind, entries in (
+            (_ACCEPTED, {url: stored.node for url, stored in self._stored().items()}), (_EARLIER, self._earlier()))
+            for url, name in entries.items() if node in (name, url)]
+        if not removed:
             raise errors.NotKnown(f"No node {node} was accepted; those of nodes in novad.toml are changed there.")
-        for kind, url in gone:
+        for kind, url in removed:
             self._journal.drop_fact(f"{kind}{url}")
 
     def secret_of(self, node: str) -> str:
@@ -202,14 +202,14 @@ class Coordinator:
 
     def _accepted(self) -> dict[str, Place]:
         """Return {address: name and roles} of the nodes that this control node deploys to."""
-        given = {one.address: one for one in self.options.nodes if isinstance(one, Node)}
-        return {url: _place(one) for url, one in {**self._stored(), **given}.items()}
+        given = {node.address: node for node in self.options.nodes if isinstance(node, Node)}
+        return {url: _place(node) for url, node in {**self._stored(), **given}.items()}
 
     def _stored(self) -> dict[str, Node]:
         """Return the nodes that were accepted by commands."""
-        names = {one.node for one in self.options.nodes if isinstance(one, Node)}
-        found = [msgspec.json.decode(text, type=Node) for text in self._journal.facts(_ACCEPTED).values()]
-        return {one.address: one for one in found if one.node not in names}
+        names = {node.node for node in self.options.nodes if isinstance(node, Node)}
+        accepted = [msgspec.json.decode(text, type=Node) for text in self._journal.facts(_ACCEPTED).values()]
+        return {node.address: node for node in accepted if node.node not in names}
 
     def _earlier(self) -> dict[str, str]:
         """Return {address: name} of the nodes that an earlier release discovered, and trusted by that alone."""
@@ -226,23 +226,23 @@ class Coordinator:
 
     def _discovered(self) -> list[tuple[str, str]]:
         """Return (name, address) of the nodes that announce themselves with a certificate, without this one."""
-        known = self.discovery.trusted() if self.discovery is not None else []
-        return [(name, url) for name, url in known if name != self.options.name]
+        trusted = self.discovery.trusted() if self.discovery is not None else []
+        return [(name, url) for name, url in trusted if name != self.options.name]
 
     def _ask(self, accepted: tuple[str, Place]) -> Peer:
         """Ask a node how it is. What it says of its name and roles decides nothing."""
         url, place = accepted
         with self._client(url, place.node) as client, _peer_errors(f"{place.node} ({url})", place.node):
-            one = client.ask(client.daemon.Show, pb.Empty(), _ANSWER)
-            if one.node != place.node:
-                raise Refused(f"The node at {url} calls itself {one.node[:64]!r}, and is {place.node} for this control "
-                              "node (node in its novad.toml)")
-            # What runs on nodes with a platform of their own is not this node's concern, and they might ask in turn.
-            shown = client.ask(client.platform.Show, pb.Empty(), _ANSWER) if one.steered else pb.PlatformAnswer()
+            daemon = client.ask(client.daemon.Show, pb.Empty(), _ANSWER)
+            if daemon.node != place.node:
+                raise Refused(f"The node at {url} calls itself {daemon.node[:64]!r}, and is {place.node} for this "
+                              "control node (node in its novad.toml)")
+            # Components on nodes with a platform of their own are not this node's concern, and they might query back.
+            shown = client.ask(client.platform.Show, pb.Empty(), _ANSWER) if daemon.steered else pb.PlatformAnswer()
         components = tuple(shown.components)
         for component in components:
             component.node = place.node
-        return Peer(url=url, place=place, steered=one.steered, components=components)
+        return Peer(url=url, place=place, steered=daemon.steered, components=components)
 
     # --- what they do ------------------------------------------------------------------------------
     def plan(self, parts: Sequence[Part]) -> list[tuple[str, Any]]:
@@ -267,21 +267,22 @@ class Coordinator:
             self._all(rank, lambda part: self._do("Apply", ident, part, progress))
 
     def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
-        waiting = [one for one in self._journal.participations(ident) if not one.settled]
-        return [one.node for one, told in zip(waiting, self._concurrently(
-            waiting, lambda one: self._send_decision(one, done, progress, _TRY)), strict=True) if told is not None]
+        waiting = [part for part in self._journal.participations(ident) if not part.settled]
+        answers = self._concurrently(waiting, lambda part: self._send_decision(part, done, progress, _TRY))
+        return [part.node for part, answer in zip(waiting, answers, strict=True) if answer is not None]
 
     def _do(self, verb: str, ident: int, part: Part, progress: Progress) -> None:
         peer, assignment = part
-        values = self._secrets.values(sorted({name for one in assignment.platform.components.values()
-                                              for name in one.secrets()}))
+        values = self._secrets.values(sorted({name for component in assignment.platform.components.values()
+                                              for name in component.secrets()}))
         request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
         with self._ending(), self._client(peer.url, peer.node) as client, _peer_errors(peer.node):
-            for one in _bounded(peer.node, client.follow(getattr(client.nodes, verb), request, _longest(assignment))):
-                if one.message:
-                    _pass_on(progress, peer.node, one)
-                if one.changed:
-                    self._journal.record_changes(ident, peer.url, " ".join(one.changed)[:_WORDS])
+            reports = client.follow(getattr(client.nodes, verb), request, _longest(assignment))
+            for report in _bounded(peer.node, reports):
+                if report.message:
+                    _pass_on(progress, peer.node, report)
+                if report.changed:
+                    self._journal.record_changes(ident, peer.url, " ".join(report.changed)[:_WORDS])
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
@@ -293,7 +294,7 @@ class Coordinator:
                 raise Cancelled("novad ends; the deployment is put back when it starts again.") from None
             raise
 
-    def _send_decision(self, one: Any, done: bool, progress: Progress, seconds: float,
+    def _send_decision(self, participation: Any, done: bool, progress: Progress, seconds: float,
                        longest: float = _SETTLE) -> None:
         """Send the decision on a deployment to a node, repeatedly for ``seconds``; one call may take ``longest``.
 
@@ -302,15 +303,16 @@ class Coordinator:
         end = time.monotonic() + seconds
         while True:
             try:
-                with self._client(one.address, one.node) as client, _peer_errors(one.node):
-                    for told in _bounded(one.node, client.follow(client.nodes.Settle, pb.SettleRequest(
-                            coordinator=self.ident, number=one.deployment, done=done), longest)):
-                        _pass_on(progress, one.node, told)
+                node, number = participation.node, participation.deployment
+                with self._client(participation.address, node) as client, _peer_errors(node):
+                    for report in _bounded(node, client.follow(client.nodes.Settle, pb.SettleRequest(
+                            coordinator=self.ident, number=number, done=done), longest)):
+                        _pass_on(progress, participation.node, report)
                 break
             except (Away, Busy):
                 if time.monotonic() > end or self._ended.wait(_PAUSE):
                     raise
-        self._journal.mark_informed(one.deployment, one.address)
+        self._journal.mark_informed(participation.deployment, participation.address)
 
     def _keep(self) -> None:
         while not self._ended.wait(self.options.interval):
@@ -322,16 +324,17 @@ class Coordinator:
     def _settle_all(self, longest: float = _SETTLE) -> None:
         """Tell the nodes that do not know it how deployments ended: all at the same time, since each may be slow."""
         def settle(item: tuple[Any, bool]) -> None:
-            one, done = item
+            participation, done = item
             if self._ended.is_set():
                 return
             try:
-                self._send_decision(one, done, lambda name, what: LOG.info("%s: %s", name, what), 0.0, longest)
-                LOG.info("Node %s received the decision: deployment %d is %s", one.node, one.deployment,
-                         DONE if done else UNDONE)
+                self._send_decision(
+                    participation, done, lambda name, what: LOG.info("%s: %s", name, what), 0.0, longest)
+                LOG.info("Node %s received the decision: deployment %d is %s", participation.node,
+                         participation.deployment, DONE if done else UNDONE)
             except NovadError as error:
-                LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", one.node,
-                          one.deployment, error.message)
+                LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", participation.node,
+                          participation.deployment, error.message)
 
         self._concurrently(self._journal.unsettled(), settle)
 
@@ -374,23 +377,24 @@ class Coordinator:
 
 def _longest(assignment: Assignment) -> float:
     """Return the seconds after which a node's part is given up: a node that was broken into might never end it."""
-    return sum((_FETCH + _OTHER + 3.0 * one.stop_timeout + 2.0 * (one.health.start if one.health else 0.0)
-                for one in assignment.platform.components.values()), _OTHER)
+    return sum((_FETCH + _OTHER + 3.0 * component.stop_timeout
+                + 2.0 * (component.health.start if component.health else 0.0)
+                for component in assignment.platform.components.values()), _OTHER)
 
 
 def _bounded(node: str, reports: Iterator[pb.Progress]) -> Iterator[pb.Progress]:
     """Yield what a node reports. Raises Failed for more than _REPORTS messages."""
     with contextlib.closing(reports):  # type: ignore[type-var]
-        for number, one in enumerate(reports):
+        for number, report in enumerate(reports):
             if number >= _REPORTS:
                 raise Failed(f"Node {node} sends more than {_REPORTS} messages about one call.")
-            yield one
+            yield report
 
 
-def _pass_on(progress: Progress, node: str, told: pb.Progress) -> None:
+def _pass_on(progress: Progress, node: str, report: pb.Progress) -> None:
     """Show what a node reports, as far as it can be printed."""
-    component = printable(told.component, 63)
-    progress(f"{node}/{component}" if component else node, printable(told.message, _WORDS))
+    component = printable(report.component, 63)
+    progress(f"{node}/{component}" if component else node, printable(report.message, _WORDS))
 
 
 def _place(node: Node) -> Place:

@@ -80,7 +80,7 @@ class Daemon:
                                self.deployer.ending)
             self.deployer.others = self.coordinator
         self._failures: dict[str, int] = {}
-        self._looked: dict[str, float] = {}
+        self._checked: dict[str, float] = {}
         self._unhealthy: dict[str, str] = {}
         self._starts: dict[str, tuple[int, float]] = {}  # how often it was started again, and when it was last
         self._thread = threading.Thread(target=self._keep, name="keep", daemon=True)
@@ -92,9 +92,9 @@ class Daemon:
 
     def _same_platform(self) -> None:
         """Containers are found by the platform's name: with another one they would be lost. Raises Invalid."""
-        known = self.journal.fact("platform")
-        if known and known != self.platform.name and self.journal.components():
-            raise Invalid(f"{self.options.platform}: name: components of platform {known} are deployed here; nova "
+        stored = self.journal.fact("platform")
+        if stored and stored != self.platform.name and self.journal.components():
+            raise Invalid(f"{self.options.platform}: name: components of platform {stored} are deployed here; nova "
                           f"remove them before the platform is called {self.platform.name}.")
         self.journal.set_fact("platform", self.platform.name)
 
@@ -146,7 +146,7 @@ class Daemon:
     def rollback(self, names: Sequence[str], to: int | None, progress: Progress) -> None:
         with self._steering(history.ROLLBACK) as peers:
             current = self.journal.components()
-            elsewhere = {one.name for peer in peers for one in peer.components}
+            elsewhere = {component.name for peer in peers for component in peer.components}
             here = [name for name in names if name in current or name not in elsewhere]
             changes: list[Change] = []
             try:
@@ -204,13 +204,14 @@ class Daemon:
         parts = []
         for peer in peers:
             platform = self.whole.at(peer.place, places)
-            there = {one.name for one in peer.components} if kind == history.ROLLBACK else set(platform.components)
+            there = ({component.name for component in peer.components} if kind == history.ROLLBACK
+                     else set(platform.components))
             mine = {name: version for name, version in versions.items() if name in there}
             chosen = tuple(name for name in names if name in there or kind == history.ROTATE)
             if (versions and not mine) or (names and not chosen):
                 continue
-            self.secrets.make({name: self.whole.secrets[name] for one in platform.components.values()
-                               for name in one.secrets()})
+            self.secrets.make({name: self.whole.secrets[name] for component in platform.components.values()
+                               for name in component.secrets()})
             parts.append((peer, Assignment(coordinator=self.ident, control=self.options.name, kind=kind,
                                            platform=platform, versions=mine, names=chosen, **more)))
         return parts
@@ -238,9 +239,9 @@ class Daemon:
 
     def rotate(self, names: Sequence[str], progress: Progress) -> None:
         """New values; what uses them is made anew. If that fails, the old values are back with everything else."""
-        known = self.secrets.names()
+        existing = self.secrets.names()
         for name in names:
-            if name not in known or name not in self.platform.secrets:
+            if name not in existing or name not in self.platform.secrets:
                 raise NotKnown(f"There is no secret {name}.")
         with self._steering(history.ROTATE) as peers:
             current = self.journal.components()
@@ -252,9 +253,10 @@ class Daemon:
 
     def back_up(self, name: str, progress: Progress) -> None:
         current = self.journal.components()
-        chosen = [one for one in self._existing([name] if name else [], current) if current[one].component.volumes]
-        self._done(self.deployer.run(history.BACK_UP, [
-            Change(name=one, before=current[one], after=current[one]) for one in chosen], progress).id, progress)
+        chosen = [current[existing] for existing in self._existing([name] if name else [], current)
+                  if current[existing].component.volumes]
+        changes = [Change(name=deployed.name, before=deployed, after=deployed) for deployed in chosen]
+        self._done(self.deployer.run(history.BACK_UP, changes, progress).id, progress)
 
     def restore(self, ident: int, progress: Progress) -> None:
         """A component's data as a backup has them, with the image that wrote them; what is there now is backed up."""
@@ -278,12 +280,12 @@ class Daemon:
             return dropped
 
     def _done(self, ident: int, progress: Progress) -> None:
-        found = self.journal.deployment(ident)
-        assert found is not None
-        names = [change.name for change in found.changes]
-        words = ", ".join([*names, *(f"{one.components} on {one.node}" for one in self.journal.participations(ident)
-                                     if one.components)])
-        progress("", f"deployment {ident} is {found.state}: {words}" if found.state == DONE and words
+        deployment = self.journal.deployment(ident)
+        assert deployment is not None
+        names = [change.name for change in deployment.changes]
+        words = ", ".join([*names, *(f"{part.components} on {part.node}" for part in self.journal.participations(ident)
+                                     if part.components)])
+        progress("", f"deployment {ident} is {deployment.state}: {words}" if deployment.state == DONE and words
                  else "there was nothing to do")
         for name in names:
             self._forget(name)
@@ -297,8 +299,8 @@ class Daemon:
 
     def _forget(self, name: str) -> None:
         """Delete the health history of a component."""
-        for known in (self._failures, self._starts, self._unhealthy, self._looked):
-            known.pop(name, None)
+        for records in (self._failures, self._starts, self._unhealthy, self._checked):
+            records.pop(name, None)
 
     def _existing(self, names: Iterable[str], current: dict[str, Deployed]) -> list[str]:
         names = list(names)
@@ -309,11 +311,11 @@ class Daemon:
 
     # --- what there is -----------------------------------------------------------------------------
     def states(self) -> list[State]:
-        found = {one.name: one for one in self.runtime.containers(self.platform.name)}
+        containers = {present.name: present for present in self.runtime.containers(self.platform.name)}
         states = []
         current = self.journal.components()
         for name in self.deployer.order(current):
-            container = found.get(self.deployer.containers.name(name))
+            container = containers.get(self.deployer.containers.name(name))
             if container is None:
                 state = State(deployed=current[name], state=MISSING)
             elif not container.running:
@@ -364,11 +366,11 @@ class Daemon:
     def _check_component(self, deployed: Deployed) -> None:
         name, container = deployed.name, self.deployer.containers.name(deployed.name)
         try:
-            found = self.runtime.find(container)
-            if found is None or not found.running:
-                self._start_again(deployed, "it is missing" if found is None else f"it ended with {found.exit_code}")
+            state = self.runtime.find(container)
+            if state is None or not state.running:
+                self._start_again(deployed, "it is missing" if state is None else f"it ended with {state.exit_code}")
                 return
-            self._check(deployed, found.started)
+            self._check(deployed, state.started)
             if name in self._starts and name not in self._failures and (
                     time.monotonic() > self._starts[name][1] + _CALM):
                 del self._starts[name]
@@ -391,9 +393,9 @@ class Daemon:
     def _check(self, deployed: Deployed, started: float) -> None:
         check, name = deployed.component.health, deployed.name
         now = time.monotonic()
-        if check is None or now < self._looked.get(name, 0.0) + check.interval:
+        if check is None or now < self._checked.get(name, 0.0) + check.interval:
             return
-        self._looked[name] = now
+        self._checked[name] = now
         try:
             health.check(self.runtime, self.deployer.containers.name(name), check, self.secrets.masker)
         except health.Unhealthy as error:

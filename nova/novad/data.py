@@ -49,7 +49,7 @@ class Data:
         for volume in component.volumes:
             place = self.volume(name, volume.name)
             place.mkdir(parents=True, exist_ok=True)
-            if not any(stat.S_IMODE(one.stat().st_mode) & 0o001 == 0 for one in place.resolve().parents):
+            if not any(stat.S_IMODE(parent.stat().st_mode) & 0o001 == 0 for parent in place.resolve().parents):
                 LOG.warning("Volume %s of component %s is at %s, where other accounts of this node can run set-uid "
                             "programs that the component leaves there. Move it below a directory of mode 0700.",
                             volume.name, name, place.resolve())
@@ -206,15 +206,15 @@ def _size(place: pathlib.Path) -> int:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:  # a component changes it meanwhile
             for entry in entries:
                 with contextlib.suppress(OSError):
-                    found = entry.stat(follow_symlinks=False)
-                    if stat.S_ISDIR(found.st_mode):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode):
                         waiting.append(entry.path)
                         continue
-                    if found.st_nlink > 1:
-                        if (found.st_dev, found.st_ino) in linked:
+                    if status.st_nlink > 1:
+                        if (status.st_dev, status.st_ino) in linked:
                             continue
-                        linked.add((found.st_dev, found.st_ino))
-                    total += found.st_blocks * 512
+                        linked.add((status.st_dev, status.st_ino))
+                    total += status.st_blocks * 512
     return total
 
 

@@ -165,15 +165,16 @@ class Deployer:
     def order(self, names: Iterable[str], of: Mapping[str, Deployed] = _NONE) -> list[str]:
         """Sort by the dependencies of deployed components and of the platform file; for those in ``of``, by theirs."""
         file = self.platform.components
-        components = {**{name: one.component for name, one in self.journal.components().items()}, **file,
-                      **{name: one.component for name, one in of.items()}}
+        components = {**{name: deployed.component for name, deployed in self.journal.components().items()}, **file,
+                      **{name: deployed.component for name, deployed in of.items()}}
         wanted = set(names)
-        sure = {name for name, one in file.items() if components[name] == one}
+        sure = {name for name, deployed in file.items() if components[name] == deployed}
         return [name for name in ordered(components, sure) if name in wanted]
 
     def _ordered(self, changes: Mapping[str, Change]) -> list[Change]:
         """Sort by dependencies, those of a rollback's components too, which the platform file may lack."""
-        of = {name: one for name, change in changes.items() if (one := change.after or change.before) is not None}
+        of = {name: deployed for name, change in changes.items()
+              if (deployed := change.after or change.before) is not None}
         return [changes[name] for name in self.order(changes, of)]
 
     # --- carrying it out ---------------------------------------------------------------------------
@@ -250,10 +251,10 @@ class Deployer:
 
         The caller is within :meth:`alone`. Raises Failed."""
         if done:
-            found = self._deployment(ident)
-            self.journal.finish(ident, DONE, [], cleanup=[*removals, *self._cleanup_after(found.changes)],
-                                states=history.states_made(self.journal, found))
-            pins.record(self.journal, found.changes)
+            deployment = self._deployment(ident)
+            self.journal.finish(ident, DONE, [], cleanup=[*removals, *self._cleanup_after(deployment.changes)],
+                                states=history.states_made(self.journal, deployment))
+            pins.record(self.journal, deployment.changes)
             self.cleanup.run(progress)
         else:
             self.journal.reopen(ident)
@@ -267,27 +268,28 @@ class Deployer:
 
     def _cleanup_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:
         """Return the cleanup after these changes (or after they are undone), including the old values of secrets."""
-        kept = {name: one for name, one in self.journal.components().items()
-                if name not in {change.name for change in changes}}
+        remaining = {name: deployed for name, deployed in self.journal.components().items()
+                     if name not in {change.name for change in changes}}
         now = [change.before if undone else change.after for change in changes]
-        return [*cleanup.tasks_after(changes, [*kept.values(), *(one for one in now if one is not None)]),
+        after = [*remaining.values(), *(deployed for deployed in now if deployed is not None)]
+        return [*cleanup.tasks_after(changes, after),
                 CleanupTask(kind=cleanup.OLD_SECRETS, name="")]
 
     def _deployment(self, ident: int) -> Deployment:
-        found = self.journal.deployment(ident)
-        assert found is not None
-        return found
+        deployment = self.journal.deployment(ident)
+        assert deployment is not None
+        return deployment
 
     def _fetched(self, ident: int, kind: str, changes: list[Change], progress: Progress) -> list[Change]:
         """Return the changes with ids of images, without those that change nothing, with those whose data change."""
         current = self.journal.components()
-        kept: dict[str, Change] = {}
+        fetched: dict[str, Change] = {}
         for change in changes:
             self._go_on()
             if change.after is None or change.after.image:
                 if change.after is not None:
                     self.containers.have_image(change.after, progress)
-                kept[change.name] = change
+                fetched[change.name] = change
                 continue
             component = change.after.component
             progress(change.name, f"fetching {component.reference()}")
@@ -298,13 +300,13 @@ class Deployer:
                     pins.without_digest(before.component) == pins.without_digest(component)):
                 progress(change.name, "is up to date")
                 continue
-            kept[change.name] = msgspec.structs.replace(change, after=Deployed(
+            fetched[change.name] = msgspec.structs.replace(change, after=Deployed(
                 name=change.name, component=component, image=image.ident, digest=image.digest, deployment=ident))
-        for change in list(kept.values()):
+        for change in list(fetched.values()):
             for owner in change.after.component.data_of if change.after else ():
-                if owner in current and owner not in kept:
-                    kept[owner] = Change(name=owner, before=current[owner], after=current[owner])
-        return self._ordered(kept)
+                if owner in current and owner not in fetched:
+                    fetched[owner] = Change(name=owner, before=current[owner], after=current[owner])
+        return self._ordered(fetched)
 
     def _check(self, kind: str, changes: Sequence[Change]) -> None:
         """Check what can be known before anything stops. Raises Refused, ImageFault, Invalid."""
@@ -327,8 +329,8 @@ class Deployer:
             self.runtime.stop(self.containers.name(name), deployed.component.stop_timeout)
         for change in changes:
             writer, volumes = change.before or change.after, volumes_of(change)
-            known = change.before is not None and any(volume.backup for volume in volumes)
-            if writer is None or not (known or self.data.holds(change.name, volumes)):
+            is_backed_up = change.before is not None and any(volume.backup for volume in volumes)
+            if writer is None or not (is_backed_up or self.data.holds(change.name, volumes)):
                 continue  # without volumes, or new: an empty backup would mean that an earlier state had no data
             if change.name in dumped:
                 progress(change.name, "dumping its data")
@@ -345,8 +347,8 @@ class Deployer:
         """Return True if the component runs and has a dump command."""
         if change.before is None or not change.before.component.dump:
             return False
-        found = self.runtime.find(self.containers.name(change.name))
-        return found is not None and found.running
+        container = self.runtime.find(self.containers.name(change.name))
+        return container is not None and container.running
 
     def _apply(self, kind: str, changes: Sequence[Change], progress: Progress) -> list[Change]:
         """Removals first, the last ones in the order of dependencies before the others; then the rest."""
@@ -382,8 +384,8 @@ class Deployer:
 
     def _replace(self, change: Change, progress: Progress) -> None:
         assert change.after is not None
-        found = self.runtime.find(self.containers.name(change.name))
-        if change.before is not None and found is not None and found.running:
+        container = self.runtime.find(self.containers.name(change.name))
+        if change.before is not None and container is not None and container.running:
             progress(change.name, "stopping")
             self.runtime.stop(self.containers.name(change.name), change.before.component.stop_timeout)
         self.runtime.remove(self.containers.name(change.name))
@@ -402,14 +404,14 @@ class Deployer:
     def recover(self, progress: Progress) -> list[Deployment]:
         """Put back what a daemon that was killed left half done. Raises Busy; faults leave it for the next time."""
         with self.alone("putting back"):
-            found = self.journal.unfinished()
-            for deployment in found:
+            unfinished = self.journal.unfinished()
+            for deployment in unfinished:
                 LOG.warning("Deployment %d (%s) was cut short in stage %s; it is put back", deployment.id,
                             deployment.kind, deployment.stage)
                 error = deployment.error.partition(_NOT_YET)[0] or "novad ended in the middle of it."
                 self._undo(deployment.id, error, progress)
             self.cleanup.run(progress)
-            return found
+            return unfinished
 
     def _undo(self, ident: int, error: str, progress: Progress) -> str:
         """Undo a deployment, on other nodes first. Return a text about nodes that did not receive the decision, or "".

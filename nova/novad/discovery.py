@@ -22,7 +22,7 @@ LOG = logging.getLogger(__name__)
 
 LIMIT = 2.0  # seconds in which an address has to complete its TLS handshake
 MOST = 64  # instances in the table
-_KNOWN_FOR = 60.0  # seconds until a known instance is tried again
+_RETRY_AFTER = 60.0  # seconds until a known instance is tried again
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 120.0  # between attempts at an instance that fails
 _FORGOTTEN = 600.0  # seconds of failing after which an instance leaves the table
 _RETRY = 10.0  # seconds until browsing is started again after a fault of the network
@@ -88,10 +88,10 @@ class Discovery:
                             addresses=urls)
         now = time.monotonic()
         with self._lock:
-            known = self._entries.get(instance.name)
-            if known is not None and known.instance == instance:
+            previous = self._entries.get(instance.name)
+            if previous is not None and previous.instance == instance:
                 return
-            if known is None and len(self._entries) >= MOST:
+            if previous is None and len(self._entries) >= MOST:
                 failing = {name: entry.failing for name, entry in self._entries.items() if entry.failing is not None}
                 if not failing:
                     return
@@ -144,7 +144,7 @@ class Discovery:
         now = time.monotonic()
         with self._lock:
             if connected:
-                entry.address, entry.failing, entry.pause, entry.due = url, None, _FIRST_PAUSE, now + _KNOWN_FOR
+                entry.address, entry.failing, entry.pause, entry.due = url, None, _FIRST_PAUSE, now + _RETRY_AFTER
                 return
             entry.address, entry.turn = "", entry.turn + 1
             entry.failing = now if entry.failing is None else entry.failing

@@ -16,7 +16,7 @@ from nova.novad.masking import MaskedStream, Masker
 from nova.novad.platform import Component, Health
 from nova.novad.runtime.base import Runtime
 
-_LOOK = 0.25  # seconds between two looks at a container that starts
+_POLL_INTERVAL = 0.25  # seconds between two looks at a container that starts
 _WORDS = 300  # characters of the output of a health command that are shown
 _SETTLED = 1.0  # seconds that one without a check has to run
 _NOTHING = functools.partial(Masker, ())
@@ -28,19 +28,19 @@ class Unhealthy(NovadError):
 
 def check(runtime: Runtime, container: str, health: Health | None, masker: Callable[[], Masker] = _NOTHING) -> None:
     """Check once. Raises RuntimeFault; Unhealthy, in which ``masker`` masks what the component says."""
-    found = runtime.find(container)
-    if found is None:
+    container_state = runtime.find(container)
+    if container_state is None:
         raise Unhealthy("its container is not there")
-    if not found.running:
-        raise Unhealthy(f"its container has ended with {found.exit_code}")
+    if not container_state.running:
+        raise Unhealthy(f"its container has ended with {container_state.exit_code}")
     if health is None:
         return
     if health.command:
         try:
             code, output = runtime.execute(container, health.command, health.timeout)
         except RuntimeFault:
-            found = runtime.find(container)
-            if found is None or not found.running:
+            container_state = runtime.find(container)
+            if container_state is None or not container_state.running:
                 raise Unhealthy("its container has ended meanwhile") from None
             raise
         if code:
@@ -68,10 +68,10 @@ def wait(runtime: Runtime, container: str, component: Component, ended: Callable
             if health is not None or now - begun >= _SETTLED:
                 return
         except Unhealthy as error:
-            found = runtime.find(container)
-            if found is None or not found.running or now - begun >= limit:
+            container_state = runtime.find(container)
+            if container_state is None or not container_state.running or now - begun >= limit:
                 raise Unhealthy(f"{error.message}{_last_words(runtime, container, masker)}") from None
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
 
 
 def _shown(output: str, masker: Callable[[], Masker]) -> str:
@@ -85,8 +85,9 @@ def _last_words(runtime: Runtime, container: str, masker: Callable[[], Masker]) 
         lines = [line for some in runtime.logs(container, False, 5).batches() for line in stream.lines(some)]
     except NovadError:
         return ""
-    words = "".join(one if one.isprintable() else "?" for one in " | ".join(line.strip() for line in lines)[-500:])
-    return f"; its last words: {words}" if lines else ""
+    text = " | ".join(line.strip() for line in lines)[-500:]
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return f"; its last words: {printable}" if lines else ""
 
 
 def _get(health: Health) -> None:

@@ -41,7 +41,7 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
         state = _target(states, to)
         if state is None:
             continue
-        ends[name] = next(one.deployment for one in states if one.deployment > state.deployment)
+        ends[name] = next(past_state.deployment for past_state in states if past_state.deployment > state.deployment)
         backup = _backup(journal, name, ends[name])
         changes[name] = Change(name=name, before=current[name], restore=backup, state=state.deployment,
                                after=msgspec.structs.replace(_deployed(journal, state), wanted=True))
@@ -62,7 +62,7 @@ def changes_restored(journal: Journal, ident: int) -> list[Change]:
 
     Raises NotKnown; Refused if the backup is no longer kept, or the component is not deployed.
     """
-    backup = next((one for one in journal.backups(dropped=True) if one.id == ident), None)
+    backup = next((candidate for candidate in journal.backups(dropped=True) if candidate.id == ident), None)
     if backup is None:
         raise NotKnown(f"There is no backup {ident}.")
     if not backup.path:
@@ -102,8 +102,10 @@ def _state(journal: Journal, deployment: Deployment, change: Change) -> State | 
     state = msgspec.structs.replace(state, origin=after.deployment)
     same = before is not None and before.deployment == after.deployment
     if deployment.kind == ROLLBACK:
-        target = next((one for one in states if one.deployment == change.state), None) if change.state or same else \
-            _guessed(journal, states, change)
+        if change.state or same:
+            target = next((past for past in states if past.deployment == change.state), None)
+        else:
+            target = _guessed(journal, states, change)
         return target and msgspec.structs.replace(state, parent=target.parent, source=target.deployment)
     return None if same and not change.restore else state
 
@@ -111,10 +113,11 @@ def _state(journal: Journal, deployment: Deployment, change: Change) -> State | 
 def _guessed(journal: Journal, states: Sequence[State], change: Change) -> State | None:
     """Return the state that a rollback of an earlier release went back to: the one whose end made the backup, or
     without data the last of the same version."""
-    backup = next((one for one in journal.backups(change.name, dropped=True) if one.id == change.restore), None)
-    return next((one for one in reversed(states) if change.after is not None and not one.removed
-                 and one.origin == change.after.deployment
-                 and (backup is None or one.deployment < backup.deployment)), None)
+    backups = journal.backups(change.name, dropped=True)
+    backup = next((candidate for candidate in backups if candidate.id == change.restore), None)
+    return next((candidate for candidate in reversed(states) if change.after is not None and not candidate.removed
+                 and candidate.origin == change.after.deployment
+                 and (backup is None or candidate.deployment < backup.deployment)), None)
 
 
 def _target(states: Sequence[State], to: int | None) -> State | None:
@@ -123,7 +126,7 @@ def _target(states: Sequence[State], to: int | None) -> State | None:
         return None
     current = states[-1]
     wanted = current.parent if to is None else to
-    state = next((one for one in reversed(states) if one.deployment <= wanted), None)
+    state = next((past_state for past_state in reversed(states) if past_state.deployment <= wanted), None)
     if state is None or state.removed or state.deployment in (current.deployment, current.source):
         return None
     return state
@@ -141,7 +144,8 @@ def _deployed(journal: Journal, state: State) -> Deployed:
 def _backup(journal: Journal, name: str, deployment: int) -> int:
     """Return the backup of a component's data that a deployment made; 0: there were no data. Raises Refused if the
     backup is no longer kept."""
-    backup = next((one for one in journal.backups(name, dropped=True) if one.deployment == deployment), None)
+    backups = journal.backups(name, dropped=True)
+    backup = next((candidate for candidate in backups if candidate.deployment == deployment), None)
     if backup is not None and not backup.path:
         raise Refused(f"The data of {name} from before deployment {deployment} are not kept any more "
                       "(keep_backups, keep_days); without them there is no way back.")
@@ -151,13 +155,13 @@ def _backup(journal: Journal, name: str, deployment: int) -> int:
 def _written(journal: Journal, states: Sequence[State], end: int) -> Mapping[str, tuple[int, int]]:
     """Return the components whose data a component has changed since the end of one of its states (``data_of``), each
     with the deployment before which it had not, and the backup that this deployment made."""
-    found: dict[str, tuple[int, int]] = {}
+    written: dict[str, tuple[int, int]] = {}
     for state in states:
         if state.deployment >= end and not state.removed:
             for owner in _deployed(journal, state).component.data_of:
-                if owner not in found and (backup := _backup(journal, owner, state.deployment)):
-                    found[owner] = (state.deployment, backup)
-    return found
+                if owner not in written and (backup := _backup(journal, owner, state.deployment)):
+                    written[owner] = (state.deployment, backup)
+    return written
 
 
 def _of(deployment: Deployment, name: str) -> Change | None:

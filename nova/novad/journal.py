@@ -168,9 +168,9 @@ class Journal:
             path.chmod(0o600)
             self._connection.execute("pragma journal_mode = wal")
             self._connection.execute("pragma synchronous = full")
-            found = self._connection.execute("pragma quick_check").fetchone()[0]
-            if found != "ok":
-                raise sqlite3.DatabaseError(found)
+            verdict = self._connection.execute("pragma quick_check").fetchone()[0]
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
             self._connection.executescript(_SCHEMA)
         except sqlite3.Error as error:
             raise JournalFault(f"The journal {path} is damaged ({error}). Put back a copy of it, or move it away: "
@@ -322,11 +322,11 @@ class Journal:
             rows = connection.execute(
                 "select deployment, address, node, components, settled from asked where deployment in "
                 "(select value from json_each(?)) order by deployment, node", (_text(list(idents)),)).fetchall()
-        found: dict[int, list[Participation]] = {}
+        participations: dict[int, list[Participation]] = {}
         for ident, address, node, components, settled in rows:
-            found.setdefault(ident, []).append(Participation(
+            participations.setdefault(ident, []).append(Participation(
                 deployment=ident, address=address, node=node, components=components, settled=bool(settled)))
-        return found
+        return participations
 
     def origins(self, idents: Sequence[int]) -> dict[int, Origin]:
         """Return the control nodes of these deployments, without those of this node's own."""
@@ -340,10 +340,10 @@ class Journal:
         with self._transaction() as connection:
             rows = connection.execute("select deployed from components order by name").fetchall()
         try:
-            found = [self._decode_deployed(text) for text, in rows]
+            deployed = [self._decode_deployed(text) for text, in rows]
         except msgspec.MsgspecError as error:
             raise JournalFault(f"The journal {self.path} is damaged: components: {error}") from None
-        return {one.name: one for one in found}
+        return {component.name: component for component in deployed}
 
     # --- backups -----------------------------------------------------------------------------------
     def add_backup(self, component: str, deployment: int, writer: Deployed, path: str, size: int) -> Backup:
@@ -431,7 +431,7 @@ class Journal:
 
 def _record(connection: sqlite3.Connection, ident: int, states: Sequence[State]) -> None:
     connection.executemany("insert or replace into states values (?, ?, ?, ?, ?, ?)", [
-        (one.component, ident, one.parent, one.source, one.origin, one.removed) for one in states])
+        (state.component, ident, state.parent, state.source, state.origin, state.removed) for state in states])
     connection.execute("insert or replace into facts values (?, ?)", (_RECORDED, str(ident)))
 
 

@@ -66,8 +66,8 @@ class Launcher:
         self._ended = threading.Event()
 
     def run(self) -> int:
-        for one in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(one, self._end)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
         with _directory() as directory:
             while True:
                 code = self._once(directory / "novad.sock")

@@ -32,24 +32,24 @@ class Masker:
         lines = text.encode(errors="surrogateescape").split(b"\n")
         masked = "\n".join(MaskedStream(self).lines([(0, line) for line in lines]))
         return masked if masked.isprintable() else "".join(
-            one if one.isprintable() or one == "\n" else "?" for one in masked)
+            character if character.isprintable() or character == "\n" else "?" for character in masked)
 
     def spans(self, text: bytes, beginning: bool) -> list[tuple[int, int]]:
         """Return where secrets are: whole ones, pieces at the end, and at the ``beginning`` if it is one."""
-        found: list[tuple[int, int]] = []
+        spans: list[tuple[int, int]] = []
         for form in self.forms:
             start = text.find(form)
             while start >= 0:
-                found.append((start, start + len(form)))
+                spans.append((start, start + len(form)))
                 start = text.find(form, start + 1)
             sizes = range(min(len(form) - 1, len(text)), _PIECE - 1, -1)
             if size := next((size for size in sizes if text.endswith(form[:size])), 0):
-                found.append((len(text) - size, len(text)))
+                spans.append((len(text) - size, len(text)))
             if beginning and (size := next((size for size in sizes if text.startswith(form[-size:])), 0)):
-                found.append((0, size))
+                spans.append((0, size))
             if beginning and _PIECE <= len(text) < len(form) and text in form:
-                found.append((0, len(text)))
-        return found
+                spans.append((0, len(text)))
+        return spans
 
 
 class MaskedStream:
@@ -64,10 +64,10 @@ class MaskedStream:
         """Return lines, each of which has the number of its output stream, with their secrets masked."""
         marked: dict[int, list[tuple[int, int]]] = {}
         streams = {stream for stream, _line in lines} if self._masker.forms else set()
-        if len(known := self._ends.keys() | streams) > 1 and len(self._ends) == 1:
+        if len(all_streams := self._ends.keys() | streams) > 1 and len(self._ends) == 1:
             self._ends[_WHOLE] = next(iter(self._ends.values()))  # until now all lines were of one stream
-        for stream in (*streams, *([_WHOLE] if len(known) > 1 and streams else [])):
-            self._mark(stream, [number for number, (one, _line) in enumerate(lines) if stream in (one, _WHOLE)],
+        for stream in (*streams, *([_WHOLE] if len(all_streams) > 1 and streams else [])):
+            self._mark(stream, [number for number, (origin, _line) in enumerate(lines) if stream in (origin, _WHOLE)],
                        lines, marked)
         return [_masked(line, marked.get(number, ())) for number, (_stream, line) in enumerate(lines)]
 

@@ -54,14 +54,14 @@ def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Seq
     """Build an instance from values of the network; none of them raises an error."""
     label = printable(name.removesuffix(f".{TYPE}"), 63)
     scheme = "tls" if properties.get(b"tls") == b"1" else "tcp"
-    found: list[str] = []
-    for one in addresses[:_MOST_ADDRESSES]:
+    usable: list[str] = []
+    for address in addresses[:_MOST_ADDRESSES]:
         with contextlib.suppress(ValueError):
-            found.append(f"{scheme}://{shown(one)}:{port}")
+            usable.append(f"{scheme}://{shown(address)}:{port}")
     roles = printable(properties.get(b"roles"), 255).split(",")[:_MOST_ROLES]
     return Instance(name=label, node=printable(properties.get(b"node"), 63) or label,
                     version=printable(properties.get(b"version"), 40),
-                    roles=tuple(role for role in roles if _ROLE.fullmatch(role)), addresses=tuple(found))
+                    roles=tuple(role for role in roles if _ROLE.fullmatch(role)), addresses=tuple(usable))
 
 
 class Watch:
@@ -71,9 +71,9 @@ class Watch:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
 
         quiet()
-        self._known: dict[str, Instance | None] = {}  # None: its address is not known yet
+        self._instances: dict[str, Instance | None] = {}  # None: its address is not known yet
         self._queued: set[str] = set()  # names that a resolver has not taken up yet
-        self._told: queue.SimpleQueue[tuple[bool, str, Instance | None]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[bool, str, Instance | None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._pool = concurrent.futures.ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="mdns")
         self._zeroconf = Zeroconf(interfaces=list(interfaces) if interfaces else InterfaceChoice.All)
@@ -88,15 +88,15 @@ class Watch:
         end = None if seconds is None else time.monotonic() + seconds
         while (left := 0.5 if end is None else min(0.5, end - time.monotonic())) > 0:
             with contextlib.suppress(queue.Empty):
-                there, name, found = self._told.get(timeout=left)
+                there, name, instance = self._events.get(timeout=left)
                 with self._lock:
-                    before = self._known.get(name)
+                    before = self._instances.get(name)
                     if not there:
-                        self._known.pop(name, None)
-                    elif found is not None:
-                        self._known[name] = found
-                if there and found is not None and found != before:
-                    yield True, found
+                        self._instances.pop(name, None)
+                    elif instance is not None:
+                        self._instances[name] = instance
+                if there and instance is not None and instance != before:
+                    yield True, instance
                 elif not there and before is not None:
                     yield False, before
 
@@ -106,28 +106,29 @@ class Watch:
 
         with self._lock, contextlib.suppress(RuntimeError):  # it is closed
             if state_change is ServiceStateChange.Removed:
-                self._told.put((False, name, None))
+                self._events.put((False, name, None))
             elif name not in self._queued and self._has_room(name):
-                self._known.setdefault(name, None)
+                self._instances.setdefault(name, None)
                 self._queued.add(name)
                 self._pool.submit(self._resolve, name)
 
     def _has_room(self, name: str) -> bool:
         """Return True if the name is known, or fits in; a full table loses the oldest name without an address."""
-        if name in self._known or len(self._known) < _MOST_INSTANCES:
+        if name in self._instances or len(self._instances) < _MOST_INSTANCES:
             return True
-        oldest = next((each for each, found in self._known.items() if found is None and each not in self._queued), None)
+        oldest = next((candidate for candidate, instance in self._instances.items()
+                       if instance is None and candidate not in self._queued), None)
         if oldest is not None:
-            del self._known[oldest]
+            del self._instances[oldest]
         return oldest is not None
 
     def _resolve(self, name: str) -> None:
         with self._lock:
             self._queued.discard(name)
         try:
-            found = self._zeroconf.get_service_info(TYPE, name, int(_ANSWER * 1000))
-            if found is not None and found.port and (addresses := found.addresses_by_version(_all_versions())):
-                self._told.put((True, name, instance(name, found.properties, addresses, found.port)))
+            info = self._zeroconf.get_service_info(TYPE, name, int(_ANSWER * 1000))
+            if info is not None and info.port and (addresses := info.addresses_by_version(_all_versions())):
+                self._events.put((True, name, instance(name, info.properties, addresses, info.port)))
         except Exception:  # whatever a stranger has sent: it is none that can be reached
             logging.getLogger(__name__).debug("An instance could not be asked", exc_info=True)
 
@@ -144,16 +145,16 @@ class Announcement:
     The constructor returns after the announcement, within seconds. Raises OSError and errors of zeroconf.
     """
 
-    def __init__(self, told: Instance, addresses: Sequence[str], port: int, tls: bool) -> None:
+    def __init__(self, announced: Instance, addresses: Sequence[str], port: int, tls: bool) -> None:
         from zeroconf import ServiceInfo, Zeroconf
 
         quiet()
-        label = printable(told.node, 63).encode()[:60].decode("utf-8", "ignore") or "novad"
+        label = printable(announced.node, 63).encode()[:60].decode("utf-8", "ignore") or "novad"
         host = re.sub(r"[^a-z0-9-]", "-", label.lower())[:50]
         info = ServiceInfo(
             TYPE, f"{label}.{TYPE}", port=port, server=f"{host}-novad.local.", host_ttl=_TTL, other_ttl=_TTL,
             parsed_addresses=list(addresses), properties={
-                "version": told.version, "node": label, "roles": ",".join(told.roles)[:200],
+                "version": announced.version, "node": label, "roles": ",".join(announced.roles)[:200],
                 "tls": "1" if tls else "0"})
         self._zeroconf = Zeroconf(interfaces=list(addresses))
         try:

@@ -169,15 +169,15 @@ def load(path: str | pathlib.Path) -> Options:
 
 
 def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
-    addresses = [one.address if isinstance(one, Node) else one for one in options.nodes]
+    addresses = [node.address if isinstance(node, Node) else node for node in options.nodes]
     for url in addresses:
         if url.startswith("tcp://"):
             raise Invalid(f"{path}: nodes: {url}: values of secrets travel with TLS only: tls://")
         if is_wildcard(url.partition("://")[2].rpartition(":")[0]):
             raise Invalid(f"{path}: nodes: {url}: it is no address of one node")
-    names = [options.name, *(one.node for one in options.nodes if isinstance(one, Node))]
+    names = [options.name, *(node.node for node in options.nodes if isinstance(node, Node))]
     for what, values in (("address", addresses), ("node", names)):
-        if twice := sorted({one for one in values if values.count(one) > 1}):
+        if twice := sorted({node for node in values if values.count(node) > 1}):
             raise Invalid(f"{path}: nodes: {what}: two nodes have {twice[0]}")
     if options.coordinates and not options.platform:
         raise Invalid(f"{path}: platform: a control node (nodes, discover_nodes) has a platform file")

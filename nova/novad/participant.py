@@ -30,8 +30,8 @@ class Participant:
         self.node = node
         self.steered = steered
         self._journal = deployer.journal
-        if steered and (known := self._journal.fact(_PLATFORM)):
-            deployer.platform = msgspec.json.decode(known, type=Platform)
+        if steered and (platform := self._journal.fact(_PLATFORM)):
+            deployer.platform = msgspec.json.decode(platform, type=Platform)
 
     def plan(self, assignment: Assignment) -> list[Change]:
         """Return what a assignment would do here. Raises Busy, Refused, NotKnown, Invalid."""
@@ -65,35 +65,35 @@ class Participant:
     def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> None:
         """Commit or undo the pending changes; the call may be repeated. Raises Busy, Failed, NotKnown."""
         with self.deployer.alone("settle"):
-            found = self._journal.given(coordinator, number)
-            if found is not None:
-                self._settle(found, done, progress)
+            deployment = self._journal.given(coordinator, number)
+            if deployment is not None:
+                self._settle(deployment, done, progress)
             elif done:
                 raise NotKnown(f"Node {self.node} knows no deployment {number} of this control node.")
             if number > self._settled(coordinator):
                 self._journal.set_fact(_SETTLED, f"{coordinator} {number}")
 
-    def _settle(self, found: Deployment, done: bool, progress: Progress) -> None:
-        if found.state == PENDING or (not done and found.state in (RUNNING, STUCK)):
-            origin = self._journal.origin(found.id)
+    def _settle(self, deployment: Deployment, done: bool, progress: Progress) -> None:
+        if deployment.state == PENDING or (not done and deployment.state in (RUNNING, STUCK)):
+            origin = self._journal.origin(deployment.id)
             removals = self.deployer.removal_tasks(origin.volumes, origin.secrets) if origin is not None else []
-            self.deployer.decide(found.id, done, progress, removals)
-        elif done != (found.state == DONE) and found.changes:
-            raise Failed(f"Deployment {found.id} is {found.state} on node {self.node} already.")
+            self.deployer.decide(deployment.id, done, progress, removals)
+        elif done != (deployment.state == DONE) and deployment.changes:
+            raise Failed(f"Deployment {deployment.id} is {deployment.state} on node {self.node} already.")
 
     def give_up_waiting(self, progress: Progress) -> None:
         """Commit the pending changes, before all is removed because the control node does not come back."""
         with self.deployer.alone("settle"):
-            if self.steered and (found := self._journal.pending()) is not None:
-                self._settle(found, True, progress)
+            if self.steered and (pending := self._journal.pending()) is not None:
+                self._settle(pending, True, progress)
 
     def _accept(self, assignment: Assignment) -> None:
         if not self.steered:
             raise Refused(f'Node {self.node} has a platform file of its own; with platform = "" in its novad.toml it '
                           "a control node assigns its components.")
         current = self._journal.components()
-        known, _space, node = self._journal.fact(_COORDINATOR).partition(" ")
-        if current and known and known != assignment.coordinator:
+        coordinator, _space, node = self._journal.fact(_COORDINATOR).partition(" ")
+        if current and coordinator and coordinator != assignment.coordinator:
             raise Refused(f"Node {self.node} gets its components from another control node ({node}). Run nova remove "
                           "on it first.")
         if current and assignment.platform.name != self.deployer.platform.name:
@@ -119,5 +119,5 @@ class Participant:
 
     def _settled(self, coordinator: str) -> int:
         """The last deployment of the control node that was decided: nothing that is late is begun."""
-        known, _space, number = self._journal.fact(_SETTLED).partition(" ")
-        return int(number) if known == coordinator else 0
+        settled_by, _space, number = self._journal.fact(_SETTLED).partition(" ")
+        return int(number) if settled_by == coordinator else 0

@@ -21,10 +21,11 @@ _DIGEST = "digest "  # facts of the journal
 def recorded(journal: Journal, component: Component) -> str:
     """Return the digest that the component's tag was deployed with, or "" if it never was."""
     tagged = _tagged(component)
-    if found := journal.fact(f"{_DIGEST}{tagged}"):
-        return found
-    # What an earlier release has deployed.
-    return next((one.digest for one in journal.components().values() if _tagged(one.component) == tagged), "")
+    if digest := journal.fact(f"{_DIGEST}{tagged}"):
+        return digest
+    # An earlier release recorded no digest of its own for what it deployed.
+    components = journal.components().values()
+    return next((deployed.digest for deployed in components if _tagged(deployed.component) == tagged), "")
 
 
 def check(journal: Journal, name: str, component: Component, digest: str) -> None:

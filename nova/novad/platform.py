@@ -182,55 +182,57 @@ class Platform(Part, frozen=True, kw_only=True):
     def order(self, names: Iterable[str] | None = None) -> list[str]:
         """Sort components (default: all), each after those that it depends on."""
         wanted = set(self.components if names is None else names)
-        return [name for name in in_order({name: one.depends for name, one in self.components.items()})
+        return [name for name in in_order({name: component.depends for name, component in self.components.items()})
                 if name in wanted]
 
     def of_roles(self, roles: Sequence[str]) -> Platform:
         """Return the part of the platform for a node with these roles: components without roles run everywhere."""
-        chosen = {name: one for name, one in self.components.items() if not one.roles or set(one.roles) & set(roles)}
-        kept = {name: msgspec.structs.replace(
-            one, depends=tuple(each for each in one.depends if each in chosen),
-            data_of=tuple(each for each in one.data_of if each in chosen)) for name, one in chosen.items()}
-        return msgspec.structs.replace(self, components=kept)
+        chosen = {name: component for name, component in self.components.items()
+                  if not component.roles or set(component.roles) & set(roles)}
+        remaining = {name: msgspec.structs.replace(
+            component, depends=tuple(dependency for dependency in component.depends if dependency in chosen),
+            data_of=tuple(dependency for dependency in component.data_of if dependency in chosen))
+            for name, component in chosen.items()}
+        return msgspec.structs.replace(self, components=remaining)
 
     def at(self, place: Place, places: Sequence[Place]) -> Platform:
         """Return the part of the platform for a node, one of ``places``, with names and addresses filled in.
 
         Raises Invalid: a component whose address is needed runs nowhere, or on several other nodes; or its name
         cannot be written into files."""
-        kept = self.of_roles(place.roles)
-        placed = msgspec.structs.replace(kept, components={name: self._placed(name, one, place, places)
-                                                           for name, one in kept.components.items()})
+        remaining = self.of_roles(place.roles)
+        placed = msgspec.structs.replace(remaining, components={name: self._placed(name, component, place, places)
+                                                                for name, component in remaining.components.items()})
         _check_ports(placed)
         return placed
 
-    def _placed(self, name: str, one: Component, place: Place, places: Sequence[Place]) -> Component:
+    def _placed(self, name: str, component: Component, place: Place, places: Sequence[Place]) -> Component:
         def resolved(field: str, text: str) -> str:
             return self._resolved(f"components.{name}.{field}", text, place, places)
 
         ports = [msgspec.structs.replace(port, address=resolved(f"ports[{number}].address", port.address).strip("[]"))
-                 for number, port in enumerate(one.ports)]
+                 for number, port in enumerate(component.ports)]
         return msgspec.structs.replace(
-            one, env={key: resolved(f"env.{key}", text) for key, text in one.env.items()},
-            files={key: resolved(f"files.{key}", text) for key, text in one.files.items()},
+            component, env={key: resolved(f"env.{key}", text) for key, text in component.env.items()},
+            files={key: resolved(f"files.{key}", text) for key, text in component.files.items()},
             ports=tuple(dict.fromkeys(ports)),  # of a node on loopback the address of others' is its own
-            health=one.health and msgspec.structs.replace(one.health, command=tuple(
-                resolved("health.command", word) for word in one.health.command)))
+            health=component.health and msgspec.structs.replace(component.health, command=tuple(
+                resolved("health.command", word) for word in component.health.command)))
 
     def _resolved(self, where: str, text: str, place: Place, places: Sequence[Place]) -> str:
         def value(match: re.Match[str]) -> str:
             if match.group(1) is None:
                 return place.node
             component = self.components[match.group(1)]
-            found = [place] if place.runs(component) else [each for each in places if each.runs(component)]
-            if len(found) != 1:
-                nodes = ", ".join(each.node for each in found)
+            candidates = [place] if place.runs(component) else [other for other in places if other.runs(component)]
+            if len(candidates) != 1:
+                nodes = ", ".join(other.node for other in candidates)
                 raise Invalid(f"{where}: {match.group(0)}: it runs on "
                               f"{f'several nodes: {nodes}' if nodes else 'no node'}.")
-            if not found[0].address:
-                raise Invalid(f"{where}: {match.group(0)}: node {found[0].node} listens on all addresses, so "
+            if not candidates[0].address:
+                raise Invalid(f"{where}: {match.group(0)}: node {candidates[0].node} listens on all addresses, so "
                               "that its own is not known: set node_address in its novad.toml.")
-            return found[0].address
+            return candidates[0].address
 
         if _NODE in text and not _NODE_NAME.fullmatch(place.node):
             raise Invalid(f"{where}: {_NODE}: the name of node {place.node!r} (node in novad.toml) is not of letters, "
@@ -304,8 +306,8 @@ def _joined(base: Any, change: Any) -> Any:
 def _data(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
     try:
         if kind == "toml":
-            if found := _LONG_KEY.search(text):
-                raise ValueError(f"line {text.count(chr(10), 0, found.start()) + 1}: a key has more than 16 parts")
+            if match := _LONG_KEY.search(text):
+                raise ValueError(f"line {text.count(chr(10), 0, match.start()) + 1}: a key has more than 16 parts")
             return tomllib.loads(text)
         from nova.novad import bounded_yaml
 
@@ -448,7 +450,7 @@ def _check_placeholders(platform: Platform, where: str, text: str) -> None:
 def _has_zero(value: Any) -> bool:
     """Return True if a text in the value has a NUL character."""
     if isinstance(value, dict):
-        return any(_has_zero(each) for pair in value.items() for each in pair)
+        return any(_has_zero(element) for pair in value.items() for element in pair)
     return any(map(_has_zero, value)) if isinstance(value, list | tuple) else isinstance(value, str) and "\0" in value
 
 

@@ -39,6 +39,6 @@ def watch(socket: str, start: float, steady: float) -> str:
 
 
 if __name__ == "__main__":
-    found = watch(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))
-    print(found)
-    sys.exit(1 if found else 0)
+    sample = watch(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))
+    print(sample)
+    sys.exit(1 if sample else 0)

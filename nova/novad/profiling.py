@@ -156,24 +156,24 @@ def _on_cpu(tid: int | None) -> int:
 
 
 def _stack(frame: types.FrameType | None, thread: str) -> tuple[Frame, ...]:
-    found: list[Frame] = []
-    while frame is not None and len(found) < _DEPTH:
+    frames: list[Frame] = []
+    while frame is not None and len(frames) < _DEPTH:
         code = frame.f_code
-        found.append((code.co_qualname if sys.version_info >= (3, 11) else code.co_name, code.co_filename,
-                      frame.f_lineno or 0))
+        frames.append((code.co_qualname if sys.version_info >= (3, 11) else code.co_name, code.co_filename,
+                       frame.f_lineno or 0))
         frame = frame.f_back
-    return ((f"thread {thread.rstrip('0123456789_')}", "", 0), *reversed(found))
+    return ((f"thread {thread.rstrip('0123456789_')}", "", 0), *reversed(frames))
 
 
 def heap(seconds: float | None) -> Stacks:
     """Bytes: by type, of all objects that the collector knows; or what was allocated within ``seconds``, by place."""
     stacks: Stacks = collections.Counter()
     if seconds is None:
-        for one in gc.get_objects():
-            kind = type(one)
+        for object_ in gc.get_objects():
+            kind = type(object_)
             with contextlib.suppress(Exception):  # there are objects that do not know
                 module = str(kind.__module__)
-                stacks[(module, "", 0), (f"{module}.{kind.__qualname__}", "", 0)] += sys.getsizeof(one)
+                stacks[(module, "", 0), (f"{module}.{kind.__qualname__}", "", 0)] += sys.getsizeof(object_)
         return stacks
     tracemalloc.start(_DEPTH)
     try:

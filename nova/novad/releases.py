@@ -61,11 +61,11 @@ class Releases:
 
     def succeeded(self) -> None:
         """End the trial; keep the release and the previous one, remove others."""
-        kept = {self._linked(), self._read("trial").get("previous", "")}
+        retained = {self._linked(), self._read("trial").get("previous", "")}
         self._drop("failed")
         self._drop("trial")
         for place in self.place.iterdir():
-            if place.is_dir() and not place.is_symlink() and place.name not in kept:
+            if place.is_dir() and not place.is_symlink() and place.name not in retained:
                 shutil.rmtree(place, ignore_errors=True)
 
     def failed(self, why: str) -> None:
@@ -81,8 +81,8 @@ class Releases:
 
     def failure(self) -> tuple[str, str]:
         """(version, why) of the last one that did not become healthy."""
-        found = self._read("failed")
-        return found.get("version", ""), found.get("why", "")
+        failed = self._read("failed")
+        return failed.get("version", ""), failed.get("why", "")
 
     def _linked(self) -> str:
         try:
@@ -101,10 +101,11 @@ class Releases:
 
     def _read(self, name: str) -> dict[str, str]:
         try:
-            found = json.loads((self.place / name).read_text())
+            content = json.loads((self.place / name).read_text())
         except (OSError, ValueError):
             return {}
-        return {key: value for key, value in found.items() if isinstance(value, str)} if isinstance(found, dict) else {}
+        items = content.items() if isinstance(content, dict) else ()
+        return {key: value for key, value in items if isinstance(value, str)}
 
     def _write(self, name: str, what: dict[str, str]) -> None:
         fresh = self.place / f".{name}.new"

@@ -53,11 +53,11 @@ class Secrets:
 
     def take(self, values: Mapping[str, str]) -> list[str]:
         """Keep those that are not there yet; returns the names of those that are there with another value."""
-        known = self.names()
+        names = self.names()
         for name, value in values.items():
-            if name not in known:
+            if name not in names:
                 self._write(name, value)
-        return sorted(name for name, value in values.items() if name in known and self._read(name) != value)
+        return sorted(name for name, value in values.items() if name in names and self._read(name) != value)
 
     def keep(self, names: Iterable[str]) -> None:
         """Remember the values that these have now, and no others, until put_back()."""
@@ -136,14 +136,15 @@ def private_directory(path: pathlib.Path) -> None:
     A repair is logged. Raises OSError.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = path.stat()
-    mode, owner = stat.S_IMODE(found.st_mode), os.geteuid()
-    if mode == 0o700 and found.st_uid == owner:
+    status = path.stat()
+    mode, owner = stat.S_IMODE(status.st_mode), os.geteuid()
+    if mode == 0o700 and status.st_uid == owner:
         return
-    if found.st_uid != owner:
+    if status.st_uid != owner:
         os.chown(path, owner, -1)
     path.chmod(0o700)
-    LOG.info("Restricted %s to its owner: mode %04o of user %d became 0700 of user %d", path, mode, found.st_uid, owner)
+    LOG.info("Restricted %s to its owner: mode %04o of user %d became 0700 of user %d", path, mode, status.st_uid,
+             owner)
 
 
 def write_private(path: pathlib.Path, content: bytes) -> None:

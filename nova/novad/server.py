@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection
 from nova import __version__
 from nova.novad import errors, pins
 from nova.novad.api import novad_pb2 as pb
-from nova.novad.api import novad_pb2_grpc as services
+from nova.novad.api import novad_pb2_grpc as grpc_api
 from nova.novad.assignments import decode
 from nova.novad.client import ANSWERED
 from nova.novad.containers import Progress
@@ -150,15 +150,16 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
             reports.put(None)
 
     threading.Thread(target=work, name="change", daemon=True).start()
-    while (one := _next(reports, context)) is not None:
-        if isinstance(one, NovadError | OSError):
+    while (report := _next(reports, context)) is not None:
+        if isinstance(report, NovadError | OSError):
             with _as_status(context):
-                raise one
-        if isinstance(one, BaseException):
-            LOG.error("A change failed by a bug", exc_info=one)
-            context.abort(grpc.StatusCode.INTERNAL, f"{type(one).__name__}: {one} (a bug; novad's log shows where)")
-        assert isinstance(one, pb.Progress)
-        yield one
+                raise report
+        if isinstance(report, BaseException):
+            LOG.error("A change failed by a bug", exc_info=report)
+            context.abort(grpc.StatusCode.INTERNAL,
+                          f"{type(report).__name__}: {report} (a bug; novad's log shows where)")
+        assert isinstance(report, pb.Progress)
+        yield report
 
 
 def _next(reports: _Reports, context: grpc.ServicerContext) -> pb.Progress | BaseException | None:
@@ -170,27 +171,27 @@ def _next(reports: _Reports, context: grpc.ServicerContext) -> pb.Progress | Bas
 
 
 def _servicers(daemon: Daemon, updates: Updates) -> list[tuple[Callable[[Any, Any], None], Any]]:
-    return [(services.add_PlatformServicer_to_server, _Platform(daemon)),
-            (services.add_ServicesServicer_to_server, _Services(daemon)),
-            (services.add_LogsServicer_to_server, _Logs(daemon)),
-            (services.add_BackupsServicer_to_server, _Backups(daemon)),
-            (services.add_SecretStoreServicer_to_server, _SecretStore(daemon)),
-            (services.add_NodesServicer_to_server, _Nodes(daemon)),
-            (services.add_DaemonServicer_to_server, _Daemon(daemon)),
-            (services.add_UpdatesServicer_to_server, _Updates(updates))]
+    return [(grpc_api.add_PlatformServicer_to_server, _Platform(daemon)),
+            (grpc_api.add_ServicesServicer_to_server, _Services(daemon)),
+            (grpc_api.add_LogsServicer_to_server, _Logs(daemon)),
+            (grpc_api.add_BackupsServicer_to_server, _Backups(daemon)),
+            (grpc_api.add_SecretStoreServicer_to_server, _SecretStore(daemon)),
+            (grpc_api.add_NodesServicer_to_server, _Nodes(daemon)),
+            (grpc_api.add_DaemonServicer_to_server, _Daemon(daemon)),
+            (grpc_api.add_UpdatesServicer_to_server, _Updates(updates))]
 
 
-class _Platform(services.PlatformServicer):
+class _Platform(grpc_api.PlatformServicer):
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
 
     def Deploy(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        wanted = {one.component: one.version for one in request.components}
+        wanted = {component.component: component.version for component in request.components}
         yield from _followed(context, lambda progress: self.daemon.deploy(wanted, progress))
 
     def Plan(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
         with _as_status(context):
-            changes, others = self.daemon.plan({one.component: one.version for one in request.components})
+            changes, others = self.daemon.plan({wanted.component: wanted.version for wanted in request.components})
             for node, change in others:
                 change.node = node
             return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *(change for _node, change in others)])
@@ -199,13 +200,13 @@ class _Platform(services.PlatformServicer):
         with _as_status(context):
             node = self.daemon.options.name
             answer = pb.PlatformAnswer(name=self.daemon.platform.name, components=[pb.ComponentState(
-                name=one.deployed.name, version=one.deployed.version, state=one.state, node=node,
-                image=one.deployed.component.reference(), digest=one.deployed.digest or one.deployed.image,
-                deployment=one.deployed.deployment, started=one.started, health=one.health)
-                for one in self._states()])
+                name=state.deployed.name, version=state.deployed.version, state=state.state, node=node,
+                image=state.deployed.component.reference(), digest=state.deployed.digest or state.deployed.image,
+                deployment=state.deployed.deployment, started=state.started, health=state.health)
+                for state in self._states()])
             if self.daemon.coordinator is not None:
                 peers, silent = self.daemon.coordinator.query_nodes()
-                answer.components.extend(one for peer in peers if peer.steered for one in peer.components)
+                answer.components.extend(state for peer in peers if peer.steered for state in peer.components)
                 answer.components.extend(pb.ComponentState(node=node, state="unreachable", health=why)
                                          for node, why in silent.items())
             return answer
@@ -213,23 +214,25 @@ class _Platform(services.PlatformServicer):
     def _states(self) -> list[State]:
         """Return the components in the order of the platform file, those that have left it last."""
         order = {name: number for number, name in enumerate(self.daemon.platform.components)}
-        return sorted(self.daemon.states(), key=lambda one: order.get(one.deployed.name, len(order)))
+        return sorted(self.daemon.states(), key=lambda state: order.get(state.deployed.name, len(order)))
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
         with _as_status(context):
             journal = self.daemon.journal
-            found = journal.deployments(min(max(request.limit, 0) or 20, 1000))
-            idents = [one.id for one in found]
+            deployments = journal.deployments(min(max(request.limit, 0) or 20, 1000))
+            idents = [deployment.id for deployment in deployments]
             parts, origins = journal.participations_of(idents), journal.origins(idents)
             return pb.HistoryAnswer(deployments=[pb.DeploymentEntry(
-                id=one.id, kind=one.kind, state=one.state, started=one.started, ended=one.ended or 0.0, error=one.error,
+                id=deployment.id, kind=deployment.kind, state=deployment.state, started=deployment.started,
+                ended=deployment.ended or 0.0, error=deployment.error,
                 components=[pb.ComponentVersion(component=change.name, version=(
                     change.after.version or change.after.component.tag) if change.after else "")
-                    for change in one.changes],
+                    for change in deployment.changes],
                 nodes=[pb.NodePart(node=part.node, components=part.components, settled=part.settled)
-                       for part in parts.get(one.id, ())],
-                control=f"{origins[one.id].node} {origins[one.id].number}" if one.id in origins else "")
-                for one in found])
+                       for part in parts.get(deployment.id, ())],
+                control=(f"{origins[deployment.id].node} {origins[deployment.id].number}"
+                         if deployment.id in origins else ""))
+                for deployment in deployments])
 
     def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.rollback(
@@ -259,7 +262,7 @@ def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
     return planned
 
 
-class _Nodes(services.NodesServicer):
+class _Nodes(grpc_api.NodesServicer):
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
 
@@ -307,23 +310,23 @@ class _Nodes(services.NodesServicer):
         return self.daemon.coordinator
 
 
-class _Services(services.ServicesServicer):
+class _Services(grpc_api.ServicesServicer):
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
 
     def Show(self, request: pb.ServiceRequest, context: grpc.ServicerContext) -> pb.ServiceAnswer:
         with _as_status(context):
-            found = self.daemon.journal.components().get(request.name)
-            component = found.component if found else self.daemon.platform.component(request.name)
+            deployed = self.daemon.journal.components().get(request.name)
+            component = deployed.component if deployed else self.daemon.platform.component(request.name)
             return pb.ServiceAnswer(
                 name=request.name, image=component.reference(), cmd=component.command,
                 version_cmd=component.version_command,
                 env={name: MASK if "${secret:" in value else value for name, value in component.env.items()},
                 volumes=[
-                    *(pb.VolumeEntry(type="bind", name=one.name, destination=one.destination,
-                                     options=_mount_options(one.options)) for one in component.volumes),
-                    *(pb.VolumeEntry(type="bind", name=one.source, destination=one.destination,
-                                     options=_mount_options(one.options)) for one in component.binds),
+                    *(pb.VolumeEntry(type="bind", name=volume.name, destination=volume.destination,
+                                     options=_mount_options(volume.options)) for volume in component.volumes),
+                    *(pb.VolumeEntry(type="bind", name=volume.source, destination=volume.destination,
+                                     options=_mount_options(volume.options)) for volume in component.binds),
                     *(pb.VolumeEntry(type="file", destination=path, options=["ro"]) for path in component.files)])
 
 
@@ -333,7 +336,7 @@ def _mount_options(given: Sequence[str]) -> list[str]:
     return [access, "rbind", *(option for option in given if option not in ("ro", "rw"))]
 
 
-class _Logs(services.LogsServicer):
+class _Logs(grpc_api.LogsServicer):
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
         self._readers = threading.BoundedSemaphore(_READERS)
@@ -373,7 +376,7 @@ def _messages(lines: list[str]) -> Iterator[str]:
         yield "\n".join(some)
 
 
-class _Backups(services.BackupsServicer):
+class _Backups(grpc_api.BackupsServicer):
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
 
@@ -392,13 +395,13 @@ class _Backups(services.BackupsServicer):
             return _backups(self.daemon.prune())
 
 
-def _backups(found: list[Backup]) -> pb.BackupsAnswer:
+def _backups(backups: list[Backup]) -> pb.BackupsAnswer:
     return pb.BackupsAnswer(backups=[pb.BackupEntry(
-        id=one.id, component=one.component, deployment=one.deployment, version=one.version, size=one.size,
-        made=one.made) for one in found])
+        id=backup.id, component=backup.component, deployment=backup.deployment, version=backup.version,
+        size=backup.size, made=backup.made) for backup in backups])
 
 
-class _SecretStore(services.SecretStoreServicer):
+class _SecretStore(grpc_api.SecretStoreServicer):
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
 
@@ -406,14 +409,14 @@ class _SecretStore(services.SecretStoreServicer):
         with _as_status(context):
             components = self.daemon.platform.components
             return pb.SecretsAnswer(secrets=[pb.SecretEntry(name=name, used_by=sorted(
-                one for one, component in components.items() if name in component.secrets()))
+                component_name for component_name, component in components.items() if name in component.secrets()))
                 for name in self.daemon.secrets.names()])
 
     def Rotate(self, request: pb.RotateRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         yield from _followed(context, lambda progress: self.daemon.rotate(list(request.names), progress))
 
 
-class _Updates(services.UpdatesServicer):
+class _Updates(grpc_api.UpdatesServicer):
     def __init__(self, updates: Updates) -> None:
         self.updates = updates
 
@@ -432,7 +435,7 @@ class _Updates(services.UpdatesServicer):
         yield from _followed(context, act)
 
 
-class _Daemon(services.DaemonServicer):
+class _Daemon(grpc_api.DaemonServicer):
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
 

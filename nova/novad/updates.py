@@ -73,7 +73,7 @@ class Updates:
         self.deployer = deployer
         self.releases = Releases(options.data_dir)
         self._restart = restart
-        self._one = threading.Lock()
+        self._single = threading.Lock()
 
     def latest(self) -> Release | None:
         """The newest release that there is; pre-releases are none. Raises Refused."""
@@ -81,24 +81,24 @@ class Updates:
         data = self._get("releases.json", _INDEX)
         self._verify(data)
         try:
-            found = msgspec.json.decode(data, type=Index)
+            index = msgspec.json.decode(data, type=Index)
         except msgspec.MsgspecError as error:
             raise Refused(f"{self._url('releases.json')} is no list of releases: {error} {_AS_BEFORE}") from None
-        now, expires = datetime.datetime.now(datetime.UTC), found.expires.astimezone(datetime.UTC)
+        now, expires = datetime.datetime.now(datetime.UTC), index.expires.astimezone(datetime.UTC)
         if expires <= now:
             raise Refused(f"{self._url('releases.json')} expired at {expires:%Y-%m-%d %H:%M} UTC, and it is "
                           f"{now:%Y-%m-%d %H:%M} UTC here: it has to be signed again. {_AS_BEFORE}")
-        known: dict[tuple[int, ...], Release] = {}
-        for one in found.releases:
+        releases: dict[tuple[int, ...], Release] = {}
+        for release in index.releases:
             try:
-                known[number(one.version)] = one
+                releases[number(release.version)] = release
             except ValueError:
                 continue
-        return known[max(known)] if known else None
+        return releases[max(releases)] if releases else None
 
     def update(self, progress: Progress) -> bool:
         """Install a newer release, which starts when this returns; return whether there is one."""
-        if not self._one.acquire(blocking=False):
+        if not self._single.acquire(blocking=False):
             raise Busy("Another update is under way.")
         try:
             with self.deployer.changing("update"):
@@ -107,23 +107,24 @@ class Updates:
                 raise Busy(f"novad {__version__} has not shown yet that it is healthy.")
             self._configured()
             progress("", f"asking {self.options.update_url}")
-            found = self.latest()
-            if found is None or number(found.version) <= number(__version__):
-                progress("", f"novad {__version__} is the latest" if found is None or number(found.version) == number(
-                    __version__) else f"novad {__version__} is newer than the latest release, {found.version}")
+            release = self.latest()
+            if release is None or number(release.version) <= number(__version__):
+                progress("", f"novad {__version__} is the latest"
+                         if release is None or number(release.version) == number(__version__)
+                         else f"novad {__version__} is newer than the latest release, {release.version}")
                 return False
             if not os.environ.get(LAUNCHED):
                 raise Refused("novad was started without update_url; start it again to let it be updated.")
-            self._fetch(found, progress)
-            self._try(found)
+            self._fetch(release, progress)
+            self._try(release)
             with self.deployer.changing("update"):
-                self.releases.begin(found.version, os.environ.get(RELEASE, ""))
+                self.releases.begin(release.version, os.environ.get(RELEASE, ""))
                 self.deployer.ending.set()
-            progress("", f"starting novad {found.version} in place of {__version__}")
+            progress("", f"starting novad {release.version} in place of {__version__}")
             self._restart()
             return True
         finally:
-            self._one.release()
+            self._single.release()
 
     def _configured(self) -> None:
         if not self.options.update_url:
@@ -155,27 +156,27 @@ class Updates:
 
     def _wheel(self, wheel: Wheel, place: pathlib.Path) -> pathlib.Path:
         """The file, with the checksum that it has to have."""
-        target, found = place / wheel.file, hashlib.sha256()
+        target, digest = place / wheel.file, hashlib.sha256()
         with open(target, "wb") as file:
             for piece in self._pieces(wheel.file, wheel.size):
-                found.update(piece)
+                digest.update(piece)
                 file.write(piece)
-        if found.hexdigest() != wheel.sha256:
+        if digest.hexdigest() != wheel.sha256:
             raise Refused(f"{self._url(wheel.file)} does not have the checksum that releases.json tells. {_AS_BEFORE}")
         return target
 
     def _unpack(self, wheel: pathlib.Path, place: pathlib.Path) -> None:
         try:
             with zipfile.ZipFile(wheel) as archive:
-                members = [one for one in archive.infolist() if not one.is_dir()]
-                self._check_room(sum(one.file_size for one in members))
-                for one in members:
-                    path = pathlib.PurePosixPath(one.filename)
-                    if path.is_absolute() or ".." in path.parts or "\\" in one.filename or stat.S_ISLNK(
-                            one.external_attr >> 16):
-                        raise Refused(f"{wheel.name} has a file that would be written elsewhere: {one.filename!r}. "
+                members = [member for member in archive.infolist() if not member.is_dir()]
+                self._check_room(sum(member.file_size for member in members))
+                for member in members:
+                    path = pathlib.PurePosixPath(member.filename)
+                    if path.is_absolute() or ".." in path.parts or "\\" in member.filename or stat.S_ISLNK(
+                            member.external_attr >> 16):
+                        raise Refused(f"{wheel.name} has a file that would be written elsewhere: {member.filename!r}. "
                                       f"{_AS_BEFORE}")
-                    archive.extract(one, place)
+                    archive.extract(member, place)
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
             raise Refused(f"{wheel.name} is no wheel: {error}. {_AS_BEFORE}") from None
         wheel.unlink()
@@ -192,9 +193,9 @@ class Updates:
         paths = [str(place), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
-            told = subprocess.run([sys.executable, "-P", "-m", "nova.cmd.novad", "--version"], env=environment,
-                                  capture_output=True, text=True, timeout=_TRIED, check=False)
-            said = told.stdout.strip() if told.returncode == 0 else told.stderr.strip()[-300:]
+            result = subprocess.run([sys.executable, "-P", "-m", "nova.cmd.novad", "--version"], env=environment,
+                                    capture_output=True, text=True, timeout=_TRIED, check=False)
+            said = result.stdout.strip() if result.returncode == 0 else result.stderr.strip()[-300:]
         except subprocess.TimeoutExpired:
             said = "nothing"
         if said != f"novad {release.version}":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from nova import exception
-from nova.objects import share as shares
+from nova.objects import share as share_types
 from nova.objects import states
 from nova.objects.action import Failure
 from nova.objects.base import Object, new_uuid
@@ -60,7 +60,7 @@ class _Share(Operation):
         self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
-        ctl.shares.become(self.data.mapping, shares.ERROR)
+        ctl.shares.become(self.data.mapping, share_types.ERROR)
 
 
 class AttachShare(_Share):
@@ -78,12 +78,12 @@ class AttachShare(_Share):
         uuid, tag = self.instance.uuid, request.tag or request.share_id
         if self.instance.share(request.share_id) is not None or self.data.share is None:
             raise exception.ShareAlreadyAttached(share_id=request.share_id, instance_uuid=uuid)
-        if len(tag) > shares.LONGEST_TAG:
-            raise exception.InvalidInput(reason=f"a tag may have at most {shares.LONGEST_TAG} characters.")
+        if len(tag) > share_types.LONGEST_TAG:
+            raise exception.InvalidInput(reason=f"a tag may have at most {share_types.LONGEST_TAG} characters.")
         if tag in [mapping.tag for mapping in self.instance.shares or ()]:
             raise exception.ShareTagInUse(tag=tag, instance_uuid=uuid)
-        if not ctl.host_has_trait(shares.VIRTIO_FS):
-            raise exception.SharesUnsupported(instance_uuid=uuid, trait=shares.VIRTIO_FS)
+        if not ctl.host_has_trait(share_types.VIRTIO_FS):
+            raise exception.SharesUnsupported(instance_uuid=uuid, trait=share_types.VIRTIO_FS)
         self.data.mapping = ShareMapping(
             uuid=new_uuid(), share_id=request.share_id, tag=tag, protocol=self.data.share.protocol,
             export_location=self.data.share.export_location)
@@ -99,7 +99,7 @@ class AttachShare(_Share):
         ctl.outside_shares.deny(self.data.host, self.data.mapping.share_id)
 
     def succeeded(self, ctl: Control) -> None:
-        ctl.shares.become(self.data.mapping, shares.INACTIVE)
+        ctl.shares.become(self.data.mapping, share_types.INACTIVE)
 
 
 class DetachShare(_Share):
@@ -116,12 +116,12 @@ class DetachShare(_Share):
             raise exception.ShareNotAttached(instance_uuid=self.instance.uuid, share_id=request.share_id)
         # The state of a guest on a failed host is unknown. Without its shares the server can be evacuated.
         runs = self.instance.runs and ctl.host_up(self.instance.host or "")
-        if runs or mapping.status not in (shares.INACTIVE, shares.ERROR):
+        if runs or mapping.status not in (share_types.INACTIVE, share_types.ERROR):
             raise exception.ShareStatusIncorrect(
                 share_id=request.share_id, status=self.instance.status_of(mapping),
-                expected=f"{shares.INACTIVE} or {shares.ERROR}")
+                expected=f"{share_types.INACTIVE} or {share_types.ERROR}")
         self.data.mapping = mapping
-        ctl.shares.become(mapping, shares.DETACHING)
+        ctl.shares.become(mapping, share_types.DETACHING)
 
     @step("host", event="compute_deny_share", when_down="skip", results=("let_go",))
     def leave(self, host: HostContext) -> None:
@@ -134,7 +134,7 @@ class DetachShare(_Share):
 
     def superseded(self, ctl: Control) -> None:
         """Restore the status of the share, unless the host has already unmounted it."""
-        ctl.shares.become(self.data.mapping, shares.ERROR if self.data.let_go else self.data.mapping.status)
+        ctl.shares.become(self.data.mapping, share_types.ERROR if self.data.let_go else self.data.mapping.status)
 
     def succeeded(self, ctl: Control) -> None:
         ctl.shares.remove(self.data.mapping)

@@ -21,7 +21,7 @@ from nova.objects.flavor import Flavor
 from nova.objects.instance import Instance
 from nova.objects.moves import DiskFile, DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 from nova.operations import guest_driver
-from nova.virt import driver as interface
+from nova.virt import driver as driver_interface
 from nova.virt import fake_disks
 from nova.virt.fake_disks import ASIDE
 from nova.virt.fake_guests import GuestStore
@@ -69,7 +69,7 @@ class ArrivalSignal:
         return os.path.join(self._directory or "", f"{uuid}.{host}")
 
 
-class FakeMigrations(interface.Driver):
+class FakeMigrations(driver_interface.Driver):
     """The methods for cold and live migration."""
 
     _guests: GuestStore

@@ -210,16 +210,16 @@ def test_the_deployment_is_counted_by_looking(suite, admin, flavor, image_id, dr
     under_way = ("nova_actions_unfinished", "operation=build", "state=host")
     while scrape().get(under_way) != 1:
         assert time.monotonic() < end
-        looking.look()
+        looking.update()
     assert scrape()["nova_compute_orders",] == 1
     admin.wait(uuid, "ACTIVE")
-    looking.look()
+    looking.update()
     assert under_way not in scrape()
     assert scrape()["nova_services", "binary=nova-compute", "state=up"] == 1
     assert scrape()["nova_services", "binary=nova-compute", "state=down"] == 0
     service = admin.get("/os-services", binary="nova-compute")["services"][0]["id"]
     admin.put(f"/os-services/{service}", {"status": "disabled", "forced_down": True})
-    looking.look()
+    looking.update()
     assert scrape()["nova_services", "binary=nova-compute", "state=down"] == 1
     assert scrape()["nova_services", "binary=nova-compute", "state=disabled"] == 1
     admin.put(f"/os-services/{service}", {"status": "enabled", "forced_down": False})

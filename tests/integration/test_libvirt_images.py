@@ -365,10 +365,10 @@ def test_the_root_disk_has_the_size_of_the_flavor(state: pathlib.Path) -> None:
     for root_gb, size in ((0, 8 * MIB), (3, 3 << 30)):
         instance = server(flavor={"root_gb": root_gb})
         disk_making.make(instance, Disks(root=base, root_format="qcow2"), "h")
-        found = facts(disks.look(instance).root.path)
+        found = facts(disks.inspect_disks(instance).root.path)
         assert (found["virtual-size"], found["backing-filename"]) == (size, base)
         assert found["backing-filename-format"] == "qcow2"
-        assert disks.look(instance).root.base == (base, "qcow2")
+        assert disks.inspect_disks(instance).root.base == (base, "qcow2")
     assert disks.bases_in_use() == {base}
     assert (3 << 30) + 8 * MIB > disks.promised_bytes() > (3 << 30) + 6 * MIB
     directories.remove(instance.uuid, "h")
@@ -380,7 +380,7 @@ def test_the_name_of_a_cached_image_tells_its_format(state: pathlib.Path) -> Non
     path = ImageCache().fetch("one", copier(make(state, "raw")), "ami")
     instance = server(flavor={"root_gb": 0})
     disk_making.make(instance, Disks(root=path), "h")
-    assert facts(disks.look(instance).root.path)["backing-filename-format"] == "raw"
+    assert facts(disks.inspect_disks(instance).root.path)["backing-filename-format"] == "raw"
 
 
 def test_a_config_drive_may_be_made_in_its_place(state: pathlib.Path) -> None:
@@ -390,7 +390,7 @@ def test_a_config_drive_may_be_made_in_its_place(state: pathlib.Path) -> None:
     drive = place / "disk.config"
     drive.write_bytes(bytes(0x8001) + b"CD001" + bytes(2048))
     disk_making.make(instance, Disks(root=str(make(state, "qcow2")), config_drive=str(drive)), "h")
-    found = disks.look(instance).config_drive
+    found = disks.inspect_disks(instance).config_drive
     assert (found.path, found.format, found.device) == (str(drive), "raw", "cdrom")
     assert drive.stat().st_mode & 0o777 == 0o600, "it may hold a password"
 
@@ -427,7 +427,7 @@ def test_ephemeral_disks_have_a_file_system(state: pathlib.Path, filesystem: str
     devices = [BlockDevice(source="blank", size_gb=1, guest_format=filesystem)]
     instance = server(flavor={"ephemeral_gb": 1, "swap": 16}, block_devices=devices)
     disk_making.make(instance, Disks(root=str(make(state, "qcow2")), root_format="qcow2"), "h")
-    found = disks.look(instance)
+    found = disks.inspect_disks(instance)
     assert len(found.ephemerals) == 1
     for disk, name, label in [*((one, kind, "ephemeral0") for one in found.ephemerals), (found.swap, "swap", "swap")]:
         raw = state / "out.raw"
@@ -455,7 +455,7 @@ def test_unusable_disks_are_explained(state: pathlib.Path) -> None:
 def test_an_iso_stays_as_large_as_it_is(state: pathlib.Path) -> None:
     instance = server(disk_format="iso", flavor={"root_gb": 1})
     disk_making.make(instance, Disks(root=str(make(state, "raw")), root_format="raw"), "h")
-    root = disks.look(instance).root
+    root = disks.inspect_disks(instance).root
     assert root.device == "cdrom"
     assert facts(root.path)["virtual-size"] == 8 * MIB
 
@@ -472,8 +472,8 @@ def test_a_removal_that_was_cut_short_is_finished(state: pathlib.Path) -> None:
 
 def test_no_root_disk_no_start(state: pathlib.Path) -> None:
     with pytest.raises(exception.InvalidDiskInfo, match="root disk"):
-        disks.look(server())
-    assert disks.look(server(image=None)).root is None
+        disks.inspect_disks(server())
+    assert disks.inspect_disks(server(image=None)).root is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")

@@ -23,6 +23,10 @@ _VAGUE = re.compile(
     r"none|no|nobody|somebody|not|so|is|are|was|has|have|there|here|both|others|another|some|any|only|also)[\s,.:;]",
     re.IGNORECASE)
 
+# Words of names that could stand for anything.
+_MEANINGLESS = {"told", "tell", "tells", "telling", "look", "looks", "looked", "looking", "known", "found", "one",
+                "each", "kept", "gone", "asked", "whoever"}
+
 
 def imports_of(config):
     script = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(sys.argv[1], no_cache=True))"
@@ -171,6 +175,57 @@ def test_docstrings_of_the_product_begin_with_a_verb_or_a_noun():
     assert len(texts) > 3000
     assert [f"{path.relative_to(ROOT)}: {name}: {text.splitlines()[0]}" for path, name, text in texts
             if _VAGUE.match(text)] == []
+
+
+def parsed(top):
+    for path in SOURCES:
+        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] == top:
+            yield path.relative_to(ROOT), ast.parse(path.read_text())
+
+
+def names_of(path, tree):
+    """Yield the names that a module gives to functions, arguments, variables and attributes.
+
+    Not those that others give: methods of classes with a base, and arguments of calls on the bus.
+    """
+    on_the_bus = path.parts[:2] == ("nova", "rpcapi") or path.parts[:3] == ("nova", "conductor", "endpoints")
+    inherited = {method for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.bases
+                 for method in node.body if isinstance(method, ast.FunctionDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node not in inherited:
+            yield node.name
+        elif isinstance(node, ast.arg) and not on_the_bus:
+            yield node.arg
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+
+
+def test_names_of_the_product_say_what_they_stand_for():
+    """Rule 3 of the style: a name has none of the words that could stand for anything."""
+    wrong = {f"{path}: {name}" for path, tree in parsed("nova") for name in names_of(path, tree)
+             if _MEANINGLESS.intersection(name.lower().split("_"))}
+    assert not wrong
+
+
+def test_an_alias_stands_for_one_module():
+    """The name by which an import calls a module is the name of no other module."""
+    names = {}
+    for _path, tree in parsed("nova"):
+        for node in ast.walk(tree):
+            for alias in node.names if isinstance(node, ast.ImportFrom) else ():
+                module = f"{node.module}.{alias.name}"
+                if alias.asname not in (None, alias.name) and module.startswith("nova"):
+                    names.setdefault(alias.asname, set()).add(module)
+    modules = {path.stem for path in SOURCES if path.relative_to(ROOT).parts[0] == "nova"}
+    assert len(names) > 10
+    assert {name: found for name, found in names.items() if len(found) > 1 or name in modules} == {}
+
+
+def test_the_glossary_has_at_most_twenty_entries():
+    lines = (ROOT / "doc/glossary.md").read_text().splitlines()
+    assert 10 < sum(line.startswith("| ") for line in lines) - 1 <= 20
 
 
 def test_doc_routes_says_where_each_operation_is_and_its_test():

@@ -76,10 +76,10 @@ class Application:
         instance = self._instance(environ)
         if method == "POST":
             return self._post(environ, path, instance)
-        found = tree.Tree(instance, self._settings).lookup(path)
-        if found is None:
+        entry = tree.Tree(instance, self._settings).lookup(path)
+        if entry is None:
             raise HTTPError(404)
-        return found
+        return entry
 
     def _post(self, environ: dict[str, Any], path: str, instance: Instance) -> tree.Document:
         if not tree.is_password(path):

@@ -38,7 +38,7 @@ class Instances:
         self._clock = clock
         self._has = has
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, ...], tuple[float, Instance | None]] = {}
+        self._cache: dict[tuple[str, ...], tuple[float, Instance | None]] = {}
 
     def by_address(self, network_id: str, address: str) -> Instance:
         """The owner of a fixed address, if it is on this host.
@@ -51,14 +51,14 @@ class Instances:
         def ask() -> Instance:
             return self._guests.by_address(context.admin(), network_id, address)
 
-        found = self._cached(key, ask)
-        if not self._has(network_id, address, found.uuid):
+        instance = self._cached(key, ask)
+        if not self._has(network_id, address, instance.uuid):
             self._forget(key)
-            found = self._cached(key, ask)
-            if not self._has(network_id, address, found.uuid):
+            instance = self._cached(key, ask)
+            if not self._has(network_id, address, instance.uuid):
                 self._keep(key, self._clock() + min(MISSING, self._expiration), None)
                 raise exception.InstanceNotFound(instance_id=address)
-        return found
+        return instance
 
     def check_conductor(self) -> None:
         """Raise ServiceUnavailable if no conductor answers within the timeout of a health check."""
@@ -67,8 +67,8 @@ class Instances:
     def tenant_of(self, network_id: str, address: str) -> str:
         """Return the project of an address if it is cached, else the network."""
         with self._lock:
-            _until, kept = self._known.get(("address", network_id, address), (0.0, None))
-        return network_id if kept is None else kept.project_id
+            _until, instance = self._cache.get(("address", network_id, address), (0.0, None))
+        return network_id if instance is None else instance.project_id
 
     def by_uuid(self, uuid: str) -> Instance:
         return self._cached(("uuid", uuid), lambda: self._servers.get(context.admin(), uuid))
@@ -77,33 +77,33 @@ class Instances:
         """Keep what a guest posted. Raises Conflict when it has posted before."""
         self._guests.set_password(context.admin(), instance.uuid, items)
         with self._lock:
-            self._known = {key: kept for key, kept in self._known.items()
-                           if kept[1] is None or kept[1].uuid != instance.uuid}
+            self._cache = {key: entry for key, entry in self._cache.items()
+                           if entry[1] is None or entry[1].uuid != instance.uuid}
 
     def _cached(self, key: tuple[str, ...], ask: Callable[[], Instance]) -> Instance:
         now = self._clock()
         with self._lock:
-            until, kept = self._known.get(key, (0.0, None))
+            until, cached = self._cache.get(key, (0.0, None))
         if until > now:
-            if kept is None:
+            if cached is None:
                 raise exception.InstanceNotFound(instance_id=key[-1])
-            return kept
+            return cached
         try:
-            found = ask()
+            instance = ask()
         except exception.InstanceNotFound:
             self._keep(key, now + min(MISSING, self._expiration), None)
             raise
-        self._keep(key, now + self._expiration, found)
-        return found
+        self._keep(key, now + self._expiration, instance)
+        return instance
 
     def _forget(self, key: tuple[str, ...]) -> None:
         with self._lock:
-            self._known.pop(key, None)
+            self._cache.pop(key, None)
 
     def _keep(self, key: tuple[str, ...], until: float, instance: Instance | None) -> None:
         with self._lock:
-            if len(self._known) >= SIZE:
+            if len(self._cache) >= SIZE:
                 now = self._clock()
-                self._known = {old: kept for old, kept in self._known.items() if kept[0] > now}
-            if len(self._known) < SIZE:
-                self._known[key] = (until, instance)
+                self._cache = {old: entry for old, entry in self._cache.items() if entry[0] > now}
+            if len(self._cache) < SIZE:
+                self._cache[key] = (until, instance)

@@ -65,7 +65,7 @@ class NamespaceWatcher:
             namespace = netns.identity(state_files.namespace(network_id))
             if namespace is not None:
                 wanted[network_id] = namespace
-        for network_id in [known for known, namespace in self._open.items() if wanted.get(known) != namespace]:
+        for network_id in [watched for watched, namespace in self._open.items() if wanted.get(watched) != namespace]:
             self._sockets.remove(network_id)
             del self._open[network_id]
             LOG.info("Metadata of network %s ends: its namespace is gone", network_id)

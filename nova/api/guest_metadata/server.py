@@ -90,9 +90,10 @@ class Server:
     # --- in the loop's thread ---------------------------------------------------------------------
     def make_room(self, newcomer: Connection, within_tenant: bool) -> bool:
         """Close a connection of whoever has most. False: none can be closed, or nobody has more than the newcomer."""
-        idle = [one for one in self.connections if one.idle and one is not newcomer
-                and (one.tenant == newcomer.tenant or not within_tenant)]
-        victim = max(idle, key=lambda one: (self.tenants[one.tenant], self.peers[one.peer]), default=None)
+        idle = [connection for connection in self.connections if connection.idle and connection is not newcomer
+                and (connection.tenant == newcomer.tenant or not within_tenant)]
+        victim = max(idle, default=None, key=lambda connection: (
+            self.tenants[connection.tenant], self.peers[connection.peer]))
         if victim is None or (
                 not newcomer.trusted and self.tenants[victim.tenant] < self.tenants[newcomer.tenant]):
             return False

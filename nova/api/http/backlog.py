@@ -15,7 +15,7 @@ from nova.api.http.tls import Secured
 _LATE = 2.0
 # While there is too much to do, the first of so many that are taken is the one that has waited longest.
 _SHARE = 5
-_GONE = select.POLLRDHUP | select.POLLHUP | select.POLLERR
+_CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 class Backlog(queue.Queue[Any]):
@@ -56,19 +56,19 @@ class Backlog(queue.Queue[Any]):
     def take_closed(self) -> list[Any]:
         """Take those away whose clients have gone: they are still connections, which are counted."""
         with self.mutex:
-            look = select.poll()
-            for _since, one in self._waiting:
-                look.register(one.sock, _GONE)
-            gone = {number for number, _events in look.poll(0)}
-            found = [one for _since, one in self._waiting if one.sock.fileno() in gone]
-            if found:
+            poller = select.poll()
+            for _since, waiting in self._waiting:
+                poller.register(waiting.sock, _CLOSED)
+            closed = {number for number, _events in poller.poll(0)}
+            connections = [waiting for _since, waiting in self._waiting if waiting.sock.fileno() in closed]
+            if connections:
                 self._waiting = collections.deque(
-                    (since, one) for since, one in self._waiting if one.sock.fileno() not in gone)
-        return found
+                    (since, waiting) for since, waiting in self._waiting if waiting.sock.fileno() not in closed)
+        return connections
 
 
 def is_closed_by_peer(connected: socket.socket | Secured) -> bool:
     """Return True if the peer has closed the connection, or its sending half."""
-    look = select.poll()
-    look.register(connected, _GONE)
-    return bool(look.poll(0))
+    poller = select.poll()
+    poller.register(connected, _CLOSED)
+    return bool(poller.poll(0))

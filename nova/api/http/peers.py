@@ -13,17 +13,17 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 def among(texts: Sequence[str]) -> Callable[[str], bool]:
     """A function that says whether an address is in one of these addresses and networks. Raises ValueError."""
-    known = [plain_ip.network(text.strip(), strict=False) for text in texts if text.strip()]
-    if not known:
+    networks = [plain_ip.network(text.strip(), strict=False) for text in texts if text.strip()]
+    if not networks:
         return lambda address: False
 
     @functools.lru_cache(4096)
     def trusted(address: str) -> bool:
         try:
-            found = plain_ip.address(address.partition("%")[0])
+            parsed = plain_ip.address(address.partition("%")[0])
         except ValueError:
             return False
-        found = getattr(found, "ipv4_mapped", None) or found
-        return any(found in network for network in known)
+        parsed = getattr(parsed, "ipv4_mapped", None) or parsed
+        return any(parsed in network for network in networks)
 
     return trusted

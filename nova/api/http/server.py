@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 # Connections that are taken from the system at once.
 _AT_ONCE = 64
 # Seconds between two looks for connections whose deadline is over.
-_LOOK = 0.5
+_CHECK_INTERVAL = 0.5
 # Seconds in which a handshake that has begun is over.
 _HANDSHAKE = 0.05
 # Seconds that whoever was connected in the last moment has for its request.
@@ -40,7 +40,7 @@ _MOST_UNSENT = 64 * 1024 * 1024
 # Files that the process opens for other things than connections.
 _OTHER_FILES = 128
 # Seconds between two lines of the log that say the same.
-_TELL = 60.0
+_LOG_INTERVAL = 60.0
 # A classic packet filter (linux/filter.h): load the TCP flags; with SYN among them drop the packet, else keep it.
 _NO_SYN = struct.pack("=" + 4 * "HBBI", 0x30, 0, 0, 13, 0x45, 0, 1, 0x02, 0x06, 0, 0, 0, 0x06, 0, 0, 0xffffffff)
 _SO_ATTACH_FILTER = 26
@@ -78,7 +78,7 @@ class Server:
         self._draining = self._paused = False
         self._serving = False
         self._ended = threading.Event()
-        self._told: dict[str, float] = {}
+        self._logged_at: dict[str, float] = {}
 
     def prepare(self) -> None:
         """Start the threads (after forking)."""
@@ -96,13 +96,13 @@ class Server:
     def serve(self) -> None:
         """Serve in this thread; returns after stop(), when all are answered."""
         self._serving = True
-        looked = time.monotonic()
+        checked_at = time.monotonic()
         try:
             while not self._draining:
-                self._turn(_LOOK)
-                if time.monotonic() - looked >= _LOOK:
+                self._turn(_CHECK_INTERVAL)
+                if time.monotonic() - checked_at >= _CHECK_INTERVAL:
                     self._close_stale()
-                    looked = time.monotonic()
+                    checked_at = time.monotonic()
             self._drain()
         finally:
             self._close()
@@ -185,22 +185,22 @@ class Server:
         if self._paused:
             self._paused = False
             self._poll.modify(self._number, select.EPOLLIN)
-        for gone in self._backlog.take_closed():
-            gone.close()
+        for closed in self._backlog.take_closed():
+            closed.close()
         now = time.monotonic()
         with self._lock:
             present = list(self._connections.values())
-        sending = [one for one in present if one.state is State.SENDING]
-        for one in present:
-            if one.state not in (State.WORKING, State.CLOSED) and one.deadline < now:
-                one.expired()
-        unsent = sum(one.unsent for one in sending)
-        for one in sorted(sending, key=lambda one: one.deadline):
+        sending = [connection for connection in present if connection.state is State.SENDING]
+        for connection in present:
+            if connection.state not in (State.WORKING, State.CLOSED) and connection.deadline < now:
+                connection.expired()
+        unsent = sum(connection.unsent for connection in sending)
+        for connection in sorted(sending, key=lambda connection: connection.deadline):
             if unsent <= _MOST_UNSENT:
                 break
-            unsent -= one.unsent
-            self._warn("Too much that clients do not fetch: an answer for %s is given up", one.client)
-            one.close()
+            unsent -= connection.unsent
+            self._warn("Too much that clients do not fetch: an answer for %s is given up", connection.client)
+            connection.close()
 
     def _accept(self) -> bool:
         """Take all who wait to be connected; whether there was one."""
@@ -235,13 +235,13 @@ class Server:
         self._poll.register(number, select.EPOLLIN | select.EPOLLONESHOT)
 
     def _turn_away(self, connection: Connection, crowded: bool) -> None:
-        """Say so without waiting for anything: whoever is one too many must not cost more than this."""
+        """Refuse a connection beyond a limit without waiting for its client."""
         if crowded:
             self._warn("%s has too many connections ([api]connections_per_client)", connection.client)
         else:
             self._warn("There are too many connections ([api]max_connections), the last from %s", connection.client)
         with self._lock:
-            ending = sum(one.state is State.ENDING for one in self._connections.values())
+            ending = sum(present.state is State.ENDING for present in self._connections.values())
         if connection.secure or ending >= _AT_ONCE:
             connection.sock.close()
             return
@@ -252,26 +252,28 @@ class Server:
             connection.refuse(503, "There are too many connections.", retry_after=1)
 
     def _make_room(self, newcomer: Connection) -> bool:
-        """Close a connection that no request is done for, of the client with the most. False: there is none."""
+        """Close an idle connection of the client with the most connections. Return False if none is idle."""
         with self._lock:
-            idle = [one for one in self._connections.values() if one.state not in (State.WORKING, State.SENDING)]
+            idle = [connection for connection in self._connections.values()
+                    if connection.state not in (State.WORKING, State.SENDING)]
         if not idle:
             return False
-        victim = min(idle, key=lambda one: (one.trusted, -self._clients[one.client], one.since))
+        victim = min(idle, key=lambda connection: (
+            connection.trusted, -self._clients[connection.client], connection.since))
         if not victim.trusted and self._clients[victim.client] <= self._clients[newcomer.client]:
-            return False  # nobody has more than whoever comes
+            return False  # no client has more connections than the newcomer
         victim.close()
         return True
 
     def _warn(self, text: str, what: str) -> None:
         now = time.monotonic()
-        if now - self._told.get(text, -_TELL) >= _TELL:
-            self._told[text] = now
+        if now - self._logged_at.get(text, -_LOG_INTERVAL) >= _LOG_INTERVAL:
+            self._logged_at[text] = now
             LOG.warning(text, what)
 
     # -- the end -----------------------------------------------------------------------------------------
     def _drain(self) -> None:
-        """Whoever is connected, or has asked already, is answered; the socket is closed here."""
+        """Close the listening socket, answer the requests that were sent and close all connections."""
         if self._last():
             shut_to_newcomers(self._listening)
             time.sleep(_HANDSHAKE)
@@ -289,7 +291,7 @@ class Server:
             now = time.monotonic()
             with self._lock:
                 present = list(self._connections.values())
-            idle = [one for one in present if not _unanswered(one, now < began + _GRACE)]
+            idle = [connection for connection in present if not _unanswered(connection, now < began + _GRACE)]
             for connection in idle:
                 connection.close()
             if len(idle) == len(present) or now > began + self._patience:

@@ -27,14 +27,14 @@ DOMAIN = View([
 ENTRY = View([
     Out("id", ANY, lambda _entry, _req: None), Out("ip", STRING, "address"), Out("type", STRING),
     Out("domain", STRING), Out("name", STRING)])
-_ONE = Object({"dns_entry": ENTRY})
+_SINGLE_ENTRY = Object({"dns_entry": ENTRY})
 
 
 @accepts(query=_QUERY, answer=Object({"domain_entries": Array(DOMAIN)}))
 def index(req: Request) -> dict[str, Any]:
     """List the domains that the project may have names in."""
-    found = req.clients.floating_ip_dns.index(req.ctx, req.scope)
-    return {"domain_entries": [DOMAIN.render(domain, req) for domain in found]}
+    domains = req.clients.floating_ip_dns.index(req.ctx, req.scope)
+    return {"domain_entries": [DOMAIN.render(domain, req) for domain in domains]}
 
 
 @accepts(body=DOMAIN_BODY, answer=Object({"domain_entry": DOMAIN}), errors=(409,))
@@ -70,13 +70,13 @@ def show(req: Request) -> dict[str, Any]:
     domain, name = req.params["domain"], req.params["name"]
     if not _is_address(name):
         return {"dns_entry": ENTRY.render(req.clients.floating_ip_dns.entry(req.ctx, domain, name, req.scope), req)}
-    found = req.clients.floating_ip_dns.entries_of(req.ctx, domain, name, req.scope)
-    if not found:
+    entries = req.clients.floating_ip_dns.entries_of(req.ctx, domain, name, req.scope)
+    if not entries:
         raise exception.DnsEntryNotFound(domain=domain, name=name)
-    return {"dns_entries": [ENTRY.render(entry, req) for entry in found]}
+    return {"dns_entries": [ENTRY.render(entry, req) for entry in entries]}
 
 
-@accepts(body=ENTRY_BODY, answer=_ONE)
+@accepts(body=ENTRY_BODY, answer=_SINGLE_ENTRY)
 def put_entry(req: Request) -> dict[str, Any]:
     """Create a name, or have it be that of another address."""
     given = req.body["dns_entry"]

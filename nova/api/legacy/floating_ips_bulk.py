@@ -26,7 +26,7 @@ _MADE = Object({"floating_ips_bulk_create": Object({"ip_range": STRING, "pool": 
 FLOATING_IP = View([
     Out("address", STRING),
     Out("pool", STRING),
-    Out("interface", STRING_OR_NULL, lambda _found, _req: CONF.network.uplink_interface),
+    Out("interface", STRING_OR_NULL, lambda _shown, _req: CONF.network.uplink_interface),
     Out("project_id", STRING_OR_NULL),
     Out("instance_uuid", STRING_OR_NULL),
     Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
@@ -37,16 +37,17 @@ _MANY = Object({"floating_ip_info": Array(FLOATING_IP)})
 @accepts(query=_QUERY, answer=_MANY)
 def index(req: Request) -> dict[str, Any]:
     """List the floating addresses of all pools."""
-    return {"floating_ip_info": [FLOATING_IP.render(each, req) for each in req.clients.floating_ips.index(req.ctx)]}
+    floating_ips = req.clients.floating_ips.index(req.ctx)
+    return {"floating_ip_info": [FLOATING_IP.render(floating_ip, req) for floating_ip in floating_ips]}
 
 
 @accepts(query=_QUERY, answer=_MANY)
 def show(req: Request) -> dict[str, Any]:
     """List the floating addresses that lead to servers of a host."""
-    found = req.clients.floating_ips.on_host(req.ctx, req.params["id"])
-    if not found:
+    floating_ips = req.clients.floating_ips.on_host(req.ctx, req.params["id"])
+    if not floating_ips:
         raise exception.FloatingIpNotFoundForHost(host=req.params["id"])
-    return {"floating_ip_info": [FLOATING_IP.render(each, req) for each in found]}
+    return {"floating_ip_info": [FLOATING_IP.render(floating_ip, req) for floating_ip in floating_ips]}
 
 
 @accepts(body=CREATE, answer=_MADE, errors=(409,))

@@ -157,7 +157,7 @@ def tenant_create(req: Request) -> dict[str, Any]:
 @accepts(errors=(409,))
 def tenant_delete(req: Request) -> None:
     """Delete a network of the caller's project that no server is on."""
-    found = req.clients.networks.get(req.ctx, req.params["id"], req.ctx.project_id)
-    if found.project_id is None:
-        raise exception.NetworkNotFound(network_id=found.uuid)
-    req.clients.networks.delete(req.ctx, found.uuid)
+    network = req.clients.networks.get(req.ctx, req.params["id"], req.ctx.project_id)
+    if network.project_id is None:
+        raise exception.NetworkNotFound(network_id=network.uuid)
+    req.clients.networks.delete(req.ctx, network.uuid)

@@ -24,7 +24,7 @@ RULE = View([
     Out("to_port", _PORT),
     Out("ip_range", Object(additional=True), lambda rule, _req: {"cidr": rule.cidr} if rule.cidr else {}),
 ])
-_ONE = Object({"security_group_default_rule": RULE})
+_SINGLE_RULE = Object({"security_group_default_rule": RULE})
 
 
 def _id(req: Request) -> int:
@@ -37,18 +37,18 @@ def _id(req: Request) -> int:
 @accepts(query=_QUERY, answer=Object({"security_group_default_rules": Array(RULE)}))
 def index(req: Request) -> dict[str, Any]:
     """List the rules that default groups begin with."""
-    found = req.clients.security_group_default_rules.index(req.ctx)
-    return {"security_group_default_rules": [RULE.render(rule, req) for rule in found]}
+    rules = req.clients.security_group_default_rules.index(req.ctx)
+    return {"security_group_default_rules": [RULE.render(rule, req) for rule in rules]}
 
 
-@accepts(query=_QUERY, answer=_ONE)
+@accepts(query=_QUERY, answer=_SINGLE_RULE)
 def show(req: Request) -> dict[str, Any]:
     """Show such a rule."""
     return {"security_group_default_rule": RULE.render(
         req.clients.security_group_default_rules.get(req.ctx, _id(req)), req)}
 
 
-@accepts(body=CREATE, answer=_ONE, errors=(409,))
+@accepts(body=CREATE, answer=_SINGLE_RULE, errors=(409,))
 def create(req: Request) -> dict[str, Any]:
     """Add a rule to default groups that are created from now on."""
     given = req.body["security_group_default_rule"]

@@ -9,13 +9,13 @@ from typing import Any
 from nova.cli import find, progress
 from nova.cli.client import Nova
 from nova.cli.declare import ALL_TENANTS, SERVER, SERVERS, Argument, arg, doing, flag
-from nova.cli.resources.servers import for_each_server
+from nova.cli.resources.servers import for_servers
 
 Command = Callable[[Nova, argparse.Namespace], Any]
 
 
-def _for_one(action: str, help: str, *arguments: Argument, value: Callable[[argparse.Namespace], Any] | None = None,
-         since: int = 1) -> Command:
+def _server_action(action: str, help: str, *arguments: Argument,
+                   value: Callable[[argparse.Namespace], Any] | None = None, since: int = 1) -> Command:
     """Return a command that sends the action to a server."""
     def act(nova: Nova, args: argparse.Namespace) -> None:
         nova.action(find.server(nova, args.server), action, value(args) if value else None)
@@ -28,7 +28,7 @@ def _for_many(action: str, help: str, done: str, *arguments: Argument,
           value: Callable[[argparse.Namespace], Any] | None = None) -> Command:
     """Return a command that sends the action to several servers."""
     def act(nova: Nova, args: argparse.Namespace) -> int:
-        return for_each_server(nova, args.servers, args.all_tenants,
+        return for_servers(nova, args.servers, args.all_tenants,
                                lambda server: nova.action(server, action, value(args) if value else None), done)
 
     act.__doc__ = help
@@ -47,33 +47,32 @@ reset_state = _for_many(
     flag("--active", help='to "active" (default: to "error")'),
     value=lambda args: {"state": "active" if args.active else "error"})
 
-pause = _for_one("pause", "Pause a server: its memory stays allocated, its CPUs stop.")
-unpause = _for_one("unpause", "Unpause a server.")
-suspend = _for_one("suspend", "Suspend a server: its memory is saved to disk.")
-resume = _for_one("resume", "Resume a suspended server.")
-lock = _for_one("lock", "Lock a server: only administrators can act on it.",
+pause = _server_action("pause", "Pause a server: its memory stays allocated, its CPUs stop.")
+unpause = _server_action("unpause", "Unpause a server.")
+suspend = _server_action("suspend", "Suspend a server: its memory is saved to disk.")
+resume = _server_action("resume", "Resume a suspended server.")
+lock = _server_action("lock", "Lock a server: only administrators can act on it.",
             arg("--reason", metavar="TEXT", since=73, help="reason, visible in show"),
             value=lambda args: _given(locked_reason=args.reason))
-unlock = _for_one("unlock", "Unlock a server.")
-restore = _for_one("restore", "Restore a soft-deleted server.")
-force_delete = _for_one("forceDelete", "Force delete a server: at once, whatever operation is running.")
-shelve = _for_one("shelve", "Shelve a server: save it in an image and release its host.")
-shelve_offload = _for_one("shelveOffload", "Offload a shelved server from its host.")
-unshelve = _for_one(
+unlock = _server_action("unlock", "Unlock a server.")
+restore = _server_action("restore", "Restore a soft-deleted server.")
+force_delete = _server_action("forceDelete", "Force delete a server: at once, whatever operation is running.")
+shelve = _server_action("shelve", "Shelve a server: save it in an image and release its host.")
+shelve_offload = _server_action("shelveOffload", "Offload a shelved server from its host.")
+unshelve = _server_action(
     "unshelve", "Unshelve a server.",
     arg("--availability-zone", metavar="ZONE", since=77, help="availability zone of the server"),
     arg("--host", metavar="HOST", since=91, help="host of the server (administrators)"),
     value=lambda args: _given(availability_zone=args.availability_zone, host=args.host))
-unrescue = _for_one("unrescue", "Unrescue a server: start it from its own disk again.")
-resize_confirm = _for_one("confirmResize", "Confirm a resize or a migration.")
-resize_revert = _for_one("revertResize", "Revert a resize or a migration.")
-trigger_crash_dump = _for_one("trigger_crash_dump", "Trigger a crash dump in a server.", since=17)
-refresh_network = _for_one("injectNetworkInfo", "Send the network information of a server to its host again.")
-add_secgroup = _for_one("addSecurityGroup", "Add a security group to a server.", arg("secgroup", metavar="SECGROUP"),
-                    value=lambda args: {"name": args.secgroup})
-remove_secgroup = _for_one("removeSecurityGroup", "Remove a security group from a server.",
-                       arg("secgroup", metavar="SECGROUP"),
-                       value=lambda args: {"name": args.secgroup})
+unrescue = _server_action("unrescue", "Unrescue a server: start it from its own disk again.")
+resize_confirm = _server_action("confirmResize", "Confirm a resize or a migration.")
+resize_revert = _server_action("revertResize", "Revert a resize or a migration.")
+trigger_crash_dump = _server_action("trigger_crash_dump", "Trigger a crash dump in a server.", since=17)
+refresh_network = _server_action("injectNetworkInfo", "Send the network information of a server to its host again.")
+add_secgroup = _server_action("addSecurityGroup", "Add a security group to a server.",
+                              arg("secgroup", metavar="SECGROUP"), value=lambda args: {"name": args.secgroup})
+remove_secgroup = _server_action("removeSecurityGroup", "Remove a security group from a server.",
+                                 arg("secgroup", metavar="SECGROUP"), value=lambda args: {"name": args.secgroup})
 
 
 @doing(SERVERS, flag("--hard", help="power cycle (default: request a shutdown from the guest)"),
@@ -87,7 +86,7 @@ def reboot(nova: Nova, args: argparse.Namespace) -> int:
         servers.append(server)
 
     try:
-        return for_each_server(nova, args.servers, False, request_reboot,
+        return for_servers(nova, args.servers, False, request_reboot,
                                "Request to reboot server {} has been accepted.")
     finally:
         for server in servers if args.poll else ():

@@ -193,8 +193,8 @@ def update(nova: Nova, args: argparse.Namespace) -> None:
     nova.put(f"/servers/{find.server(nova, args.server)['id']}", {"server": changes})
 
 
-def for_each_server(nova: Nova, names: Iterable[str], all_tenants: bool, request: Callable[[Mapping[str, Any]], Any],
-                    done: str) -> int:
+def for_servers(nova: Nova, names: Iterable[str], all_tenants: bool, request: Callable[[Mapping[str, Any]], Any],
+                done: str) -> int:
     """Call ``request`` for each server, even after failures; print ``done`` for each accepted request.
 
     Raises CommandError with all failures and the exit code of the first one.
@@ -217,9 +217,9 @@ def for_each_server(nova: Nova, names: Iterable[str], all_tenants: bool, request
 @doing(SERVERS, ALL_TENANTS)
 def delete(nova: Nova, args: argparse.Namespace) -> int:
     """Delete servers."""
-    return for_each_server(nova, args.servers, args.all_tenants,
-                           lambda server: nova.delete(f"/servers/{server['id']}"),
-                           "Request to delete server {} has been accepted.")
+    return for_servers(nova, args.servers, args.all_tenants,
+                       lambda server: nova.delete(f"/servers/{server['id']}"),
+                       "Request to delete server {} has been accepted.")
 
 
 @showing(SERVER)

@@ -25,7 +25,7 @@ def _servers(nova: Nova, host: str) -> list[Mapping[str, Any]]:
     return list(nova.pages("/servers/detail", "servers", host=host, all_tenants="1"))
 
 
-def _for_each(servers: Iterable[Mapping[str, Any]], column: str, request: Callable[[Mapping[str, Any]], Any]) -> Any:
+def _for_servers(servers: Iterable[Mapping[str, Any]], column: str, request: Callable[[Mapping[str, Any]], Any]) -> Any:
     """Call ``request`` for each server; return a row per server: accepted or not, and the error."""
     rows = []
     for server in servers:
@@ -41,7 +41,7 @@ def _for_each(servers: Iterable[Mapping[str, Any]], column: str, request: Callab
 @listing(_HOST, _TARGET)
 def evacuate(nova: Nova, args: argparse.Namespace) -> Any:
     """Evacuate all servers from a failed host."""
-    return _for_each(_servers(nova, args.host), "Evacuate Accepted",
+    return _for_servers(_servers(nova, args.host), "Evacuate Accepted",
                  lambda server: request_evacuation(nova, server, args.target_host))
 
 
@@ -49,14 +49,14 @@ def evacuate(nova: Nova, args: argparse.Namespace) -> Any:
          arg("--max-servers", metavar="N", type=int, help="maximum number of servers"))
 def evacuate_live(nova: Nova, args: argparse.Namespace) -> Any:
     """Live migrate all servers of a host to other hosts."""
-    return _for_each(_servers(nova, args.host)[:args.max_servers], "Live Migration Accepted",
+    return _for_servers(_servers(nova, args.host)[:args.max_servers], "Live Migration Accepted",
                  lambda server: request_live_migration(nova, server, args.target_host, args.block_migrate))
 
 
 @listing(_HOST)
 def migrate(nova: Nova, args: argparse.Namespace) -> Any:
     """Migrate all servers of a host to other hosts; then confirm each migration."""
-    return _for_each(_servers(nova, args.host), "Migration Accepted", lambda server: nova.action(server, "migrate"))
+    return _for_servers(_servers(nova, args.host), "Migration Accepted", lambda server: nova.action(server, "migrate"))
 
 
 @doing(_HOST, arg("action", choices=("set", "delete")),

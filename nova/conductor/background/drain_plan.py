@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from nova.db.drains import Candidate
-from nova.objects import drain as drains
+from nova.objects import drain as drain_types
 from nova.objects import states
 from nova.objects.drain import Drain
 from nova.operations.evacuate import Evacuate
@@ -37,26 +37,26 @@ _STAYS = {
 
 def plan(drain: Drain, server: Candidate, cold_now: bool = False) -> Plan:
     """``cold_now``: its live migration was in vain, and it may be shut down."""
-    found = _evacuation(drain, server) if drain.kind == drains.EVACUATE else _move(drain, server, cold_now)
+    proposed = _evacuation(drain, server) if drain.kind == drain_types.EVACUATE else _move(drain, server, cold_now)
     waits = server.task_state == states.DELETING or server.vm_state == states.BUILDING
-    if waits or (server.busy and drain.kind == drains.DRAIN):
+    if waits or (server.busy and drain.kind == drain_types.DRAIN):
         what = f"its task is {server.task_state}" if server.task_state else "an operation has it"
-        return Plan(how=found.how, reason=f"something else is done with it: {what}", later=True)
-    return found
+        return Plan(how=proposed.how, reason=f"something else is done with it: {what}", later=True)
+    return proposed
 
 
 def _move(drain: Drain, server: Candidate, cold_now: bool) -> Plan:
     target: dict[str, Any] = {"host": drain.target or None}
     if server.vm_state == states.STOPPED or (server.vm_state == states.ACTIVE and cold_now):
-        return Plan(drains.COLD, Migrate.name, target)
+        return Plan(drain_types.COLD, Migrate.name, target)
     if server.vm_state in (states.ACTIVE, states.PAUSED):
-        return Plan(drains.LIVE, LiveMigrate.name, target)
+        return Plan(drain_types.LIVE, LiveMigrate.name, target)
     return _other(server)
 
 
 def _evacuation(drain: Drain, server: Candidate) -> Plan:
     if server.vm_state in (states.ACTIVE, states.STOPPED, states.ERROR):
-        return Plan(drains.EVACUATE, Evacuate.name, {"host": drain.target or None})
+        return Plan(drain_types.EVACUATE, Evacuate.name, {"host": drain.target or None})
     if server.vm_state == states.PAUSED:
         return Plan(reason="it is paused: only servers that are active, stopped or in ERROR are evacuated")
     return _other(server)
@@ -64,5 +64,5 @@ def _evacuation(drain: Drain, server: Candidate) -> Plan:
 
 def _other(server: Candidate) -> Plan:
     if server.vm_state == states.SHELVED:
-        return Plan(drains.OFFLOAD, ShelveOffload.name)
+        return Plan(drain_types.OFFLOAD, ShelveOffload.name)
     return Plan(reason=_STAYS.get(server.vm_state, f"it is {server.vm_state}"))

@@ -51,8 +51,8 @@ class _Lost(Exception):
 
 def run_periodic(core: Core, engine: Engine) -> float | None:
     """Continue all drains; return the seconds until the next pass, or None if no host is being drained."""
-    found = core.db.read(drains.due)
-    for drain in found:
+    due_drains = core.db.read(drains.due)
+    for drain in due_drains:
         if core.db.write(functools.partial(drains.take, uuid=drain.uuid, owner=core.name, until=_until())):
             try:
                 _DrainPass(core, engine, drain).go_on()
@@ -60,7 +60,7 @@ def run_periodic(core: Core, engine: Engine) -> float | None:
                 LOG.info("Host %s is looked after by another conductor now", drain.host)
             finally:
                 core.db.write(functools.partial(drains.let_go, uuid=drain.uuid, owner=core.name))
-    return _SOON if found else None
+    return _SOON if due_drains else None
 
 
 def _until() -> datetime.datetime:

@@ -16,7 +16,7 @@ class Gauges:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    def look(self) -> None:
+    def update(self) -> None:
         now = clock.now()
 
         Counts = dict[tuple[str, ...], float]

@@ -57,9 +57,9 @@ def _end(core: Core, engine: Engine, stay: _Stay, seconds: int) -> None:
     before = clock.overdue(seconds)
     after: int | None = 0
     while after is not None:
-        found, after = core.db.read(functools.partial(
+        servers_at_rest, after = core.db.read(functools.partial(
             servers.at_rest, vm_state=stay.vm_state, after=after, window=_WINDOW))
-        for server in found:
+        for server in servers_at_rest:
             if _began(server, stay) <= before:
                 _leave(engine, server, stay, seconds)
 

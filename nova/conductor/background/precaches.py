@@ -27,13 +27,13 @@ _SOON = 1.0
 
 def run_periodic(core: Core) -> float | None:
     """Send requests to hosts up to the limits; return the seconds until the next pass, or None if nothing is left."""
-    found = core.db.read(precaches.busy)
-    if not found:
+    busy_hosts = core.db.read(precaches.busy)
+    if not busy_hosts:
         return None
-    up = core.db.read(functools.partial(services.flags, hosts={busy.host for busy in found}))
-    working = collections.Counter(busy.aggregate_id for busy in found if busy.asked)
-    for busy in found:
-        if busy.asked:
+    up = core.db.read(functools.partial(services.flags, hosts={busy.host for busy in busy_hosts}))
+    working = collections.Counter(busy.aggregate_id for busy in busy_hosts if busy.requested)
+    for busy in busy_hosts:
+        if busy.requested:
             continue
         if busy.host not in up or not up[busy.host].up:
             _give_up(core, busy, "the host is down")

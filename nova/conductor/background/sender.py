@@ -47,7 +47,7 @@ class Sender:
         self._not_before = 0.0
         self._next_sweep = 0.0
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Send what there is, and drop what is too old or too much."""
         if time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + _INTERVAL
@@ -84,16 +84,16 @@ class Sender:
     def _publish(self, page: list[Notification], until: datetime.datetime) -> tuple[list[int], bool]:
         """The ids of those that were sent, the first ones of these; and whether the broker takes more."""
         done: list[int] = []
-        for told in page:
+        for notification in page:
             if clock.now() >= until:  # somebody else may have the lane
                 break
             try:
-                self._send(told)
+                self._send(notification)
             except exception.ServiceUnavailable as error:
                 log = LOG.debug if self._failures else LOG.warning
                 log("Notifications wait until the broker takes them: %s", error)
                 return done, False
-            done.append(told.id)
+            done.append(notification.id)
             metrics.NOTIFICATIONS.inc("sent")
         return done, True
 
@@ -104,7 +104,7 @@ class Sender:
             dropped = self._core.db.write(lambda connection: outbox.drop(
                 connection, clock.after(-CONF.notifications.max_age), CONF.notifications.max_waiting, _DROPPED))
             total += dropped
-            for _each in range(dropped):
+            for _number in range(dropped):
                 metrics.NOTIFICATIONS.inc("dropped")
             if dropped < _DROPPED:
                 break
@@ -115,6 +115,6 @@ class Sender:
 
 def sending(core: Core) -> Periodic:
     """Looks after every commit that wrote something, and now and then. Raises InvalidInput for a bad driver."""
-    thread = Periodic("notifications", _INTERVAL, Sender(core, bus.Publisher(CONF).send).look)
+    thread = Periodic("notifications", _INTERVAL, Sender(core, bus.Publisher(CONF).send).poll)
     core.outbox.wake = thread.wake
     return thread

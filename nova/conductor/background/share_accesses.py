@@ -34,12 +34,12 @@ def reconcile(core: Core) -> None:
     """Grant access to the shares of idle servers to their own hosts, and revoke it from all others."""
     before, after = clock.after(-CONF.conductor.lease), ""
     while True:
-        found = core.db.read(functools.partial(
+        accesses = core.db.read(functools.partial(
             share_accesses.at_rest, before=before, after=after, limit=_PAGE))
-        _settle_all(core, found)
-        if len(found) < _PAGE:
+        _settle_all(core, accesses)
+        if len(accesses) < _PAGE:
             return
-        after = found[-1]
+        after = accesses[-1]
 
 
 def _settle_all(core: Core, uuids: Sequence[str]) -> None:

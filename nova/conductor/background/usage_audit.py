@@ -31,8 +31,8 @@ def audit(core: Core) -> None:
     begin, ending = audit_period(CONF.instance_usage_audit_period, clock.now())
     total, more = 0, not core.db.read(lambda connection: usage_audits.is_finished(connection, ending))
     while more:
-        told, more = _page(core, begin, ending)
-        total += told
+        reported, more = _page(core, begin, ending)
+        total += reported
     if total:
         LOG.info("%d servers of the period until %s are told of", total, ending)
 
@@ -43,13 +43,13 @@ def _page(core: Core, begin: datetime.datetime, ending: datetime.datetime) -> tu
         marker = usage_audits.begin(connection, ending)
         if marker is None:
             return 0, False
-        found = usage_audits.page(connection, begin, ending, marker, _PAGE)
-        last = found[-1].id if found else marker
-        if not usage_audits.advance(connection, ending, marker, last, len(found) < _PAGE):
+        servers = usage_audits.page(connection, begin, ending, marker, _PAGE)
+        last = servers[-1].id if servers else marker
+        if not usage_audits.advance(connection, ending, marker, last, len(servers) < _PAGE):
             return 0, False
         teller = NotificationBuilder(core.outbox.settings, context.admin())
-        core.outbox.write(connection, [told for server in found for told in teller.exists(
+        core.outbox.write(connection, [notification for server in servers for notification in teller.exists(
             server, publisher("nova-compute", server.host), begin, ending)])
-        return len(found), len(found) == _PAGE
+        return len(servers), len(servers) == _PAGE
 
     return core.db.write(notify_page)

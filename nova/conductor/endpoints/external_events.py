@@ -9,7 +9,7 @@ from nova.db import external_events, servers
 from nova.objects.external_event import IN_PROGRESS, ExternalEvent
 from nova.operations.base import event_key
 
-OK, NOT_FOUND, UNPROCESSABLE = 200, 404, 422
+OK, UNKNOWN_SERVER, UNPROCESSABLE = 200, 404, 422
 
 
 class ExternalEvents:
@@ -25,7 +25,7 @@ class ExternalEvents:
         reported: dict[str, dict[str, str]] = {}
         for event in events:
             uuid, key = event.instance_uuid, event_key(event.name, event.tag)
-            codes.append(OK if hosts.get(uuid) else UNPROCESSABLE if uuid in hosts else NOT_FOUND)
+            codes.append(OK if hosts.get(uuid) else UNPROCESSABLE if uuid in hosts else UNKNOWN_SERVER)
             # An event in progress ends no wait. Operations cannot wait for an event whose key is too long.
             if hosts.get(uuid) and event.status != IN_PROGRESS and len(key) <= external_events.LONGEST:
                 reported.setdefault(uuid, {})[key] = event.status

@@ -183,5 +183,5 @@ class EmbeddedAttachments:
         return [removal] if removal else []
 
     def hosts(self, devices: Sequence[BlockDevice], connection: sa.Connection) -> set[str]:
-        found = (volumes.get(connection, device.volume_id) for device in devices if device.volume_id)
-        return {volume.host for volume in found if volume.host}
+        existing = (volumes.get(connection, device.volume_id) for device in devices if device.volume_id)
+        return {volume.host for volume in existing if volume.host}

@@ -41,7 +41,7 @@ class OutsideVolumes:
         self._attachments = transaction.core.attachments
 
     # --- getting them ----------------------------------------------------------------------------------
-    def make(self, looks: int, encryptions: dict[str, VolumeEncryption]) -> None:
+    def make(self, checks: int, encryptions: dict[str, VolumeEncryption]) -> None:
         made, waits = [], False
         for device in self._of_server():
             if device.volume_id is None:
@@ -55,29 +55,29 @@ class OutsideVolumes:
                                                          f"{volume.status}")
                 device = msgspec.structs.replace(device, volume_id=volume.uuid, encryption=encryption)
             made.append(device)
-        if waits and looks >= CONF.block_device_allocate_retries:
+        if waits and checks >= CONF.block_device_allocate_retries:
             raise exception.InvalidVolume(reason="the volume service did not make the server's volumes in time")
         if waits:
             raise Wait(seconds=CONF.block_device_allocate_retries_interval)
         self._record([self._reserved(device) for device in made])
 
     def _encryption(self, volume: Volume, device: str,
-                    known: dict[str, VolumeEncryption]) -> VolumeEncryption | None:
+                    cached: dict[str, VolumeEncryption]) -> VolumeEncryption | None:
         """Return the encryption of the volume created for this device, cached in ``known``.
 
         The key is fetched while the caller's token is available. Raises InvalidVolume afterwards.
         """
-        if volume.encrypted and device not in known:
+        if volume.encrypted and device not in cached:
             if not self._ctx.auth_token:
                 raise exception.InvalidVolume(reason=(
                     f"the key of volume {volume.uuid}, made for the server, was not had while its user's token was "
                     "there; ask for the server once more"))
             from nova.volume.cinder_api import retry_now  # imported late: only deployments with such volumes need it
 
-            found = retry_now(lambda: volume_keys.fetched(self._transaction.core, self._ctx, volume))
-            if found is not None:
-                known[device] = found
-        return known.get(device)
+            encryption = retry_now(lambda: volume_keys.fetched(self._transaction.core, self._ctx, volume))
+            if encryption is not None:
+                cached[device] = encryption
+        return cached.get(device)
 
     def unmake(self) -> None:
         left = []
@@ -107,11 +107,11 @@ class OutsideVolumes:
             for device in devices or self._of_server()])
 
     def _connector(self, host: str) -> dict[str, Any]:
-        found = self._transaction.core.db.read(lambda connection: services.connector(connection, host))
-        if found is None:
+        connector = self._transaction.core.db.read(lambda connection: services.connector(connection, host))
+        if connector is None:
             LOG.error("Host %s has not reported its volume connector", host)
             raise exception.InvalidVolume(reason="its host has not told how it reaches volumes")
-        return found
+        return connector
 
     def disconnect(self, host: str, *devices: BlockDevice) -> None:
         self._record([self._attachments.disconnect(self._ctx, self._transaction.instance, device, host)[0]
@@ -160,13 +160,13 @@ class OutsideVolumes:
             for device in self._transaction.instance.volumes])
         return all(snapshot.status not in _BEING_MADE for snapshot in taken)
 
-    def snapshots(self, image: Image, looks: int) -> dict[str, VolumeSnapshot]:
-        found = self._attachments.snapshots.of_image(self._ctx, image.id)
-        if any(snapshot.status in _BEING_MADE for snapshot in found):
-            if looks >= CONF.block_device_allocate_retries:
+    def snapshots(self, image: Image, checks: int) -> dict[str, VolumeSnapshot]:
+        existing = self._attachments.snapshots.of_image(self._ctx, image.id)
+        if any(snapshot.status in _BEING_MADE for snapshot in existing):
+            if checks >= CONF.block_device_allocate_retries:
                 raise exception.InvalidVolume(reason="the volume service did not make the snapshots in time")
             raise Wait(seconds=CONF.block_device_allocate_retries_interval, ahead=ASSISTED)
-        made = {snapshot.volume_id: snapshot for snapshot in found if snapshot.status == volume_states.AVAILABLE}
+        made = {snapshot.volume_id: snapshot for snapshot in existing if snapshot.status == volume_states.AVAILABLE}
         for device in self._transaction.instance.volumes:
             if device.volume_id not in made:
                 raise exception.InvalidVolume(reason=f"the volume service made no snapshot of volume "

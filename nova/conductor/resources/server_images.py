@@ -86,9 +86,9 @@ class ServerImages:
     def rotate(self, newest: Image, keep: int) -> None:
         wanted = {"image_type": BACKUP, "backup_type": newest.properties["backup_type"],
                   "instance_uuid": self._transaction.instance.uuid}
-        found = image.store().index(self._transaction.ctx, {**wanted, "owner": newest.owner or ""})
+        images = image.store().index(self._transaction.ctx, {**wanted, "owner": newest.owner or ""})
         # check again before the deletion: the service may ignore filters
-        backups = [backup for backup in found
+        backups = [backup for backup in images
                    if backup.owner == newest.owner and wanted.items() <= backup.properties.items()]
         backups.sort(key=lambda backup: backup.id != newest.id)
         for backup in backups[keep:]:
@@ -103,9 +103,9 @@ def _inherited(base: Image | None) -> dict[str, str]:
 
 
 def _own(ctx: context.RequestContext, instance: Instance, owner: str) -> dict[str, str]:
-    found = {
+    properties = {
         "base_image_ref": instance.image_ref, "boot_roles": ",".join(ctx.roles), "image_location": "snapshot",
         "image_state": "available", "instance_uuid": instance.uuid, "owner_id": owner,
         "owner_project_name": ctx.project_name, "owner_user_name": ctx.user_name,
         "user_id": ctx.user_id or instance.user_id}
-    return {name: value for name, value in found.items() if value}
+    return {name: value for name, value in properties.items() if value}

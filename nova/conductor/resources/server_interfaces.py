@@ -68,8 +68,8 @@ class ServerInterfaces:
         if not vifs:
             return
 
-        def change(known: list[VIF]) -> list[VIF]:
-            return [msgspec.structs.replace(item, active=True) if item.id in vifs else item for item in known]
+        def change(stored: list[VIF]) -> list[VIF]:
+            return [msgspec.structs.replace(item, active=True) if item.id in vifs else item for item in stored]
 
         self._transaction.effects.append(lambda connection: self._change(connection, change))
 
@@ -82,7 +82,7 @@ class ServerInterfaces:
         def release(connection: sa.Connection) -> None:
             if only:
                 # First, to lock the server's row: no address can be added to the interface meanwhile.
-                self._change(connection, lambda known: [item for item in known if item.id not in only])
+                self._change(connection, lambda stored: [item for item in stored if item.id not in only])
             if not self._allocator.external:
                 self._mark_groups(connection)
                 self._allocator.release(ctx, instance, vifs or None, connection)

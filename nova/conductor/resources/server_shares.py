@@ -19,7 +19,7 @@ from nova.operations.base import Wait
 LOG = logging.getLogger(__name__)
 
 # Maximum number of waits, of _PAUSE seconds item, for another server that is releasing its access.
-_MAX_LOOKS = 60
+_MAX_CHECKS = 60
 _PAUSE = 1.0
 
 
@@ -60,14 +60,14 @@ class OutsideShares:
         self._db = transaction.core.db
         self._service = transaction.core.shares
 
-    def allow(self, host: str, looks: int, *share_ids: str) -> None:
+    def allow(self, host: str, checks: int, *share_ids: str) -> None:
         for share_id in share_ids or [mapping.share_id for mapping in self._transaction.instance.usable_shares]:
-            self._allow(share_id, host, looks)
+            self._allow(share_id, host, checks)
 
-    def _allow(self, share_id: str, host: str, looks: int) -> None:
+    def _allow(self, share_id: str, host: str, checks: int) -> None:
         uuid = self._transaction.instance.uuid
         if not self._db.write(lambda connection: share_accesses.want(connection, share_id, host, uuid)):
-            if looks >= _MAX_LOOKS:
+            if checks >= _MAX_CHECKS:
                 raise exception.ShareAccessGrantError(
                     share_id=share_id, reason=f"the access of host {host} is being taken away, and that does not end")
             raise Wait(seconds=_PAUSE)

@@ -100,7 +100,8 @@ class ServerVolumes:
             return None
         before = self._attachments.reimage(transaction.ctx, transaction.instance, device, image, connection)
         now = self._connected(device, transaction.instance.host or "", connection)
-        transaction.set(block_devices=[now if each is device else each for each in transaction.instance.block_devices])
+        transaction.set(block_devices=[
+            now if existing is device else existing for existing in transaction.instance.block_devices])
         return before
 
     # --- written with the step -------------------------------------------------------------------------
@@ -139,10 +140,10 @@ class ServerVolumes:
             self._change((root,), change)
 
     def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
-        def change(connection: sa.Connection, device: BlockDevice, known: list[BlockDevice]) -> BlockDevice | None:
+        def change(connection: sa.Connection, device: BlockDevice, stored: list[BlockDevice]) -> BlockDevice | None:
             if device.uuid == new.uuid:
                 return None
-            transaction, (now,) = self._transaction, with_current_keys([new], known)
+            transaction, (now,) = self._transaction, with_current_keys([new], stored)
             if not self._outside:
                 now, removals = self._attachments.end_swap(
                     transaction.ctx, transaction.instance, old, now, migrates, done, connection)
@@ -152,15 +153,15 @@ class ServerVolumes:
         self._change_knowing((old, new), change)
 
     def reach(self, device: BlockDevice) -> None:
-        def change(_connection: sa.Connection, known: BlockDevice) -> BlockDevice:
-            if known.attachment_id != device.attachment_id:
-                return known
-            return msgspec.structs.replace(known, connection_info=device.connection_info)
+        def change(_connection: sa.Connection, stored: BlockDevice) -> BlockDevice:
+            if stored.attachment_id != device.attachment_id:
+                return stored
+            return msgspec.structs.replace(stored, connection_info=device.connection_info)
 
         self._change((device,), change)
 
     def resize(self, device: BlockDevice, size_gb: int) -> None:
-        self._change((device,), lambda _connection, known: msgspec.structs.replace(known, size_gb=size_gb))
+        self._change((device,), lambda _connection, stored: msgspec.structs.replace(stored, size_gb=size_gb))
 
     def roll_detaching(self, device: BlockDevice) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
@@ -182,7 +183,7 @@ class ServerVolumes:
 
     def _change(self, devices: Collection[BlockDevice], change: Change) -> None:
         """``change`` these volumes of the server, as its row has them when the step is written."""
-        self._change_knowing(devices, lambda connection, device, _known: change(connection, device))
+        self._change_knowing(devices, lambda connection, device, _stored: change(connection, device))
 
     def _change_knowing(self, devices: Collection[BlockDevice], change: KnowingChange) -> None:
         transaction = self._transaction
@@ -191,9 +192,9 @@ class ServerVolumes:
         only = {device.uuid for device in devices}
 
         def effect(connection: sa.Connection) -> None:
-            def changed(known: list[BlockDevice]) -> list[BlockDevice]:
-                now = [change(connection, device, known) if device.is_volume and (not only or device.uuid in only)
-                       else device for device in known]
+            def changed(stored: list[BlockDevice]) -> list[BlockDevice]:
+                now = [change(connection, device, stored) if device.is_volume and (not only or device.uuid in only)
+                       else device for device in stored]
                 return [device for device in now if device is not None]
 
             servers.change(connection, transaction.instance, "block_devices", changed)

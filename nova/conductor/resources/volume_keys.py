@@ -61,14 +61,14 @@ def _of(core: Core, ctx: context.RequestContext, volume_id: str, secret: str) ->
     try:
         if not secret:
             raise key_manager.SecretDenied
-        found = key_manager.secret(ctx, secret)
+        stored = key_manager.secret(ctx, secret)
     except key_manager.NotConfigured as error:
         raise _no_key_manager(volume_id) from error
     except key_manager.SecretDenied as error:
         raise exception.InvalidVolume(
             reason=f"volume {volume_id} is encrypted, and the key manager does not give its key") from error
     # The volume service takes the same text for its passphrase when it formats the volume.
-    return VolumeEncryption(key_id=secret, encrypted_passphrase=core.cipher.encrypt(found.hex()) or "")
+    return VolumeEncryption(key_id=secret, encrypted_passphrase=core.cipher.encrypt(stored.hex()) or "")
 
 
 def _no_key_manager(volume_id: str) -> exception.InvalidVolume:

@@ -79,9 +79,9 @@ class Check(abc.ABC):
 def alive(connection: sa.Connection, uuids: Sequence[str], *columns: sa.Column[Any]) -> dict[str, Any]:
     """uuid -> these columns of the instances among these that are not deleted."""
     table = models.instances
-    found = connection.execute(sa.select(table.c.uuid, *columns).where(
+    rows = connection.execute(sa.select(table.c.uuid, *columns).where(
         table.c.uuid.in_(uuids), table.c.deleted == sa.false()))
-    return {row.uuid: row for row in found}
+    return {row.uuid: row for row in rows}
 
 
 def hold(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[bool]) -> None:

@@ -98,8 +98,8 @@ def _wanted(connection: sa.Connection, keys: Sequence[str]) -> dict[str, _Want]:
                                                _resources(instance, move.old_flavor or instance.flavor))
             wanted[move.uuid] = _Want(move.dest_compute, move.dest_node,
                                       _resources(instance, move.new_flavor or instance.flavor))
-    asked = set(keys)
-    return {consumer: want for consumer, want in wanted.items() if consumer in asked}
+    requested = set(keys)
+    return {consumer: want for consumer, want in wanted.items() if consumer in requested}
 
 
 def _wrong_claim(want: _Want | None, node: Any, consumer: str, root: str, held: list[Any]) -> Iterator[Finding]:

@@ -92,9 +92,9 @@ class Operations(Check):
             sa.select(ACTIONS.c.uuid, ACTIONS.c.instance_uuid, ACTIONS.c.action, ACTIONS.c.queued,
                       ACTIONS.c.lease_until).where(
                 ACTIONS.c.instance_uuid.in_(keys), ACTIONS.c.outcome.is_(None)).order_by(ACTIONS.c.id)).all()
-        known = {action.uuid for action in open_actions}
+        open_uuids = {action.uuid for action in open_actions}
         for uuid, instance in instances.items():
-            if (instance.task_state or instance.action_uuid) and instance.action_uuid not in known:
+            if (instance.task_state or instance.action_uuid) and instance.action_uuid not in open_uuids:
                 yield Finding("task", uuid, f"task_state {instance.task_state} belongs to no action under way",
                               repair=put(INSTANCES, INSTANCES.c.uuid == uuid, task_state=None, action_uuid=None))
             elif instance.vm_state == states.BUILDING and instance.action_uuid is None:

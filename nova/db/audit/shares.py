@@ -32,7 +32,7 @@ class Shares(Check):
         hold(connection, TABLE, TABLE.c.instance_uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
-        found = alive(connection, keys, INSTANCES.c.shares, INSTANCES.c.host, INSTANCES.c.action_uuid)
+        living = alive(connection, keys, INSTANCES.c.shares, INSTANCES.c.host, INSTANCES.c.action_uuid)
         places = servers.places(connection, keys)
         # A service outside is yet to be asked for something.
         owing = set(connection.scalars(sa.select(ACTIONS.c.instance_uuid).where(
@@ -41,7 +41,7 @@ class Shares(Check):
         for row in connection.execute(sa.select(TABLE).where(TABLE.c.instance_uuid.in_(keys)).order_by(TABLE.c.id)):
             accesses.setdefault(row.instance_uuid, []).append(row)
         for key in keys:
-            server = found.get(key)
+            server = living.get(key)
             if key not in owing and (server is None or server.action_uuid is None):
                 yield from self._of_server(key, server, accesses.get(key, []), places.get(key, set()))
 

@@ -35,12 +35,12 @@ class Volumes(Check):
         hold(connection, TABLE, TABLE.c.uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
-        found = connection.execute(sa.select(TABLE).where(TABLE.c.uuid.in_(keys)).order_by(TABLE.c.uuid)).all()
-        instances = alive(connection, [row.instance_uuid for row in found if row.instance_uuid],
+        volumes = connection.execute(sa.select(TABLE).where(TABLE.c.uuid.in_(keys)).order_by(TABLE.c.uuid)).all()
+        instances = alive(connection, [row.instance_uuid for row in volumes if row.instance_uuid],
                           INSTANCES.c.block_devices)
         leaving = {(row.volume_uuid, row.generation) for row in connection.execute(
             sa.select(REMOVALS.c.volume_uuid, REMOVALS.c.generation).where(REMOVALS.c.volume_uuid.in_(keys)))}
-        for row in found:
+        for row in volumes:
             if row.instance_uuid is not None:
                 yield from self._of_server(row, instances.get(row.instance_uuid))
             elif row.status in _OWNED:

@@ -16,19 +16,19 @@ def table(name: str, *columns: Any) -> None:
 
 def index(name: str, of: str, *columns: str) -> None:
     """Make an index unless it is there."""
-    if name not in {found["name"] for found in sa.inspect(op.get_bind()).get_indexes(of)}:
+    if name not in {existing["name"] for existing in sa.inspect(op.get_bind()).get_indexes(of)}:
         op.create_index(name, of, list(columns))
 
 
 def no_index(name: str, of: str) -> None:
     """Drop an index if it is there."""
-    if name in {found["name"] for found in sa.inspect(op.get_bind()).get_indexes(of)}:
+    if name in {existing["name"] for existing in sa.inspect(op.get_bind()).get_indexes(of)}:
         op.drop_index(name, of)
 
 
 def column(of: str, new: sa.Column[Any]) -> None:
     """Add a column unless it is there."""
-    if new.name not in {found["name"] for found in sa.inspect(op.get_bind()).get_columns(of)}:
+    if new.name not in {existing["name"] for existing in sa.inspect(op.get_bind()).get_columns(of)}:
         op.add_column(of, new)
 
 

@@ -4,7 +4,7 @@ A value that contains the expression literally matches, too (see nova.objects.ex
 "^text$" with plain text: a value that contains "^" or "$" is matched by "\\^" and "\\$", so that an index can be used.
 
 The databases' own engines differ, and their time is not bounded by the size of the input: conductors match the rows
-themselves. A LIKE condition reduces the rows to read where the expression allows one.
+themselves. LIKE conditions reduce the rows to read where the expression requires a text (nova.objects.required_text).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.objects import expression
+from nova.objects import expression, required_text
 
 # Number of rows per fetch.
 _ROWS = 1000
@@ -118,7 +118,21 @@ def _like(column: sa.Column[Any], pattern: str, literal: bool) -> sa.ColumnEleme
     elif plain is not None:
         begin, text, end = plain.groups()
     else:
-        return column.is_not(None)
-    # "." is any character; k and s equal characters beyond ASCII if case is ignored, but not in all databases.
-    inside = "".join("_" if char in ".kKsS" else f"!{char}" if char in "%_!" else char for char in text)
+        required = required_text.of(pattern)
+        if literal or not pattern.isascii() or not required.size:
+            return column.is_not(None)
+        return sa.or_(_contains(column, required), column.ilike(f"%{_escaped(pattern)}%", escape="!"))
+    # "." is any character in an expression.
+    inside = _escaped(text).replace(".", "_")
     return column.ilike(f"{'' if begin else '%'}{inside}{'' if end else '%'}", escape="!")
+
+
+def _contains(column: sa.Column[Any], required: required_text.Required) -> sa.ColumnElement[bool]:
+    """Return the condition that the column contains what an expression requires."""
+    return sa.and_(*(column.ilike(f"%{_escaped(text)}%", escape="!") for text in required.texts),
+                   *(sa.or_(*(_contains(column, part) for part in choice)) for choice in required.choices))
+
+
+def _escaped(text: str) -> str:
+    """Return the pattern of LIKE for a text. k and s equal characters beyond ASCII, but not in all databases."""
+    return "".join("_" if char in "kKsS" else f"!{char}" if char in "%_!" else char for char in text)

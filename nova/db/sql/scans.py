@@ -97,15 +97,15 @@ class Range:
                 statement = statement.with_hint(self.table, f"FORCE INDEX ({self.index})", dialect)
         if isinstance(self.prefix, Mapping):
             statement = statement.where(*has(self.table, self.prefix))
-        return [statement.where(*piece).order_by(*self._ordering(one_value))
-                for one_value, piece in self._pieces(after, until)]
+        return [statement.where(*piece).order_by(*self._ordering(single_value))
+                for single_value, piece in self._pieces(after, until)]
 
-    def _ordering(self, one_value: bool) -> list[sa.ColumnElement[Any]]:
+    def _ordering(self, single_value: bool) -> list[sa.ColumnElement[Any]]:
         """Return what the rows are ordered by. ``one_value``: all have the same in the first column of the order."""
         columns: list[sa.ColumnElement[Any]] = [Constant(column) for column in self.constant]
-        columns += [Constant(self.table.c[name]) if one_value and name == self.order[0][0] else self.table.c[name]
+        columns += [Constant(self.table.c[name]) if single_value and name == self.order[0][0] else self.table.c[name]
                     for name, _way in self.order]
-        return [each.desc() if self.order[0][1] == "desc" else each.asc() for each in columns]
+        return [element.desc() if self.order[0][1] == "desc" else element.asc() for element in columns]
 
     def among(self, columns: Sequence[sa.ColumnElement[Any]], ids: sa.Subquery, where: Conditions) -> sa.Select[Any]:
         """Select those of the rows with these ids that fulfil the conditions, in order."""
@@ -149,18 +149,18 @@ class Range:
 
 def ranges(table: sa.Table, order: Order, prefixes: Sequence[Prefix], where: Conditions = ()) -> list[Range]:
     """Return the ranges of an index that begins with the columns of a prefix and goes on with ``order``."""
-    found: list[Range] = []
+    pieces: list[Range] = []
     first = table.c[order[0][0]]
     for prefix in prefixes:
         equal: Mapping[str, Any] = prefix if isinstance(prefix, Mapping) else {}
         constant = tuple(table.c[name] for name, value in equal.items() if value is None)
         index = _index(table, set(equal), [name for name, _way in order])
         if not first.nullable or first.name in equal:
-            found.append(Range(table, order, index, prefix, tuple(where), None, constant))
+            pieces.append(Range(table, order, index, prefix, tuple(where), None, constant))
         else:
-            found += [Range(table, order, index, prefix, (*where, first.is_(None)), True, constant),
-                      Range(table, order, index, prefix, (*where, first.is_not(None)), False, constant)]
-    return found
+            pieces += [Range(table, order, index, prefix, (*where, first.is_(None)), True, constant),
+                       Range(table, order, index, prefix, (*where, first.is_not(None)), False, constant)]
+    return pieces
 
 
 def _index(table: sa.Table, equal: set[str], order: Sequence[str]) -> str | None:
@@ -195,19 +195,19 @@ def page(parts: Sequence[Range], columns: Sequence[sa.ColumnElement[Any]], limit
     selects = []
     for part in parts:
         if window is None:
-            selects += [each.limit(limit).offset(offset) for each in part.selects(columns, after, until)]
+            selects += [statement.limit(limit).offset(offset) for statement in part.selects(columns, after, until)]
         else:
-            selects += [part.among(columns, each.limit(window[0]).subquery(), window[1]).limit(limit)
-                        for each in part.selects([part.table.c.id], after, until)]
+            selects += [part.among(columns, statement.limit(window[0]).subquery(), window[1]).limit(limit)
+                        for statement in part.selects([part.table.c.id], after, until)]
     if len(selects) < 2:
         return selects[0] if selects else None
-    together = sa.union(*(sa.select(each.subquery()) for each in selects)).subquery()
+    together = sa.union(*(sa.select(statement.subquery()) for statement in selects)).subquery()
     merged = sa.select(together)
     for name, way in parts[0].order:
         column = together.c[name]
         # The databases put nulls in different places.
         rank = [sa.case((column.is_(None), 0), else_=1)] if parts[0].table.c[name].nullable else []
-        merged = merged.order_by(*(each.desc() if way == "desc" else each.asc() for each in (*rank, column)))
+        merged = merged.order_by(*(key.desc() if way == "desc" else key.asc() for key in (*rank, column)))
     return merged.limit(limit)
 
 
@@ -222,10 +222,10 @@ def window_end(connection: sa.Connection, parts: Sequence[Range], rows: int, aft
 def at_most(parts: Sequence[Range], rows: int) -> sa.Subquery:
     """Select the ids of ``rows`` rows at most of each range: a set that no plan can make larger."""
     table = parts[0].table
-    selects = [each.limit(rows) for part in parts for each in part.selects([table.c.id])]
+    selects = [statement.limit(rows) for part in parts for statement in part.selects([table.c.id])]
     if len(selects) == 1:
         return selects[0].subquery()
-    return sa.union(*(sa.select(each.subquery()) for each in selects)).subquery()
+    return sa.union(*(sa.select(statement.subquery()) for statement in selects)).subquery()
 
 
 def rows_of(table: sa.Table, ids: sa.Subquery) -> Driven:

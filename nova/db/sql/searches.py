@@ -4,7 +4,8 @@ A page is read in one of three ways:
 - If the filters select one or several ranges of an index, the page is read from these.
 - If a filter with an index selects few rows, all of them are read and sorted.
 - Otherwise the index of the order is read in windows until the page is full, or until its time is over and it has a
-  row. Such a page is cut: it is short, and the list continues behind its last row.
+  row. Such a page is cut: it is short, and the list continues behind its last row. If its time is over and it has no
+  row, the index of a column with an expression is read instead of further windows, if it has few matching rows.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from nova.db.sql import regexp, rows, scans
 
 # Number of rows that a statement may read and sort, and the size of a window.
 FEW = 5000
+# Windows of a table in one window of an index alone.
+_INDEX_WINDOWS = 10
 # Seconds after which no further window is read for a page that has rows. An empty page is never cut: stock clients take
 # it for the end of the list.
 _SECONDS = 0.05
@@ -99,7 +102,7 @@ def page(connection: sa.Connection, search: Search, columns: Sequence[sa.Column[
     """
     if not all(search.equal.values()):
         return Page(iter(()))
-    after = None if marker is None else {str(name): value for name, value in marker._mapping.items()}
+    after = _place(marker)
     column, keys, cut = search.range_column(), list[Any](), False
     indexed = scans.is_indexed(search.table, search.order)
     if indexed and not search.where and not search.indexed and not search.expressions \
@@ -113,12 +116,9 @@ def page(connection: sa.Connection, search: Search, columns: Sequence[sa.Column[
         statement = sa.select(*search.columns())
         if few is not None:
             statement = statement.select_from(scans.rows_of(search.table, few))
-        statement = rows.page(statement.where(
-            sa.or_(*(sa.and_(True, *scans.has(search.table, prefix)) for prefix in search.prefixes)),
-            *search.conditions()), search.table, search.order, None if search.expressions else limit, marker)
-        keys = _keys(connection, search, statement, limit)
+        keys = _sorted(connection, search, statement, limit, marker)
     else:
-        keys, cut = _windows(connection, search, column, limit, after, partial)
+        keys, cut = _windows(connection, search, column, limit, marker, partial)
     # A row that is deleted before it is read shortens the page, but does not end the list.
     return Page(_read(connection, search, columns, keys), keys[-1] if cut or (keys and len(keys) == limit) else None)
 
@@ -148,10 +148,25 @@ def _few(connection: sa.Connection, search: Search) -> sa.Subquery | None:
     return None
 
 
-def _windows(connection: sa.Connection, search: Search, column: str, limit: int | None, after: scans.Place | None,
+def _place(marker: sa.Row[Any] | None) -> scans.Place | None:
+    return None if marker is None else {str(name): value for name, value in marker._mapping.items()}
+
+
+def _sorted(connection: sa.Connection, search: Search, few: sa.Select[Any], limit: int | None,
+            marker: sa.Row[Any] | None) -> list[Any]:
+    """Return the keys of a page from a statement that selects few rows."""
+    statement = few.where(sa.or_(*(sa.and_(True, *scans.has(search.table, prefix)) for prefix in search.prefixes)),
+                          *search.conditions())
+    return _keys(connection, search, rows.page(statement, search.table, search.order,
+                                               None if search.expressions else limit, marker), limit)
+
+
+def _windows(connection: sa.Connection, search: Search, column: str, limit: int | None, marker: sa.Row[Any] | None,
              partial: bool) -> tuple[list[Any], bool]:
     """Return the keys of a page, and True if it was cut."""
     began, keys = time.monotonic(), list[Any]()
+    after = _place(marker)
+    may_be_rare = not column
     ranges = scans.ranges(search.table, search.order, search.prefixes_with(column))
     while True:
         end = scans.window_end(connection, ranges, FEW, after)
@@ -161,10 +176,43 @@ def _windows(connection: sa.Connection, search: Search, column: str, limit: int 
         keys += _keys(connection, search, statement, remaining)
         if end is None or (limit is not None and len(keys) >= limit):
             return keys, False
-        if partial and keys and time.monotonic() - began > _SECONDS:
-            return keys, True
+        if time.monotonic() - began > _SECONDS:
+            if partial and keys:
+                return keys, True
+            if not keys and may_be_rare:
+                may_be_rare, candidates = False, _candidates(connection, search, began)
+                if candidates is not None:
+                    few = sa.select(*search.columns()).where(search.table.c[search.order[-1][0]].in_(candidates))
+                    return _sorted(connection, search, few, limit, marker), False
         regexp.check_time(connection, began)
         after = end
+
+
+def _candidates(connection: sa.Connection, search: Search, began: float) -> list[Any] | None:
+    """Return the unique keys of the rows that can match an expression, by the index of its column.
+
+    None if they are more than ``_MAX_KEYS`` or there is no such index. The statements read nothing but the index, so
+    their windows are larger.
+    """
+    key = search.order[-1][0]
+    for match in search.expressions:
+        order = [(match.column.name, "desc"), ("created_at", "desc"), (key, "desc")]
+        if not scans.is_indexed(search.table, order):
+            continue
+        # No expression matches null.
+        parts = [part for part in scans.ranges(search.table, order, search.prefixes) if not part.nulls]
+        likely = [dataclasses.replace(part, where=(*part.where, match.likely)) for part in parts]
+        columns = [search.table.c[name] for name, _way in order]
+        keys, after = list[Any](), None
+        while len(keys) <= _MAX_KEYS:
+            end = scans.window_end(connection, parts, _INDEX_WINDOWS * FEW, after)
+            statement = scans.page(likely, columns, _MAX_KEYS + 1, after, end)
+            keys += [row._mapping[key] for row in connection.execute(statement)] if statement is not None else []
+            if end is None:
+                return keys if len(keys) <= _MAX_KEYS else None
+            regexp.check_time(connection, began)
+            after = end
+    return None
 
 
 def _keys(connection: sa.Connection, search: Search, statement: sa.Select[Any] | None, limit: int | None) -> list[Any]:

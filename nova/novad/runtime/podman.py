@@ -19,7 +19,7 @@ from nova.novad.runtime.base import CONFINED, PLATFORM, Container, Image, Wanted
 from nova.novad.runtime.podman_logs import PodmanLines
 
 _TIMEOUT = 60.0  # seconds of a request that does something
-_LOOK = 20.0  # of one that only looks: less than a caller waits
+_QUERY_TIMEOUT = 20.0  # of one that only looks: less than a caller waits
 _REASON = 400  # characters of the end of what podman says of a failure
 _OUTPUT = 1 << 16  # bytes of a command's output that are kept
 
@@ -38,16 +38,16 @@ class Podman:
         self._url = f"unix://{socket}"
 
     def version(self) -> str:
-        with self._client(_LOOK) as client, self._faults("it does not answer"):
-            found: Any = client.version()  # type: ignore[no-untyped-call]
-            return f"podman {found['Version']}"
+        with self._client(_QUERY_TIMEOUT) as client, self._faults("it does not answer"):
+            version: Any = client.version()  # type: ignore[no-untyped-call]
+            return f"podman {version['Version']}"
 
     # --- images ------------------------------------------------------------------------------------
     def fetch(self, reference: str) -> Image:
         if self._storage is None:
             self._storage = podman_images.graph_root(self._socket)
         ident = podman_images.pull(self._socket, reference, self._storage, self._image_limit)
-        with self._client(_LOOK) as client, self._faults(f"{reference} cannot be fetched"):
+        with self._client(_QUERY_TIMEOUT) as client, self._faults(f"{reference} cannot be fetched"):
             image: Any = client.images.get(ident)
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
 
@@ -55,11 +55,11 @@ class Podman:
         return registry.local_digest(reference)
 
     def has_image(self, ident: str) -> bool:
-        with self._client(_LOOK) as client, self._faults(f"image {ident} cannot be looked for"):
+        with self._client(_QUERY_TIMEOUT) as client, self._faults(f"image {ident} cannot be looked for"):
             return bool(client.images.exists(ident))
 
     def data_paths(self, ident: str) -> tuple[str, ...]:
-        with self._client(_LOOK) as client, self._faults(f"image {ident} cannot be inspected"):
+        with self._client(_QUERY_TIMEOUT) as client, self._faults(f"image {ident} cannot be inspected"):
             config: Any = client.images.get(ident).attrs.get("Config")
         volumes = config.get("Volumes") or {} if isinstance(config, dict) else None
         if not isinstance(volumes, dict):
@@ -73,7 +73,7 @@ class Podman:
             "name": wanted.name, "environment": dict(wanted.env), "labels": dict(wanted.labels), "init": True,
             "mounts": [{"type": "bind", "source": str(mount.source), "target": mount.destination,
                         "read_only": "ro" in mount.options,
-                        **({"propagation": each} if (each := _propagation(mount.options)) else {})}
+                        **({"propagation": propagation} if (propagation := _propagation(mount.options)) else {})}
                        for mount in wanted.mounts if not set(CONFINED) <= set(mount.options)],
             # The library passes these options on with ``volumes`` alone, by source.
             "volumes": {str(mount.source): {"bind": mount.destination, "extended_mode": ["rbind", *mount.options]}
@@ -118,15 +118,15 @@ class Podman:
                 client.containers.get(name).remove(force=True, v=True)
 
     def find(self, name: str) -> Container | None:
-        with self._client(_LOOK) as client, self._faults(f"container {name} cannot be looked at"):
+        with self._client(_QUERY_TIMEOUT) as client, self._faults(f"container {name} cannot be looked at"):
             try:
                 return _container(client.containers.get(name).attrs)
             except podman_errors.NotFound:
                 return None
 
     def containers(self, platform: str) -> list[Container]:
-        with self._client(_LOOK) as client, self._faults("containers cannot be listed"):
-            return [_container(found.attrs) for found in client.containers.list(
+        with self._client(_QUERY_TIMEOUT) as client, self._faults("containers cannot be listed"):
+            return [_container(container.attrs) for container in client.containers.list(
                 all=True, filters={"label": f"{PLATFORM}={platform}"}, sparse=False)]
 
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
@@ -200,7 +200,7 @@ def _why(error: Exception) -> str:
 
 
 def _propagation(options: tuple[str, ...]) -> str:
-    return next((each for each in options if each in ("rshared", "rslave")), "")
+    return next((option for option in options if option in ("rshared", "rslave")), "")
 
 
 def _container(attrs: dict[str, Any]) -> Container:

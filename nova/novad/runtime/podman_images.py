@@ -18,7 +18,7 @@ from nova.novad.runtime.podman_stream import PodmanStream
 
 MARGIN = 64 << 20  # bytes of the disk that images leave free
 _MIB = 1 << 20
-_LOOK = 0.2  # seconds between two looks at the disk
+_POLL_INTERVAL = 0.2  # seconds between two looks at the disk
 _TIMEOUT = 1800.0  # seconds in which podman may report nothing
 _REASON = 400  # characters of the end of what podman says of a failure
 
@@ -74,7 +74,7 @@ def _guarded(stream: PodmanStream, storage: pathlib.Path) -> Iterator[threading.
 
     def watch() -> None:
         with contextlib.suppress(OSError):
-            while not done.wait(_LOOK):
+            while not done.wait(_POLL_INTERVAL):
                 if shutil.disk_usage(storage).free < MARGIN:
                     full.set()
                     stream.close()
@@ -102,8 +102,8 @@ def graph_root(path: str) -> pathlib.Path:
     """Return where podman's service keeps images. Raises RuntimeFault."""
     stream = PodmanStream(path, "its storage is unknown", "GET", "/info").expect(200)
     try:
-        found: Any = json.loads(stream.read())
-        return pathlib.Path(found["store"]["graphRoot"])
+        info: Any = json.loads(stream.read())
+        return pathlib.Path(info["store"]["graphRoot"])
     except (ValueError, KeyError, TypeError) as error:
         raise stream.fault(error) from None
     finally:

@@ -95,13 +95,13 @@ class PodmanStream:
 
     def _document(self, line: bytes) -> Iterator[dict[str, Any]]:
         try:
-            found = json.loads(line) if line.strip() else None
+            document = json.loads(line) if line.strip() else None
         except ValueError as error:
             if self._closed:  # it broke off there
                 return
             raise self.fault(error) from None
-        if isinstance(found, dict):
-            yield found
+        if isinstance(document, dict):
+            yield document
 
     def readable(self, timeout: float) -> bool:
         """Return True if more of the answer, or its end, comes within ``timeout`` seconds."""
@@ -115,7 +115,7 @@ class PodmanStream:
         rest, self._buffer = self._buffer, b""
         for piece in self._pieces(rest, deadline):
             data = memoryview(bytes(left) + piece)
-            found = []
+            parts = []
             while len(data) >= _HEADER.size:
                 stream, length = _HEADER.unpack_from(data)
                 end = _HEADER.size + length
@@ -123,11 +123,11 @@ class PodmanStream:
                     raise self.fault("what it sends is no log")
                 if len(data) < end:
                     break
-                found.append((stream, bytes(data[_HEADER.size:end])))
+                parts.append((stream, bytes(data[_HEADER.size:end])))
                 data = data[end:]
             left = data
-            if found:
-                yield found
+            if parts:
+                yield parts
 
     def _pieces(self, first: bytes = b"", deadline: float | None = None) -> Iterator[bytes]:
         if first:
@@ -178,16 +178,16 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
     """
     what = f"{command[0]} cannot be run in container {container}"
     deadline = time.monotonic() + timeout
-    asked = _json(PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
+    created = _json(PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
         "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True,
         "AttachStderr": True}).expect(201))
-    ident = str(asked["Id"])
+    ident = str(created["Id"])
     stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}).expect(101, 200)
     if source is not None:
         threading.Thread(target=stream.feed, args=(source,), name="feed", daemon=True).start()
     try:
-        for found in stream.frames(deadline=deadline):
-            for which, piece in found:
+        for frame in stream.frames(deadline=deadline):
+            for which, piece in frame:
                 take(which, piece)
     except TimeoutError:
         _kill(path, what, ident)
@@ -197,7 +197,7 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
         raise
     finally:
         stream.free()
-    for _look in range(50):  # its code is known a little after its last word
+    for _attempt in range(50):  # its code is known a little after its last word
         state = _state(path, what, ident)
         if not state.get("Running"):
             return int(state.get("ExitCode") or 0)

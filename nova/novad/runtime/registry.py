@@ -75,17 +75,17 @@ def _located(reference: str) -> str:
 
     Only locations are followed: what has mirrors, is blocked or is asked without TLS is podman's to fetch.
     """
-    found: dict[str, Any] = {}
+    digests: dict[str, Any] = {}
     length = -1
     for file in _registries_conf():
         for entry in tomllib.loads(file.read_text(encoding="utf-8")).get("registry", []):
             prefix = str(entry.get("prefix") or entry.get("location") or "")
             wild = prefix.startswith("*.") and reference.partition("/")[0].endswith(prefix[1:])
             if (wild or re.match(rf"{re.escape(prefix)}($|[/:@])", reference)) and len(prefix) > length:
-                found, length = {**entry, **({"mirror": [prefix]} if wild else {})}, len(prefix)
-    if found.get("mirror") or found.get("blocked") or found.get("insecure"):
+                digests, length = {**entry, **({"mirror": [prefix]} if wild else {})}, len(prefix)
+    if digests.get("mirror") or digests.get("blocked") or digests.get("insecure"):
         raise ValueError("registries.conf has mirrors, or no plain location, for it")
-    return f"{found['location']}{reference[length:]}" if found.get("location") else reference
+    return f"{digests['location']}{reference[length:]}" if digests.get("location") else reference
 
 
 def _registries_conf() -> list[pathlib.Path]:
@@ -99,10 +99,10 @@ def _registries_conf() -> list[pathlib.Path]:
 def _here(manifests: list[Any]) -> str:
     """Return the digest of this machine's manifest in an index. Raises ValueError."""
     machine = platform.machine()
-    for one in manifests:
-        known = one.get("platform") or {}
-        if known.get("os") == "linux" and known.get("architecture") == _MACHINES.get(machine, machine):
-            return str(one["digest"])
+    for manifest in manifests:
+        described = manifest.get("platform") or {}
+        if described.get("os") == "linux" and described.get("architecture") == _MACHINES.get(machine, machine):
+            return str(manifest["digest"])
     raise ValueError(f"there is no manifest for {machine}")
 
 
@@ -135,7 +135,7 @@ def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
     request = urllib.request.Request(url, headers=headers)  # noqa: S310 (http or https: size, manifest)
     with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310
         body = answer.read(_MOST + 1)
-    found = json.loads(body) if len(body) <= _MOST else None
-    if not isinstance(found, dict):
+    document = json.loads(body) if len(body) <= _MOST else None
+    if not isinstance(document, dict):
         raise ValueError(f"{url} is no JSON object of at most {_MOST} bytes")
-    return found
+    return document

@@ -132,7 +132,7 @@ def missing(path: str | None = None) -> list[str]:
     """Programs that podman needs and that are not on ``path`` (None: this process's, and where podman has helpers)."""
     path = f"{os.environ.get('PATH', os.defpath)}:{_HELPERS}" if path is None else path
     return [name for name in _PROGRAMS
-            if not any(shutil.which(each, path=path) for each in (name, _INSTEAD.get(name, name)))]
+            if not any(shutil.which(program, path=path) for program in (name, _INSTEAD.get(name, name)))]
 
 
 def _answers(path: pathlib.Path) -> bool:

@@ -43,12 +43,12 @@ def topology(wishes: Properties) -> Topology | None:
 
 
 def _arrangements(vcpus: int) -> list[Topology]:
-    found = []
+    arrangements = []
     for sockets in range(1, vcpus + 1):
         if vcpus % sockets == 0:
-            found += [Topology(sockets, cores, vcpus // sockets // cores)
-                      for cores in range(1, vcpus // sockets + 1) if vcpus // sockets % cores == 0]
-    return found
+            arrangements += [Topology(sockets, cores, vcpus // sockets // cores)
+                             for cores in range(1, vcpus // sockets + 1) if vcpus // sockets % cores == 0]
+    return arrangements
 
 
 def _limit(wishes: Properties, part: str) -> int:

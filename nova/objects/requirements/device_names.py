@@ -29,11 +29,11 @@ def assign(instance: Instance, devices: Sequence[BlockDevice]) -> None:
     for device in sorted(devices, key=lambda device: device.boot_index != 0):
         usual = str(properties.get("hw_cdrom_bus") or "ide") if device.device_type == "cdrom" else bus
         prefix = _PREFIXES.get(device.disk_bus or ("fdc" if device.device_type == "floppy" else usual), "sd")
-        asked = _NAME.fullmatch(device.device_name or "")
+        match = _NAME.fullmatch(device.device_name or "")
         if device.boot_index == 0:
             name = f"/dev/{prefix}a"
-        elif asked:
-            name = f"/dev/{prefix}{asked[1]}"
+        elif match:
+            name = f"/dev/{prefix}{match[1]}"
         else:
             unnamed.append((device, prefix))
             continue

@@ -221,8 +221,8 @@ def _manual(flavor: Flavor, given: dict[str, str], number: int) -> list[tuple[se
 
 
 def _named(cpus: str, flavor: Flavor, index: int) -> set[int]:
-    found = cpu_mask(cpus, flavor.vcpus)
+    named = cpu_mask(cpus, flavor.vcpus)
     # cpu_mask() leaves out what the flavor does not have.
-    if not found or cpu_mask(cpus, 2 * flavor.vcpus + 1) != found:
+    if not named or cpu_mask(cpus, 2 * flavor.vcpus + 1) != named:
         raise _refuse(f"hw:numa_cpus.{index} names CPUs that the flavor does not have.")
-    return found
+    return named

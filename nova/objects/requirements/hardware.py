@@ -104,7 +104,7 @@ def hardware(wishes: Properties, existing: bool = False) -> Hardware:
     ``existing``: the server was accepted by a release that ignored some properties; unknown values of choices are
     ignored still, so that the server can be started and moved.
     """
-    picked = {each.name: each.chosen(wishes, existing) for each in CHOICES}
+    picked = {property_.name: property_.chosen(wishes, existing) for property_ in CHOICES}
     machine = _machine(wishes, picked)
     if not existing:
         _check_ignored_before(wishes, picked, machine)
@@ -140,7 +140,7 @@ def required_traits(flavor: Flavor, image: Image | None, existing: bool = False)
     """Return the traits that a host needs for this hardware. Raises InvalidInput as :func:`hardware` does."""
     wishes = Properties.of(flavor, image)
     wanted = hardware(wishes, existing)
-    traits = {trait for each in CHOICES if (trait := each.trait_of(each.chosen(wishes, existing)))}
+    traits = {trait for property_ in CHOICES if (trait := property_.trait_of(property_.chosen(wishes, existing)))}
     if wanted.architecture:
         traits.add(architecture_trait(wanted.architecture))
     if wanted.requested_machine:
@@ -148,9 +148,9 @@ def required_traits(flavor: Flavor, image: Image | None, existing: bool = False)
         # The machine type says more than the trait, which is about the default machine of the host.
         if is_i440fx(wanted.requested_machine):
             traits.discard("COMPUTE_STORAGE_BUS_IDE")
-    for asked, trait in ((wanted.locked_memory, LOCKED_MEMORY), (_realtime(flavor, image), CPU_REALTIME),
-                         (wanted.vif_limits, BANDWIDTH_LIMITS), (wanted.usb_ports, USB_REDIRECTION)):
-        if asked:
+    for is_requested, trait in ((wanted.locked_memory, LOCKED_MEMORY), (_realtime(flavor, image), CPU_REALTIME),
+                                (wanted.vif_limits, BANDWIDTH_LIMITS), (wanted.usb_ports, USB_REDIRECTION)):
+        if is_requested:
             traits.add(trait)
     return traits
 
@@ -259,15 +259,15 @@ def _cpu_limits(wishes: Properties) -> Limits:
 
 
 def _vif_limits(wishes: Properties) -> tuple[tuple[str, Limits], ...]:
-    found = []
+    limits = []
     for direction in ("inbound", "outbound"):
         values = _given((name, wishes.spec_number(f"quota:vif_{direction}_{name}"))
                         for name in ("average", "peak", "burst"))
         if dict(values).get("average"):
-            found.append((direction, values))
+            limits.append((direction, values))
         elif any(value for _name, value in values):
             raise exception.InvalidInput(reason=f"quota:vif_{direction}_average is missing")
-    return tuple(found)
+    return tuple(limits)
 
 
 def _serial_ports(wishes: Properties) -> int:

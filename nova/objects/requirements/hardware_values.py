@@ -66,7 +66,7 @@ class Choice:
         given = [(self.name, wishes.image.get(self.name))]
         if self.in_flavor:
             given.insert(1 if self.image_first else 0, (self.spec, wishes.specs.get(self.spec)))
-        key, value = next((each for each in given if each[1]), (self.name, None))
+        key, value = next((item for item in given if item[1]), (self.name, None))
         if self.name == "img_hv_type" and value is not None:
             value = value.lower()
         if existing and value not in self.values:

@@ -11,9 +11,9 @@ from nova.objects.instance import BlockDevice, root_volume
 
 def ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> list[tuple[int, str | None]]:
     """(GiB, file system or None: the usual one) of each; one of all that the flavor has where none is named."""
-    asked = [disk for disk in devices if disk.is_ephemeral]
-    if asked:
-        return [(disk.size_gb or flavor.ephemeral_gb, disk.guest_format) for disk in asked]
+    listed = [disk for disk in devices if disk.is_ephemeral]
+    if listed:
+        return [(disk.size_gb or flavor.ephemeral_gb, disk.guest_format) for disk in listed]
     return [(flavor.ephemeral_gb, None)] if flavor.ephemeral_gb else []
 
 

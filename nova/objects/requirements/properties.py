@@ -47,9 +47,9 @@ class Properties:
     @classmethod
     def of(cls, flavor: Flavor, image: Image | None) -> Properties:
         """Return the wishes of a server of this flavor and image."""
-        found = cls.__new__(cls)
-        found._take(flavor, image)
-        return found
+        properties = cls.__new__(cls)
+        properties._take(flavor, image)
+        return properties
 
     def _take(self, flavor: Flavor, image: Image | None) -> None:
         self.vcpus, self.memory_mb = flavor.vcpus, flavor.memory_mb
@@ -105,12 +105,12 @@ def number(key: str, value: str | None, low: int = 0) -> int | None:
     if value is None:
         return None
     try:
-        found = int(value)
+        parsed = int(value)
     except ValueError:
-        found = low - 1
-    if found < low:
+        parsed = low - 1
+    if parsed < low:
         raise exception.InvalidInput(reason=f"{key}={value} is not a number of at least {low}")
-    return found
+    return parsed
 
 
 def truth(key: str, value: str | None, default: bool = False) -> bool:

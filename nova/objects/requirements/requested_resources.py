@@ -78,29 +78,29 @@ def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = N
     existing = instance.launched_at is not None
     if not existing:
         disk_buses.check(instance, flavor, instance.image)
-    asked = host_requirements(flavor, instance.image, instance.volume_backed, aliases, existing)
+    fields = host_requirements(flavor, instance.image, instance.volume_backed, aliases, existing)
     buses = hardware.disk_traits(device.disk_bus for device in instance.block_devices)
     if buses:
-        asked["required_traits"] = sorted({*asked["required_traits"], *buses})
+        fields["required_traits"] = sorted({*fields["required_traits"], *buses})
     if any(device.multiattach for device in instance.block_devices):
-        asked["required_traits"] = sorted({*asked["required_traits"], MULTIATTACH})
+        fields["required_traits"] = sorted({*fields["required_traits"], MULTIATTACH})
     if instance.shares:
-        asked["required_traits"] = sorted({*asked["required_traits"], VIRTIO_FS})
+        fields["required_traits"] = sorted({*fields["required_traits"], VIRTIO_FS})
     return RequestSpec(
         instance_uuids=[instance.uuid], project_id=instance.project_id, user_id=instance.user_id,
         availability_zone=instance.pinned_availability_zone, hints=instance.scheduler_hints, group=group,
-        **asked, **how)
+        **fields, **how)
 
 
 def host_requirements(flavor: Flavor, image: Image | None = None, volume_backed: bool = False,
                       aliases: Iterable[str] = (), existing: bool = False) -> dict[str, Any]:
     """Return the fields of a request that follow from flavor and image. Raises InvalidInput."""
-    asked = requested_resources(flavor, image, volume_backed, existing)
+    requested = requested_resources(flavor, image, volume_backed, existing)
     devices = flavor.extra_specs.get("pci_passthrough:alias", "")
     policy = either(flavor, image, "hw:pci_numa_affinity_policy")
     return {
-        "flavor": flavor, "image": image, "resources": asked.resources, "required_traits": asked.required,
-        "forbidden_traits": asked.forbidden, "groups": asked.groups, "group_policy": asked.group_policy,
+        "flavor": flavor, "image": image, "resources": requested.resources, "required_traits": requested.required,
+        "forbidden_traits": requested.forbidden, "groups": requested.groups, "group_policy": requested.group_policy,
         "numa_topology": guest_topology(flavor, image),
         "pci_requests": pci.requests(devices, policy, pci.parse_aliases(aliases)) if devices else []}
 
@@ -170,8 +170,8 @@ def _from_extra_specs(extra_specs: dict[str, str]) -> dict[str, RequestGroup]:
 def _from_image(image: Image | None) -> set[str]:
     """The traits that an image may require (it cannot forbid any)."""
     properties = image.properties if image else {}
-    found = ((_TRAIT.match(key), value) for key, value in properties.items())
-    return {match["name"] for match, value in found if match and value == "required" and not match["suffix"]}
+    matches = ((_TRAIT.match(key), value) for key, value in properties.items())
+    return {match["name"] for match, value in matches if match and value == "required" and not match["suffix"]}
 
 
 # --- CPUs ------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class ColdMigration:
 
     # --- source ------------------------------------------------------------------------------------
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
-        disk_making.check_growth(disks.look(instance), instance, flavor)
+        disk_making.check_growth(disks.inspect_disks(instance), instance, flavor)
 
     def open_disks(self, instance: Instance, timeout: int) -> DiskSource:
         uuid = instance.uuid
@@ -109,7 +109,7 @@ class ColdMigration:
     def finish_move(self, instance: Instance) -> None:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid), directories.full_disk():
-            local = disks.look(instance)
+            local = disks.inspect_disks(instance)
             disk_making.check_growth(local, instance, instance.flavor)
             # A guest that runs already was finished before.
             if not self._guests.is_active(uuid):

@@ -35,14 +35,14 @@ def collect(connection: libvirt.virConnect, domain: libvirt.virDomain, instance:
 
 def _flat(stats: dict[str, Any]) -> dict[str, int]:
     """Memory in KiB, times in nanoseconds; -1: a disk's errors are not counted."""
-    found = {f"cpu{n}_time": stats.get(f"vcpu.{n}.time") for n in range(stats.get("vcpu.current", 0))}
-    found |= {name: stats.get(f"balloon.{key}") for name, key in _FLAT_MEMORY.items()}
+    values = {f"cpu{n}_time": stats.get(f"vcpu.{n}.time") for n in range(stats.get("vcpu.current", 0))}
+    values |= {name: stats.get(f"balloon.{key}") for name, key in _FLAT_MEMORY.items()}
     for kind, names in (("block", _FLAT_DISK), ("net", _FLAT_NIC)):
         for n in range(stats.get(f"{kind}.count", 0)):
             device = stats.get(f"{kind}.{n}.name", n)
             if f"{kind}.{n}.rx.bytes" in stats or f"{kind}.{n}.rd.bytes" in stats:
-                found |= {f"{device}_{name}": stats.get(f"{kind}.{n}.{key}", -1) for name, key in names.items()}
-    return {name: value for name, value in found.items() if value is not None}
+                values |= {f"{device}_{name}": stats.get(f"{kind}.{n}.{key}", -1) for name, key in names.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _values(domain: libvirt.virDomain, instance: Instance, stats: dict[str, Any]) -> dict[str, Any]:
@@ -72,9 +72,9 @@ def _disk(stats: dict[str, Any], number: int) -> dict[str, Any]:
 
 
 def _nic(stats: dict[str, Any], number: int, mac: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = {"mac_address": mac}
+    counters: dict[str, Any] = {"mac_address": mac}
     for ours, theirs in (("rx", "rx"), ("tx", "tx")):
         for name, key in (("octets", "bytes"), ("errors", "errs"), ("drop", "drop"), ("packets", "pkts")):
-            found[f"{ours}_{name}"] = stats.get(f"net.{number}.{theirs}.{key}")
-        found[f"{ours}_rate"] = None
-    return found
+            counters[f"{ours}_{name}"] = stats.get(f"net.{number}.{theirs}.{key}")
+        counters[f"{ours}_rate"] = None
+    return counters

@@ -75,7 +75,7 @@ class LibvirtDriver(Driver):
         directories.make_instances_path()
         self._host.start()
         self._guests.learn()
-        self._events = EventReporter(self._guests.look, self.guests, on_event)
+        self._events = EventReporter(self._guests.actual_power_state, self.guests, on_event)
         self._events.start()
         self._host.on_lifecycle = self._events.changed
         self._host.on_connected = self._reconnected
@@ -88,8 +88,8 @@ class LibvirtDriver(Driver):
         self._host.stop()
 
     def nodes(self) -> list[ComputeNode]:
-        found = self._guests.capabilities
-        return [self._host.call(lambda connection: inventory.take(connection, self.host, found))]
+        capabilities = self._guests.capabilities
+        return [self._host.call(lambda connection: inventory.take(connection, self.host, capabilities))]
 
     def host_cpu(self) -> HostCpu:
         return self._host.call(inventory.cpu)
@@ -307,7 +307,7 @@ class LibvirtDriver(Driver):
         return self._guests.power_state(uuid)
 
     def traces(self) -> set[str]:
-        return super().traces() | directories.kept()
+        return super().traces() | directories.retained_servers()
 
     def has_disks(self, instance: Instance) -> bool:
         return disks.has_any(directories.directory(instance.uuid))

@@ -24,12 +24,12 @@ class EventReporter:
     ``look_all()`` those of all.
     """
 
-    def __init__(self, look: Callable[[str], int], look_all: Callable[[], list[GuestStatus]],
+    def __init__(self, power_state: Callable[[str], int], list_guests: Callable[[], list[GuestStatus]],
                  report: Callable[[GuestStatus], None]) -> None:
-        self._look = look
-        self._look_all = look_all
+        self._power_state = power_state
+        self._list_guests = list_guests
         self._report = report
-        self._known: dict[str, int] = {}
+        self._reported_states: dict[str, int] = {}
         # a uuid: it changed; None: anything may have; _END: stop
         self._changes: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="libvirt-guests", daemon=True)
@@ -38,7 +38,7 @@ class EventReporter:
 
     def start(self) -> None:
         """Record the current power states and start the thread that reports changes."""
-        self._known = {guest.uuid: guest.power_state for guest in self._look_all()}
+        self._reported_states = {guest.uuid: guest.power_state for guest in self._list_guests()}
         self._thread.start()
 
     def stop(self) -> None:
@@ -72,20 +72,20 @@ class EventReporter:
 
     def _check(self, uuid: str) -> None:
         try:
-            self._note(GuestStatus(uuid=uuid, power_state=self._look(uuid)))
+            self._note(GuestStatus(uuid=uuid, power_state=self._power_state(uuid)))
         except exception.GuestNotFound:
-            self._known.pop(uuid, None)
+            self._reported_states.pop(uuid, None)
 
     def _compare(self) -> None:
-        guests = self._look_all()
-        for gone in self._known.keys() - {guest.uuid for guest in guests}:
-            del self._known[gone]
+        guests = self._list_guests()
+        for removed in self._reported_states.keys() - {guest.uuid for guest in guests}:
+            del self._reported_states[removed]
         for guest in guests:
             self._note(guest)
 
     def _note(self, guest: GuestStatus) -> None:
-        if self._known.get(guest.uuid) == guest.power_state:
+        if self._reported_states.get(guest.uuid) == guest.power_state:
             return
-        self._known[guest.uuid] = guest.power_state
+        self._reported_states[guest.uuid] = guest.power_state
         LOG.debug("Guest %s is now in power state %s", guest.uuid, guest.power_state)
         self._report(guest)

@@ -76,21 +76,21 @@ class Guests:
             raise exception.NotSupported(
                 f"This host has no guests of the type {virt_type}; set [libvirt]virt_type to another one.")
         plain = from_conf(self.name, host.arch, host.host_uuid,
-                          direct_io=directories.supports_direct_io(CONF.instances_path), known_machines=host.machines)
+                          direct_io=directories.supports_direct_io(CONF.instances_path), machine_names=host.machines)
         default = default_machine(plain)
         machines = (default, *({"pc", "q35"} - {default})) if host.arch == "x86_64" else (default,)
-        found = self.host.call(lambda connection: of_guests(connection, host, plain, machines))
-        if plain.spice and "spice" not in found.graphics:
+        capabilities = self.host.call(lambda connection: of_guests(connection, host, plain, machines))
+        if plain.spice and "spice" not in capabilities.graphics:
             raise exception.NotSupported("QEMU on this host has no SPICE, which [spice]enabled is for.")
-        chosen = with_cells(with_cpu(plain, found.cpu_modes, found.models), host.cells)
+        chosen = with_cells(with_cpu(plain, capabilities.cpu_modes, capabilities.models), host.cells)
         if chosen.cpu_mode == "custom":
-            found = self.host.call(lambda connection: of_guests(connection, host, chosen, machines))
-        others = self.host.call(lambda connection: foreign(connection, found, chosen, FOREIGN))
+            capabilities = self.host.call(lambda connection: of_guests(connection, host, chosen, machines))
+        others = self.host.call(lambda connection: foreign(connection, capabilities, chosen, FOREIGN))
         version = self.host.call(lambda connection: int(connection.getLibVersion()))
         emulator = next((path for arch, path, _machines in host.emulators if arch == host.arch), "")
         traits = models.traits_of(models.devices_of(emulator), version, host.arch) | models.network_traits()
-        self._settings = dataclasses.replace(chosen, foreign=others, secure_boot=found.secure_boot)
-        self._capabilities = dataclasses.replace(found, foreign=others, model_traits=frozenset(traits))
+        self._settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot)
+        self._capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(traits))
 
     # --- looking -----------------------------------------------------------------------------------
     def call(self, action: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
@@ -106,36 +106,36 @@ class Guests:
         return self.call(lambda connection: action(connection.lookupByUUIDString(uuid)), uuid)
 
     def power_state(self, uuid: str) -> int:
-        """Raises GuestNotFound, also for one that a migration is just bringing."""
-        def look(domain: libvirt.virDomain) -> int:
+        """Return the power state of a guest. Raises GuestNotFound, also for a guest of an incoming migration."""
+        def query(domain: libvirt.virDomain) -> int:
             if power.is_arriving(domain):
                 raise exception.GuestNotFound(instance_uuid=uuid)
             return power.state(domain)
 
-        return self.on_domain(uuid, look)
+        return self.on_domain(uuid, query)
 
     def all(self) -> list[GuestStatus]:
         return self.host.call(self._list)
 
-    def look(self, uuid: str) -> int:
-        """The power state of a guest of this nova-compute. Raises GuestNotFound."""
-        def look(domain: libvirt.virDomain) -> int:
+    def actual_power_state(self, uuid: str) -> int:
+        """Return the power state of a guest of this nova-compute that is on this host. Raises GuestNotFound."""
+        def query(domain: libvirt.virDomain) -> int:
             if not self._is_ours(domain) or not power.is_here(domain):
                 raise exception.GuestNotFound(instance_uuid=uuid)
             return power.state(domain)
 
-        return self.on_domain(uuid, look)
+        return self.on_domain(uuid, query)
 
     def _list(self, connection: libvirt.virConnect) -> list[GuestStatus]:
-        found = []
+        guests = []
         for domain in connection.listAllDomains():
             try:
                 if self._is_ours(domain) and power.is_here(domain):
-                    found.append(GuestStatus(uuid=domain.UUIDString(), power_state=power.state(domain)))
+                    guests.append(GuestStatus(uuid=domain.UUIDString(), power_state=power.state(domain)))
             except libvirt.libvirtError as error:
                 if not errors.is_missing(error):
                     raise
-        return found
+        return guests
 
     def _is_ours(self, domain: libvirt.virDomain) -> bool:
         """Return True if the domain's metadata name this nova-compute as the owner."""
@@ -161,7 +161,7 @@ class Guests:
         """The domain of the described server, whose keys libvirt knows. Raises InvalidInput, InvalidDiskInfo."""
         config = self.with_ports(instance, self.config(instance))
         self.give_keys(instance.uuid, instance.block_devices)
-        local = disks.look(instance)
+        local = disks.inspect_disks(instance)
         previous = self.previous(instance.uuid)
         return domain_xml.domain_xml(instance, config, local,
                                      layout(config, local, instance.block_devices, previous), self.settings, previous)
@@ -173,13 +173,13 @@ class Guests:
 
     def forget_keys(self, uuid: str) -> None:
         """Undefine the libvirt secrets of volumes the guest does not use. The caller must hold the guest's lock."""
-        def look(domain: libvirt.virDomain) -> str:
+        def query(domain: libvirt.virDomain) -> str:
             return str(domain.XMLDesc(0)) + str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
 
         if self.call(lambda connection: secrets.of_server(connection, uuid), uuid):
             defined = ""
             with contextlib.suppress(exception.GuestNotFound):
-                defined = self.on_domain(uuid, look)
+                defined = self.on_domain(uuid, query)
             self.call(lambda connection: secrets.undefine(connection, uuid, defined), uuid)
 
     def with_ports(self, instance: Instance, config: GuestConfig) -> GuestConfig:
@@ -189,10 +189,10 @@ class Guests:
         """
         if not self.settings.serial_listen or not config.serial_ports:
             return config
-        known = self.host.call(_serial_ports_of_all)
-        running, has = known.pop(instance.uuid, (False, ()))
+        all_ports = self.host.call(_serial_ports_of_all)
+        running, has = all_ports.pop(instance.uuid, (False, ()))
         if not running or len(has) != config.serial_ports:
-            taken = {port for _running, ports in known.values() for port in ports}
+            taken = {port for _running, ports in all_ports.values() for port in ports}
             has = self._serial_ports.take(config.serial_ports, taken)
         return dataclasses.replace(config, serial_tcp=has)
 
@@ -226,11 +226,11 @@ class Guests:
         ``paused``: one that is off begins paused.
         """
         with self.locks.hold(instance.uuid, PATIENCE if fresh else None):
-            known = self.exists(instance.uuid)
-            if must_exist and not known:
+            exists = self.exists(instance.uuid)
+            if must_exist and not exists:
                 raise exception.GuestNotFound(instance_uuid=instance.uuid)
             xml = self.definition_of(instance)
-            if known and fresh:
+            if exists and fresh:
                 self.on_domain(instance.uuid, power.stop)
             directories.take(instance.uuid, self.name)
             if not self.is_active(instance.uuid):
@@ -288,14 +288,14 @@ class Guests:
 
 def _serial_ports_of_all(connection: libvirt.virConnect) -> dict[str, tuple[bool, tuple[int, ...]]]:
     """Return for each domain its running state and the TCP ports of its serial consoles."""
-    found = {}
+    ports = {}
     for domain in connection.listAllDomains():
         try:
-            found[domain.UUIDString()] = bool(domain.isActive()), serial_ports.of_definition(domain.XMLDesc(0))
+            ports[domain.UUIDString()] = bool(domain.isActive()), serial_ports.of_definition(domain.XMLDesc(0))
         except libvirt.libvirtError as error:
             if not errors.is_missing(error):
                 raise
-    return found
+    return ports
 
 
 def define_domain(connection: libvirt.virConnect, name: str, xml: str) -> None:

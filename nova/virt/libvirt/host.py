@@ -173,8 +173,9 @@ class Host:
         connection, self._connection = self._connection, None
         if connection is None:
             return
-        for step in (*(functools.partial(connection.domainEventDeregisterAny, one) for one in self._registrations),
-                     connection.unregisterCloseCallback, connection.close):
+        deregistrations = [functools.partial(connection.domainEventDeregisterAny, registration)
+                           for registration in self._registrations]
+        for step in (*deregistrations, connection.unregisterCloseCallback, connection.close):
             with contextlib.suppress(libvirt.libvirtError):
                 step()
 
@@ -203,7 +204,7 @@ class Host:
 
     def _watch(self) -> None:
         """Reconnect as soon as libvirtd is back, so that events flow even if nobody asks for anything."""
-        told = False
+        reported = False
         while not self._stopped.is_set():
             self._lost.wait()
             if self._stopped.is_set():
@@ -211,11 +212,11 @@ class Host:
             try:
                 self.connection()
                 self._lost.clear()
-                told = False
+                reported = False
             except exception.HypervisorUnavailable as error:
-                if not told and self.on_unreachable is not None:
+                if not reported and self.on_unreachable is not None:
                     self.on_unreachable(error)
-                told = True
+                reported = True
                 self._stopped.wait(RETRY_INTERVAL)
             except Exception:
                 LOG.exception("Reconnecting to libvirt failed")

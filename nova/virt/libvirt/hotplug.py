@@ -136,31 +136,31 @@ class Hotplug:
 
 def definitions(guests: Guests, uuid: str) -> tuple[Definition | None, Definition]:
     """Return the live definition (None if stopped) and the persistent definition. Raises GuestNotFound."""
-    def look(domain: libvirt.virDomain) -> tuple[Definition | None, Definition]:
+    def query(domain: libvirt.virDomain) -> tuple[Definition | None, Definition]:
         live = Definition(domain.XMLDesc(0)) if domain.isActive() else None
         return live, Definition(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
 
-    return guests.on_domain(uuid, look)
+    return guests.on_domain(uuid, query)
 
 
 def _volume_finder(device: BlockDevice) -> Finder:
     def find(current: Definition) -> ET.Element | None:
-        known = current.disks.get(serial_of(device))
-        return known.element if known is not None else None
+        existing = current.disks.get(serial_of(device))
+        return existing.element if existing is not None else None
 
     return find
 
 
 def lasting(item: ET.Element) -> ET.Element:
     """A device of a running guest without what is so only while it runs."""
-    found = copy.deepcopy(item)
+    lasting_item = copy.deepcopy(item)
     for tag in ("alias", "backingStore", "privateData"):
-        for child in found.findall(tag):
-            found.remove(child)
-    source = found.find("source")
+        for child in lasting_item.findall(tag):
+            lasting_item.remove(child)
+    source = lasting_item.find("source")
     if source is not None:
         source.attrib.pop("index", None)
-    return found
+    return lasting_item
 
 
 def text_of(item: ET.Element) -> str:

@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 _GIB = 1 << 30
 # Seconds between two looks at a migration.
-_LOOK = 0.5
+_POLL_INTERVAL = 0.5
 _MIGRATABLE = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
 _COMPLETED = libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED
 _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
@@ -178,7 +178,7 @@ class _Watch:
         self._on_progress = on_progress
         self._cancelled = cancelled
         self._began = time.monotonic()
-        self._told = float("-inf")
+        self._reported_at = float("-inf")
         self._downtime = 0
         self._late = False
         self._aborted = False
@@ -188,9 +188,9 @@ class _Watch:
 
     def until(self, ended: Callable[[float], bool]) -> None:
         """``ended(seconds)`` waits so long for the end of the migration and says whether it came."""
-        while not ended(_LOOK):
+        while not ended(_POLL_INTERVAL):
             try:
-                self._guests.on_domain(self._uuid, self._look)
+                self._guests.on_domain(self._uuid, self._poll)
             except (libvirt.libvirtError, exception.NovaException) as error:
                 # It ended just now, or libvirtd is away; the end is told by who waits for it.
                 LOG.debug("[instance: %s] Its migration cannot be looked at: %s", self._uuid, error)
@@ -218,7 +218,7 @@ class _Watch:
         return exception.MigrationError(reason=str(error.get_error_message()))
 
     # --- inside ------------------------------------------------------------------------------------
-    def _look(self, domain: libvirt.virDomain) -> None:
+    def _poll(self, domain: libvirt.virDomain) -> None:
         stats = domain.jobStats()
         if stats.get("type", libvirt.VIR_DOMAIN_JOB_NONE) == libvirt.VIR_DOMAIN_JOB_NONE:
             return
@@ -226,8 +226,8 @@ class _Watch:
         size = progress.memory_total + progress.disk_total
         now = time.monotonic()
         # At first libvirt knows no sizes.
-        if size and now - self._told >= CONF.libvirt.live_migration_monitor_interval:
-            self._told = now
+        if size and now - self._reported_at >= CONF.libvirt.live_migration_monitor_interval:
+            self._reported_at = now
             self._last = progress
             self._on_progress(progress)
         if self._cancelled.is_set() and not self._aborted:

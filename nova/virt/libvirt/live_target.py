@@ -33,8 +33,8 @@ class LiveMigrationTarget:
             self._check(source)
             if self._runs_here(uuid):
                 raise exception.MigrationPreCheckError(reason=f"the guest is on {self._host} already")
-            known = directories.owner(directories.directory(uuid))
-            shared = known is not None and known.token == source.token
+            owner = directories.owner(directories.directory(uuid))
+            shared = owner is not None and owner.token == source.token
             if source.disks and block is not None and block == shared:
                 raise exception.MigrationPreCheckError(
                     reason=f"{source.host} and {self._host} {'share' if shared else 'do not share'} the server's disks")
@@ -71,11 +71,11 @@ class LiveMigrationTarget:
 
     # --- inside ------------------------------------------------------------------------------------
     def _runs_here(self, uuid: str) -> bool:
-        def look(domain: libvirt.virDomain) -> bool:
+        def query(domain: libvirt.virDomain) -> bool:
             return bool(domain.isActive()) and not power.is_arriving(domain)
 
         try:
-            return self._guests.on_domain(uuid, look)
+            return self._guests.on_domain(uuid, query)
         except exception.GuestNotFound:
             return False
 

@@ -17,7 +17,7 @@ LOG = logging.getLogger(__name__)
 # A guest that is still booting misses the first press of its power button.
 PRESS_INTERVAL = 10
 _POLL_INTERVAL = 0.5
-_FIRST_LOOK = 0.05
+_FIRST_POLL = 0.05
 _KILL_ATTEMPTS = 3
 
 _POWER_STATES = {
@@ -62,8 +62,8 @@ def is_arriving(domain: libvirt.virDomain) -> bool:
 
 def is_here(domain: libvirt.virDomain) -> bool:
     """Return True unless the domain is being migrated to this host or was migrated to another host."""
-    gone = (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED)
-    return tuple(domain.state()) != gone and not is_arriving(domain)
+    left_states = (libvirt.VIR_DOMAIN_SHUTOFF, libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED)
+    return tuple(domain.state()) != left_states and not is_arriving(domain)
 
 
 def start(domain: libvirt.virDomain, paused: bool = False) -> None:
@@ -117,7 +117,7 @@ def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: C
     deadline = clock() + timeout
     number = None
     pressed = float("-inf")
-    pause = _FIRST_LOOK
+    pause = _FIRST_POLL
     while True:
         # looked up every time: a domain object keeps the number that it was made with
         domain = connection.lookupByUUIDString(uuid)

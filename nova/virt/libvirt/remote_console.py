@@ -39,5 +39,5 @@ def address(domain: libvirt.virDomain, protocol: str) -> ConsoleAddress | None:
 
 def _port(item: ET.Element | None, name: str) -> int | None:
     """A port that something listens on."""
-    found = item.get(name, "") if item is not None else ""
-    return int(found) if found.isdecimal() and int(found) > 0 else None
+    value = item.get(name, "") if item is not None else ""
+    return int(value) if value.isdecimal() and int(value) > 0 else None

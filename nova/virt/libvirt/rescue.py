@@ -51,7 +51,7 @@ class Rescues:
             local = _files(instance, kind)
             disk = GuestDisk(disks.RESCUE, _bus(image, config), device=kind, local=local.root, boot_order=1)
             previous = guests.previous(uuid)
-            own = disks.look(instance)
+            own = disks.inspect_disks(instance)
             drive = local.config_drive or own.config_drive
             laid = rescue_layout(config, dataclasses.replace(own, config_drive=drive), instance.block_devices,
                                  previous, disk, _is_stable(image))
@@ -86,12 +86,12 @@ def _files(instance: Instance, kind: str) -> LocalDisks:
     place = directories.directory(instance.uuid)
 
     def path(name: str) -> str | None:
-        found = os.path.join(place, name)
-        return found if os.path.exists(found) else None
+        candidate = os.path.join(place, name)
+        return candidate if os.path.exists(candidate) else None
 
     root, drive = os.path.join(place, disks.RESCUE), path(disks.RESCUE_DRIVE)
     return dataclasses.replace(
-        disks.look(instance), root=LocalDisk(root, device=kind, base=disks.base_of(root)),
+        disks.inspect_disks(instance), root=LocalDisk(root, device=kind, base=disks.base_of(root)),
         config_drive=LocalDisk(drive, "raw", "cdrom" if qemuimg.is_iso(drive) else "disk") if drive else None,
         kernel=path(disks.RESCUE_KERNEL), ramdisk=path(disks.RESCUE_RAMDISK))
 

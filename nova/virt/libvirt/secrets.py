@@ -25,26 +25,26 @@ def define(connection: libvirt.virConnect, server: str, devices: Iterable[BlockD
     for device in devices:
         key = device.connection.key if device.connection else None
         if key is not None:
-            known = connection.secretDefineXML(_definition(server, device.volume_id or ""))
-            known.setValue(key.passphrase.encode())
+            secret = connection.secretDefineXML(_definition(server, device.volume_id or ""))
+            secret.setValue(key.passphrase.encode())
 
 
 def undefine(connection: libvirt.virConnect, server: str, unless: str) -> None:
     """Undefine the server's secrets whose UUID does not occur in the definition ``unless``."""
     for secret in of_server(connection, server):
         if secret.UUIDString() not in unless:
-            with _gone_is_fine():
+            with _ignore_missing():
                 secret.undefine()
 
 
 def of_server(connection: libvirt.virConnect, server: str) -> list[libvirt.virSecret]:
     start = _USAGE.format(server=server, volume="")
-    found = []
+    secrets = []
     for secret in _all(connection):
-        with _gone_is_fine():
+        with _ignore_missing():
             if secret.usageID().startswith(start):
-                found.append(secret)
-    return found
+                secrets.append(secret)
+    return secrets
 
 
 def _all(connection: libvirt.virConnect) -> list[libvirt.virSecret]:
@@ -57,7 +57,7 @@ def _all(connection: libvirt.virConnect) -> list[libvirt.virSecret]:
 
 
 @contextlib.contextmanager
-def _gone_is_fine() -> Iterator[None]:
+def _ignore_missing() -> Iterator[None]:
     try:
         yield
     except libvirt.libvirtError as error:

@@ -31,23 +31,23 @@ class SerialPorts:
         with self._lock:
             now = time.monotonic()
             self._given = {port: moment for port, moment in self._given.items() if now - moment < _ON_ITS_WAY}
-            found: list[int] = []
+            ports: list[int] = []
             for port in _in_any_order():
-                if len(found) == count:
+                if len(ports) == count:
                     break
                 if port not in taken and port not in self._given and _is_free(port):
-                    found.append(port)
-            if len(found) < count:
+                    ports.append(port)
+            if len(ports) < count:
                 raise exception.SocketPortRangeExhausted(host=CONF.host)
-            self._given.update(dict.fromkeys(found, now))
-            return tuple(found)
+            self._given.update(dict.fromkeys(ports, now))
+            return tuple(ports)
 
 
 def of_definition(text: str) -> tuple[int, ...]:
     """The ports that a domain's serial ports listen on."""
     devices = ET.fromstring(text)  # noqa: S314 - libvirt's own output
-    found = (item.get("service", "") for item in devices.iterfind("devices/serial[@type='tcp']/source[@mode='bind']"))
-    return tuple(int(port) for port in found if port.isdecimal())
+    sources = devices.iterfind("devices/serial[@type='tcp']/source[@mode='bind']")
+    return tuple(int(port) for source in sources if (port := source.get("service", "")).isdecimal())
 
 
 def _in_any_order() -> Iterator[int]:

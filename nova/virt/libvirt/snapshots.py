@@ -33,7 +33,7 @@ LOG = logging.getLogger(__name__)
 _NAME = "snapshot-"
 _FORMAT = "qcow2"
 # Seconds between two looks at a copy that is being made.
-_LOOK = 0.2
+_POLL_INTERVAL = 0.2
 
 
 class Snapshots:
@@ -78,7 +78,7 @@ class Snapshots:
     # --- copying -----------------------------------------------------------------------------------
     def _copy(self, instance: Instance, path: str, cancelled: Cancelled) -> None:
         """Copy the root disk to ``path``. The guest's lock is not held during the backup job of a running guest."""
-        root = disks.look(instance).root
+        root = disks.inspect_disks(instance).root
         if root is None:
             raise exception.InvalidDiskInfo(reason="the server has no root disk on its host")
         _clear(os.path.dirname(path))  # what a host that was lost left behind
@@ -152,7 +152,7 @@ class Snapshots:
             except exception.DiskFull:
                 self._guests.on_domain(uuid, _end_backup)
                 raise
-            time.sleep(_LOOK)
+            time.sleep(_POLL_INTERVAL)
         reason = self._guests.on_domain(uuid, _why_not)
         if reason:
             raise exception.SnapshotFailed(instance_id=uuid, reason=reason)
@@ -209,7 +209,7 @@ def _end_backup(domain: libvirt.virDomain) -> None:
         except libvirt.libvirtError as error:
             if errors.is_disconnect(error) or errors.is_missing(error):
                 raise
-        time.sleep(_LOOK)
+        time.sleep(_POLL_INTERVAL)
 
 
 def _thaw(domain: libvirt.virDomain) -> None:

@@ -25,7 +25,7 @@ from nova.virt.libvirt.xml.layout import serial_of, volume_disk
 LOG = logging.getLogger(__name__)
 
 # Seconds between two looks at a copy that is being made.
-_LOOK = 0.5
+_POLL_INTERVAL = 0.5
 # The new volume is there already, and no job of libvirt's outlives the guest's process.
 _COPY = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
 _PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
@@ -49,7 +49,7 @@ class Swaps:
             begun = False
             while not self._advance(uuid, wanted, key, begun, cancelled):
                 begun = True
-                time.sleep(_LOOK)
+                time.sleep(_POLL_INTERVAL)
             self._define(uuid, key)
         except libvirt.libvirtError as error:
             raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason=error.get_error_message()) from error

@@ -29,7 +29,7 @@ from nova.virt.volume_files import NOT_ON_IT, files_of, is_merged, was_merged
 LOG = logging.getLogger(__name__)
 
 # Seconds between two looks at what QEMU does.
-_LOOK = 0.5
+_POLL_INTERVAL = 0.5
 # The file is there already, and libvirt keeps no list of snapshots of its own.
 _TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
          | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA)
@@ -44,7 +44,7 @@ class VolumeFiles:
 
     def names(self, instance: Instance, device: BlockDevice) -> list[str]:
         try:
-            _running, disk = self._look(instance.uuid, device)
+            _running, disk = self._inspect(instance.uuid, device)
         except exception.GuestNotFound:
             return []
         return _names(disk)
@@ -52,7 +52,7 @@ class VolumeFiles:
     def snapshot(self, instance: Instance, new: BlockDevice) -> None:
         wanted, uuid = files_of(new), instance.uuid
         with self._guests.locks.hold(uuid):
-            running, disk = self._look(uuid, new)
+            running, disk = self._inspect(uuid, new)
             there = _names(disk)
             if disk is None or not wanted or new.connection is None:
                 raise _failed(new, "its guest does not have it" if disk is None else "it is no file")
@@ -77,7 +77,7 @@ class VolumeFiles:
             begun = False
             while not self._advance(instance.uuid, device, top, base, begun, cancelled):
                 begun = True
-                time.sleep(_LOOK)
+                time.sleep(_POLL_INTERVAL)
         except libvirt.libvirtError as error:
             raise _failed(device, error.get_error_message()) from error
         LOG.info("[instance: %s] Files of volume %s were put together: its guest has %s", instance.uuid,
@@ -87,7 +87,7 @@ class VolumeFiles:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid):
             try:
-                running, disk = self._look(uuid, device)
+                running, disk = self._inspect(uuid, device)
                 if running is not None and disk is not None:
                     self._guests.on_domain(uuid, lambda domain: block_jobs.end(domain, disk.target))
             except exception.GuestNotFound:
@@ -95,7 +95,7 @@ class VolumeFiles:
         return was_merged(self.names(instance, device), top, base)
 
     # --- inside ------------------------------------------------------------------------------------
-    def _look(self, uuid: str, device: BlockDevice) -> tuple[list[str] | None, KnownDisk | None]:
+    def _inspect(self, uuid: str, device: BlockDevice) -> tuple[list[str] | None, KnownDisk | None]:
         """The disks of the running guest (None: it does not run), and the one of the device. Raises GuestNotFound."""
         live, config = definitions(self._guests, uuid)
         targets = None if live is None else [
@@ -109,10 +109,10 @@ class VolumeFiles:
         ``begun``: there was a job. Raises GuestNotRunning, VolumeSnapshotFailed.
         """
         with self._guests.locks.hold(uuid):
-            running, disk = self._look(uuid, device)
+            running, disk = self._inspect(uuid, device)
             works = running is not None and disk is not None and self._works(uuid, disk.target)
             if not works:  # it may have ended after the look at its files
-                running, disk = self._look(uuid, device)
+                running, disk = self._inspect(uuid, device)
             if not works and is_merged(device.volume_id or "", _names(disk), top, base):
                 return True
             if running is None or disk is None:
@@ -146,12 +146,12 @@ def snapshot_xml(target: str, path: str, targets: Iterable[str]) -> str:
 
 def paths_of(disk: ET.Element) -> list[str]:
     """The files of a disk as libvirt has them, from the one that is written on; those that are none end them."""
-    found: list[str] = []
+    paths: list[str] = []
     item: ET.Element | None = disk
     while item is not None and (source := item.find("source")) is not None and source.get("file"):
-        found.append(source.get("file", ""))
+        paths.append(source.get("file", ""))
         item = item.find("backingStore")
-    return found
+    return paths
 
 
 def _names(disk: KnownDisk | None) -> list[str]:

@@ -69,8 +69,8 @@ def waiting(core):
 def test_what_was_written_is_sent_once_and_in_order(core, sender, broker):
     told = [message(f"server {number % 7}", f"event {number}") for number in range(200)]
     write(core, *told)
-    sender.look()
-    sender.look()
+    sender.poll()
+    sender.poll()
     assert waiting(core) == 0
     assert sorted(each.message_id for each in broker.got) == sorted(each.message_id for each in told)
     for server in range(7):
@@ -99,14 +99,14 @@ def test_what_a_broker_does_not_take_stays_and_is_sent_later_under_the_same_id(c
     told = [message("s", f"event {number}") for number in range(10)]
     write(core, *told)
     broker.left = 4
-    sender.look()
+    sender.poll()
     assert waiting(core) == 6
     broker.left = None
-    sender.look()
+    sender.poll()
     assert waiting(core) == 6  # a broker that is away is not asked again at once
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + 3600)
-    sender.look()
+    sender.poll()
     assert waiting(core) == 0
     assert [each.message_id for each in broker.got] == [each.message_id for each in told]
 
@@ -118,11 +118,11 @@ def test_a_lane_has_one_sender_at_a_time(core, sender, broker):
         connection, lane, other, now, clock.after(CONF.conductor.lease)))
     write(core, message("s", "held"), *(message(f"s{number}", "free") for number in range(50)
                                         if outbox.lane_of(f"s{number}") != lane))
-    sender.look()
+    sender.poll()
     assert set(broker.events) == {"free"}
     assert waiting(core) == 1
     core.db.write(lambda connection: outbox.release(connection, lane, other, clock.now()))
-    sender.look()
+    sender.poll()
     assert broker.events[-1] == "held"
 
 
@@ -137,13 +137,13 @@ def test_what_a_conductor_sent_and_could_not_remove_is_sent_again_under_the_same
     with monkeypatch.context() as killed:
         killed.setattr(outbox, "sent", die)
         with pytest.raises(MemoryError):
-            dying.look()
+            dying.poll()
     assert broker.events == ["event"]
-    conductor(core, "next", broker).look()
+    conductor(core, "next", broker).poll()
     assert broker.events == ["event"]  # the lane is the dead one's still
     lane = outbox.lane_of("s")
     core.db.write(lambda connection: outbox.release(connection, lane, "dying", clock.after(-1)))
-    conductor(core, "next", broker).look()
+    conductor(core, "next", broker).poll()
     assert [each.message_id for each in broker.got] == [broker.got[0].message_id] * 2
     assert waiting(core) == 0
 
@@ -151,7 +151,7 @@ def test_what_a_conductor_sent_and_could_not_remove_is_sent_again_under_the_same
 def test_senders_that_share_the_lanes_send_each_message_once_and_in_order(core, broker):
     told = [message(f"server {number % 40}", f"{number:04d}") for number in range(400)]
     write(core, *told)
-    senders = [threading.Thread(target=conductor(core, f"conductor {number}", broker).look) for number in range(4)]
+    senders = [threading.Thread(target=conductor(core, f"conductor {number}", broker).poll) for number in range(4)]
     for each in senders:
         each.start()
     for each in senders:
@@ -167,7 +167,7 @@ def test_a_lease_that_a_clock_which_was_set_back_left_far_in_the_future_ends(cor
     lane = outbox.lane_of("s")
     core.db.write(lambda connection: outbox.take(connection, lane, "gone", clock.now(), clock.after(86400)))
     write(core, message("s", "event"))
-    sender.look()
+    sender.poll()
     assert broker.events == ["event"]
 
 
@@ -180,7 +180,7 @@ def test_of_messages_that_are_too_old_or_too_many_the_oldest_are_dropped_and_a_w
     for each in ancient:
         each.created_at = old
     write(core, *ancient, *(message("s", f"event {number}") for number in range(1700)))
-    sender.look()
+    sender.poll()
     assert waiting(core) == 1000
     left = core.db.read(lambda connection: outbox.page(connection, outbox.lane_of("s"), 1))
     assert left[0].event_type == "event 700"
@@ -231,7 +231,7 @@ def test_a_message_that_a_broker_never_takes_is_in_the_way_of_its_own_lane_alone
     sender._send = send
     others = [f"s{number}" for number in range(50) if outbox.lane_of(f"s{number}") != lane]
     write(core, message("s", "poison"), message("s", "behind it"), *(message(other, "free") for other in others))
-    sender.look()
+    sender.poll()
     assert broker.events == ["free"] * len(others)
     assert waiting(core) == 2
 
@@ -245,5 +245,5 @@ def test_a_broker_that_is_away_is_asked_twice_at_most(core, sender, broker):
 
     sender._send = send
     write(core, *(message(f"s{number}", "free") for number in range(50)))
-    sender.look()
+    sender.poll()
     assert len(asked) == 2

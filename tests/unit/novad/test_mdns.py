@@ -91,8 +91,8 @@ def test_a_flood_of_packets_occupies_a_bounded_table_and_queue(monkeypatch):
         assert len(submitted) == 1
         for number in range(50):
             heard(f"s{number}")
-        assert (len(submitted), len(watch._known)) == (5, 5)
+        assert (len(submitted), len(watch._instances)) == (5, 5)
         for name in submitted:
             watch._resolve(name)
         heard("n2")
-        assert (submitted[-1], len(watch._known), f"s0.{TYPE}" in watch._known) == (f"n2.{TYPE}", 5, False)
+        assert (submitted[-1], len(watch._instances), f"s0.{TYPE}" in watch._instances) == (f"n2.{TYPE}", 5, False)

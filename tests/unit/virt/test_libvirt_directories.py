@@ -53,7 +53,7 @@ def test_a_directory_of_an_older_release_is_of_the_host_that_has_it(place: pathl
 def test_what_is_set_aside_is_kept_apart_and_put_back(place: pathlib.Path) -> None:
     token = directories.token(directories.make(ONE, "first"), "first")
     directories.set_aside(ONE)
-    assert directories.kept() == {ONE}
+    assert directories.retained_servers() == {ONE}
     assert directories.is_aside(ONE)
     directories.remove(ONE, "first")
     assert directories.is_aside(ONE), "that is for remove_aside()"
@@ -65,13 +65,13 @@ def test_what_is_set_aside_is_kept_apart_and_put_back(place: pathlib.Path) -> No
         directories.put_back(ONE, "first")
     for _ in range(2):
         directories.remove_aside(ONE)
-    assert directories.kept() == {ONE}
+    assert directories.retained_servers() == {ONE}
 
 
 def test_half_of_a_removal_is_finished_and_looks_like_no_guest(place: pathlib.Path) -> None:
     directories.make(ONE, "first")
     os.rename(place / ONE, place / f"{ONE}.deleted")
-    assert directories.kept() == set()
+    assert directories.retained_servers() == set()
     directories.remove(ONE, "first")
     assert os.listdir(place) == []
 

@@ -355,7 +355,7 @@ def test_the_machine_of_image_operator_and_architecture() -> None:
     assert define(server(), machines={"x86_64": "q35"}).find("os/type").get("machine") == "q35"
     assert define(server({}, {"hw_machine_type": "pc-q35-7.2"})).find("os/type").get("machine") == "pc-q35-7.2"
     with pytest.raises(exception.InvalidInput, match="hw_machine_type=pdp11"):
-        define(server({}, {"hw_machine_type": "pdp11"}), known_machines=frozenset({"pc"}))
+        define(server({}, {"hw_machine_type": "pdp11"}), machine_names=frozenset({"pc"}))
     assert define(server({}, {"hw_machine_type": "pc-q35-7.2"}), ALL_DISKS).find(
         "devices/disk[@device='cdrom']/target").get("bus") == "sata"
 

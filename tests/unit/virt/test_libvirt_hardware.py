@@ -42,7 +42,7 @@ DEVICES = frozenset({
     "qemu-xhci", "intel-iommu", "virtio-iommu-pci", "virtio-tablet-pci"})
 MACHINES = frozenset({"pc", "q35", "pc-q35-7.2", "pc-i440fx-7.2"})
 HOST = Settings(owner="host1", virt_type="qemu", cpu_mode="host-model", vnc_listen="::1", spice=Spice("::1"),
-                known_machines=MACHINES, cells=((0, (0, 1, 2, 3)),),
+                machine_names=MACHINES, cells=((0, (0, 1, 2, 3)),),
                 foreign=(GuestArchitecture("i686", "qemu", "host-model", None, MACHINES),))
 ARM = Settings(owner="arm1", virt_type="kvm", arch="aarch64", cpu_mode="host-passthrough", vnc_listen="::1")
 

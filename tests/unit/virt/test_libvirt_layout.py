@@ -159,10 +159,10 @@ def test_another_machine_has_other_addresses() -> None:
 
 
 def test_the_version_of_the_machine_lasts_while_the_host_has_it() -> None:
-    host = dataclasses.replace(HOST, known_machines=frozenset({"pc", "pc-i440fx-7.2"}))
+    host = dataclasses.replace(HOST, machine_names=frozenset({"pc", "pc-i440fx-7.2"}))
     before = domain_xml(server(), DISKS, HOST).replace('machine="pc"', 'machine="pc-i440fx-7.2"')
     assert 'machine="pc-i440fx-7.2"' in domain_xml(server(), DISKS, host, before)
-    older = dataclasses.replace(HOST, known_machines=frozenset({"pc"}))
+    older = dataclasses.replace(HOST, machine_names=frozenset({"pc"}))
     assert 'machine="pc"' in domain_xml(server(), DISKS, older, before)
 
 

@@ -48,7 +48,7 @@ CREATE = Object({"keypair": Field(Object({
 
 _USER = {"user_id": Field(STRING, since=10)}
 INDEX_QUERY = Query({**_USER, "limit": Field(LIMIT, since=35), "marker": Field(STRING, since=35)}, strict=75)
-ONE_QUERY = Query(_USER, strict=75)
+USER_QUERY = Query(_USER, strict=75)
 
 _KEYS = [
     Out("name", STRING),
@@ -90,15 +90,15 @@ def index(req: Request) -> dict[str, Any]:
     user = _user(req, "index", req.arg("user_id"))
     limit, marker = req.page()
     paged = req.version >= 35
-    found = req.clients.keypairs.index(req.ctx, user, limit=limit if paged else None, marker=marker)
-    answer: dict[str, Any] = {"keypairs": [{"keypair": LISTED.render(key, req)} for key in found]}
-    links = req.next_links("os-keypairs", found, limit, found[-1].name if found else None) if paged else []
+    keypairs = req.clients.keypairs.index(req.ctx, user, limit=limit if paged else None, marker=marker)
+    answer: dict[str, Any] = {"keypairs": [{"keypair": LISTED.render(key, req)} for key in keypairs]}
+    links = req.next_links("os-keypairs", keypairs, limit, keypairs[-1].name if keypairs else None) if paged else []
     if links:
         answer["keypairs_links"] = links
     return answer
 
 
-@accepts(query=ONE_QUERY, answer=Object({"keypair": SHOWN}))
+@accepts(query=USER_QUERY, answer=Object({"keypair": SHOWN}))
 def show(req: Request) -> dict[str, Any]:
     """Show a key pair."""
     user = _user(req, "show", req.arg("user_id"))
@@ -125,7 +125,7 @@ def create(req: Request) -> dict[str, Any]:
     return {"keypair": shown}
 
 
-@accepts(query=ONE_QUERY)
+@accepts(query=USER_QUERY)
 def delete(req: Request) -> None:
     """Delete a key pair."""
     req.clients.keypairs.delete(req.ctx, _user(req, "delete", req.arg("user_id")), req.params["id"])

@@ -99,7 +99,7 @@ FLAVOR = View([
     Out("os-flavor-access:is_public", TRUTH, "is_public"),
     Out("extra_specs", Object(additional=True), _specs, since=61),
 ])
-_ONE = Object({"flavor": FLAVOR})
+_SINGLE_FLAVOR = Object({"flavor": FLAVOR})
 
 
 @accepts(query=INDEX_QUERY, answer=Object({"flavors": Array(LISTED), "flavors_links": LINKS}))
@@ -116,12 +116,12 @@ def detail(req: Request) -> dict[str, Any]:
 
 def _list(req: Request, view: View, path: str) -> dict[str, Any]:
     limit, marker = req.page()
-    found = req.clients.flavors.index(req.ctx, FlavorQuery(
+    flavors = req.clients.flavors.index(req.ctx, FlavorQuery(
         project_id=req.ctx.project_id, is_public=_is_public(req), min_ram=_least(req, "minRam"),
         min_disk=_least(req, "minDisk"), name=req.expression("name"), sort_key=req.arg("sort_key") or "flavorid",
         sort_dir=req.arg("sort_dir") or "asc", limit=limit, marker=marker))
-    answer: dict[str, Any] = {"flavors": [view.render(flavor, req) for flavor in found]}
-    links = req.next_links(path, found, limit, found[-1].flavorid if found else None)
+    answer: dict[str, Any] = {"flavors": [view.render(flavor, req) for flavor in flavors]}
+    links = req.next_links(path, flavors, limit, flavors[-1].flavorid if flavors else None)
     if links:
         answer["flavors_links"] = links
     return answer
@@ -154,13 +154,13 @@ def _least(req: Request, name: str) -> int:
         raise exception.Invalid(f"Invalid {name} filter [{given}]") from None
 
 
-@accepts(answer=_ONE)
+@accepts(answer=_SINGLE_FLAVOR)
 def show(req: Request) -> dict[str, Any]:
     """Show a flavor."""
     return {"flavor": FLAVOR.render(req.clients.flavors.get(req.ctx, req.params["id"], req.scope), req)}
 
 
-@accepts(body=CREATE, answer=_ONE, errors=(409,))
+@accepts(body=CREATE, answer=_SINGLE_FLAVOR, errors=(409,))
 def create(req: Request) -> dict[str, Any]:
     """Create a flavor."""
     wanted = req.body["flavor"]
@@ -174,7 +174,7 @@ def create(req: Request) -> dict[str, Any]:
     return {"flavor": FLAVOR.render(req.clients.flavors.create(req.ctx, flavor), req)}
 
 
-@accepts(body=UPDATE, answer=_ONE)
+@accepts(body=UPDATE, answer=_SINGLE_FLAVOR)
 def update(req: Request) -> dict[str, Any]:
     """Change the description of a flavor."""
     flavor = req.clients.flavors.update(req.ctx, req.params["id"], req.body["flavor"]["description"])

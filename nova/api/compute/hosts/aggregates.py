@@ -65,7 +65,7 @@ _CREATED = [
 ]
 CREATED = View(_CREATED)
 AGGREGATE = View([*_CREATED, Out("hosts", Array(STRING)), Out("metadata", Object(additional=True))])
-_ONE = Object({"aggregate": AGGREGATE})
+_SINGLE_AGGREGATE = Object({"aggregate": AGGREGATE})
 
 
 def _id(req: Request) -> int:
@@ -85,10 +85,10 @@ def _shown(aggregate: Aggregate, req: Request) -> dict[str, Any]:
 @accepts(answer=Object({"aggregates": Array(AGGREGATE)}))
 def index(req: Request) -> dict[str, Any]:
     """List host aggregates."""
-    return {"aggregates": [AGGREGATE.render(found, req) for found in req.clients.aggregates.index(req.ctx)]}
+    return {"aggregates": [AGGREGATE.render(aggregate, req) for aggregate in req.clients.aggregates.index(req.ctx)]}
 
 
-@accepts(answer=_ONE)
+@accepts(answer=_SINGLE_AGGREGATE)
 def show(req: Request) -> dict[str, Any]:
     """Show a host aggregate."""
     return _shown(req.clients.aggregates.get(req.ctx, _id(req)), req)
@@ -106,7 +106,7 @@ def _stripped(zone: str | None) -> str | None:
     return None if zone is None else zone.strip()
 
 
-@accepts(body=UPDATE, answer=_ONE, errors=(409,))
+@accepts(body=UPDATE, answer=_SINGLE_AGGREGATE, errors=(409,))
 def update(req: Request) -> dict[str, Any]:
     """Rename a host aggregate or change its zone (null takes it out of its zone)."""
     wanted, ident = req.body["aggregate"], _id(req)
@@ -123,19 +123,19 @@ def delete(req: Request) -> None:
     req.clients.aggregates.delete(req.ctx, _id(req))
 
 
-@accepts(body=ADD_HOST, answer=_ONE, errors=(409,))
+@accepts(body=ADD_HOST, answer=_SINGLE_AGGREGATE, errors=(409,))
 def add_host(req: Request) -> dict[str, Any]:
     """Add a host to an aggregate."""
     return _shown(req.clients.aggregates.add_host(req.ctx, _id(req), req.body["add_host"]["host"]), req)
 
 
-@accepts(body=REMOVE_HOST, answer=_ONE, errors=(409,))
+@accepts(body=REMOVE_HOST, answer=_SINGLE_AGGREGATE, errors=(409,))
 def remove_host(req: Request) -> dict[str, Any]:
     """Remove a host from an aggregate."""
     return _shown(req.clients.aggregates.remove_host(req.ctx, _id(req), req.body["remove_host"]["host"]), req)
 
 
-@accepts(body=SET_METADATA, answer=_ONE)
+@accepts(body=SET_METADATA, answer=_SINGLE_AGGREGATE)
 def set_metadata(req: Request) -> dict[str, Any]:
     """Change the metadata of an aggregate; null deletes a key."""
     metadata = req.body["set_metadata"]["metadata"]
@@ -148,7 +148,7 @@ def set_metadata(req: Request) -> dict[str, Any]:
 @accepts(body=CACHE_IMAGES)
 def cache_images(req: Request) -> None:
     """Cache images on the hosts of an aggregate before servers need them."""
-    wanted = [each["id"].lower() for each in req.body["cache"]]
+    wanted = [image["id"].lower() for image in req.body["cache"]]
     if len(set(wanted)) < len(wanted):
         raise exception.Invalid("cache: the same image is named twice.")
     ident = _id(req)

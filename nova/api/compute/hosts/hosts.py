@@ -30,9 +30,9 @@ _RESOURCE = Object({"host": STRING, "project": STRING, "cpu": INTEGER, "memory_m
 def index(req: Request) -> dict[str, Any]:
     """List hosts and their services."""
     zone = req.arg("zone")
-    found = [service for service in req.clients.services.index(req.ctx)
-             if not zone or zone == service.availability_zone]
-    return {"hosts": [_HOST.render(service, req) for service in found]}
+    services = [service for service in req.clients.services.index(req.ctx)
+                if not zone or zone == service.availability_zone]
+    return {"hosts": [_HOST.render(service, req) for service in services]}
 
 
 @accepts(query=Query(strict=None), answer=Object({"host": Array(Object({"resource": _RESOURCE}))}))

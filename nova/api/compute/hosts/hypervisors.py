@@ -78,10 +78,10 @@ def _status(shown: Shown, _req: Request) -> str:
 def _servers(shown: Shown, req: Request) -> Any:
     if shown.servers is None:
         return ABSENT
-    found = [{"name": server.name_by(CONF.instance_name_template), "uuid": server.uuid}
-             for server in shown.servers.get(shown.node.host, [])]
+    servers = [{"name": server.name_by(CONF.instance_name_template), "uuid": server.uuid}
+               for server in shown.servers.get(shown.node.host, [])]
     # An empty list was left out before 2.75.
-    return found if found or req.version >= 75 else ABSENT
+    return servers if servers or req.version >= 75 else ABSENT
 
 
 def _service(shown: Shown, req: Request) -> dict[str, Any]:
@@ -172,9 +172,10 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
     limit, marker = req.page()
     paged = req.version >= 33
     _check_marker(req, marker)
-    found = req.clients.hypervisors.index(req.ctx, limit=limit if paged else None, marker=marker)
-    answer: dict[str, Any] = {"hypervisors": _render(req, view, found)}
-    links = req.next_links(path, found, limit, str(ident_of(found[-1], req)) if found else None) if paged else []
+    hypervisors = req.clients.hypervisors.index(req.ctx, limit=limit if paged else None, marker=marker)
+    answer: dict[str, Any] = {"hypervisors": _render(req, view, hypervisors)}
+    last = str(ident_of(hypervisors[-1], req)) if hypervisors else None
+    links = req.next_links(path, hypervisors, limit, last) if paged else []
     if links:
         answer["hypervisors_links"] = links
     return answer
@@ -186,10 +187,10 @@ def _check_marker(req: Request, marker: str | None) -> None:
 
 
 def _matching(req: Request, pattern: str) -> list[ComputeNode]:
-    found = req.clients.hypervisors.index(req.ctx, pattern=pattern)
-    if not found:
+    hypervisors = req.clients.hypervisors.index(req.ctx, pattern=pattern)
+    if not hypervisors:
         raise exception.NotFound(f"No hypervisor matching '{pattern}' could be found.")
-    return found
+    return hypervisors
 
 
 def _render(req: Request, view: View, nodes: Sequence[ComputeNode], servers: bool | None = None) -> list[Any]:
@@ -199,10 +200,10 @@ def _render(req: Request, view: View, nodes: Sequence[ComputeNode], servers: boo
 
 
 def _servers_of(req: Request, nodes: Sequence[ComputeNode]) -> dict[str, list[Instance]]:
-    found: dict[str, list[Instance]] = defaultdict(list)
+    servers_by_host: dict[str, list[Instance]] = defaultdict(list)
     for server in req.clients.hypervisors.servers(req.ctx, sorted({node.host for node in nodes})):
-        found[server.host or ""].append(server)
-    return found
+        servers_by_host[server.host or ""].append(server)
+    return servers_by_host
 
 
 def _get(req: Request) -> ComputeNode:

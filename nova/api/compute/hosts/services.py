@@ -76,8 +76,8 @@ SERVICE = View([
 @accepts(query=INDEX_QUERY, answer=Object({"services": Array(SERVICE)}))
 def index(req: Request) -> dict[str, Any]:
     """List services."""
-    found = req.clients.services.index(req.ctx, req.arg("host"), req.arg("binary"))
-    return {"services": [SERVICE.render(service, req) for service in found]}
+    services = req.clients.services.index(req.ctx, req.arg("host"), req.arg("binary"))
+    return {"services": [SERVICE.render(service, req) for service in services]}
 
 
 @accepts(body=UPDATE, answer=Object({"service": SERVICE}))

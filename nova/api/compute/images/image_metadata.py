@@ -19,7 +19,7 @@ META_BODY = Object({"meta": Field(Object(
     patterns={"^[a-zA-Z0-9-_:. ]{1,255}$": string(maxLength=255)}, minProperties=1, maxProperties=1), required=True)})
 
 _ALL = Object({"metadata": Object(additional=True)})
-_ONE = Object({"meta": Object(additional=True)})
+_SINGLE_ITEM = Object({"meta": Object(additional=True)})
 
 
 def _properties(req: Request) -> dict[str, str]:
@@ -49,13 +49,13 @@ def index(req: Request) -> dict[str, Any]:
     return {"metadata": _properties(req)}
 
 
-@accepts(query=QUERY, answer=_ONE)
+@accepts(query=QUERY, answer=_SINGLE_ITEM)
 def show(req: Request) -> dict[str, Any]:
     """Show a metadata item of an image."""
-    key, found = req.params["id"], _properties(req)
-    if key not in found:
+    key, properties = req.params["id"], _properties(req)
+    if key not in properties:
         raise exception.MetadataNotFound()
-    return {"meta": {key: found[key]}}
+    return {"meta": {key: properties[key]}}
 
 
 @accepts(body=METADATA_BODY, answer=_ALL)
@@ -72,7 +72,7 @@ def update_all(req: Request) -> dict[str, Any]:
     return {"metadata": _set(req, wanted, replace=True)}
 
 
-@accepts(body=META_BODY, answer=_ONE)
+@accepts(body=META_BODY, answer=_SINGLE_ITEM)
 def update(req: Request) -> dict[str, Any]:
     """Set a metadata item of an image."""
     meta = req.body["meta"]

@@ -43,20 +43,20 @@ _FILTERS = {"name": "name", "type": "image_type", "minRam": "min_ram", "minDisk"
 _PROPERTY = "property-"
 
 
-def _links(found: Image, req: Request) -> list[dict[str, str]]:
+def _links(shown: Image, req: Request) -> list[dict[str, str]]:
     base = (CONF.api.glance_link_prefix or req.host_url).rstrip("/")
-    return [*req.links("images", found.id), {
-        "rel": "alternate", "type": "application/vnd.openstack.image", "href": f"{base}/images/{found.id}"}]
+    return [*req.links("images", shown.id), {
+        "rel": "alternate", "type": "application/vnd.openstack.image", "href": f"{base}/images/{shown.id}"}]
 
 
-def _server(found: Image, req: Request) -> Any:
+def _server(shown: Image, req: Request) -> Any:
     """The server that the image is a snapshot of."""
-    uuid = found.properties.get("instance_uuid")
+    uuid = shown.properties.get("instance_uuid")
     return {"id": uuid, "links": req.links("servers", uuid)} if uuid else ABSENT
 
 
-def _disk_config(found: Image, _req: Request) -> Any:
-    value = found.properties.get("auto_disk_config")
+def _disk_config(shown: Image, _req: Request) -> Any:
+    value = shown.properties.get("auto_disk_config")
     if value is None:
         return ABSENT
     return "AUTO" if value.strip().lower() in ("true", "1", "t", "yes", "y", "on") else "MANUAL"
@@ -66,12 +66,12 @@ _NAMED = [Out("id", STRING), Out("name", STRING_OR_NULL), Out("links", LINKS, _l
 LISTED = View(_NAMED)
 IMAGE = View([
     *_NAMED,
-    Out("status", STRING, lambda found, _req: _STATES.get(found.status, ("UNKNOWN", 0))[0]),
-    Out("progress", INTEGER, lambda found, _req: _STATES.get(found.status, ("UNKNOWN", 0))[1]),
+    Out("status", STRING, lambda shown, _req: _STATES.get(shown.status, ("UNKNOWN", 0))[0]),
+    Out("progress", INTEGER, lambda shown, _req: _STATES.get(shown.status, ("UNKNOWN", 0))[1]),
     Out("minDisk", INTEGER, "min_disk"),
     Out("minRam", INTEGER, "min_ram"),
     Out("created", STRING_OR_NULL, "created_at"),
-    Out("updated", STRING_OR_NULL, lambda found, _req: found.updated_at or found.created_at),
+    Out("updated", STRING_OR_NULL, lambda shown, _req: shown.updated_at or shown.created_at),
     Out("metadata", Object(additional=True), "properties"),
     Out("server", Object(additional=True), _server),
     Out("OS-EXT-IMG-SIZE:size", Plain(type=["integer", "null"]), "size"),
@@ -96,9 +96,9 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
     size = req.arg("page_size")
     if size:
         limit = min(limit, whole(size))
-    found = image.store().index(req.ctx, _filters(req), limit=limit, marker=marker, token=req.ctx.auth_token)
-    answer: dict[str, Any] = {"images": [view.render(each, req) for each in found]}
-    links = req.next_links(path, found, limit, found[-1].id if found else None)
+    images = image.store().index(req.ctx, _filters(req), limit=limit, marker=marker, token=req.ctx.auth_token)
+    answer: dict[str, Any] = {"images": [view.render(item, req) for item in images]}
+    links = req.next_links(path, images, limit, images[-1].id if images else None)
     if links:
         answer["images_links"] = links
     return answer

@@ -26,7 +26,7 @@ FLOATING_IP = View([
     Out("instance_id", Plain(type=["string", "null"]), "instance_uuid"),
     Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
 ])
-_ONE = Object({"floating_ip": FLOATING_IP})
+_SINGLE_FLOATING_IP = Object({"floating_ip": FLOATING_IP})
 
 
 def _id(req: Request) -> str:
@@ -45,18 +45,18 @@ def pools(req: Request) -> dict[str, Any]:
 @accepts(query=_QUERY, answer=Object({"floating_ips": Array(FLOATING_IP)}))
 def index(req: Request) -> dict[str, Any]:
     """List the floating addresses of the project."""
-    found = req.clients.floating_ips.index(req.ctx, req.ctx.project_id)
-    return {"floating_ips": [FLOATING_IP.render(each, req) for each in found]}
+    floating_ips = req.clients.floating_ips.index(req.ctx, req.ctx.project_id)
+    return {"floating_ips": [FLOATING_IP.render(floating_ip, req) for floating_ip in floating_ips]}
 
 
-@accepts(query=_QUERY, answer=_ONE)
+@accepts(query=_QUERY, answer=_SINGLE_FLOATING_IP)
 def show(req: Request) -> dict[str, Any]:
     """Show a floating address of the project."""
     return {"floating_ip": FLOATING_IP.render(
         req.clients.floating_ips.get(req.ctx, _id(req), req.ctx.project_id), req)}
 
 
-@accepts(body=CREATE, answer=_ONE, errors=(403, 404))
+@accepts(body=CREATE, answer=_SINGLE_FLOATING_IP, errors=(403, 404))
 def create(req: Request) -> dict[str, Any]:
     """Take a floating address from a pool."""
     pool = (req.body or {}).get("pool")

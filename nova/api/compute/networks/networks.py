@@ -81,8 +81,8 @@ def show(req: Request) -> dict[str, Any]:
 @accepts(query=QUERY, answer=Object({"networks": Array(TENANT)}))
 def tenant_index(req: Request) -> dict[str, Any]:
     """List the networks of the project."""
-    found = req.clients.networks.index(req.ctx, req.ctx.project_id)
-    return {"networks": [TENANT.render(network, req) for network in found]}
+    networks = req.clients.networks.index(req.ctx, req.ctx.project_id)
+    return {"networks": [TENANT.render(network, req) for network in networks]}
 
 
 @accepts(query=QUERY, answer=Object({"network": TENANT}))

@@ -73,7 +73,7 @@ _GROUP = View([
     Out("tenant_id", STRING, "project_id"),
 ])
 _SHOWN = Object({"id": UUID, "name": STRING, "description": STRING, "tenant_id": STRING, "rules": Array(RULE)})
-_ONE = Object({"security_group": _SHOWN})
+_SINGLE_GROUP = Object({"security_group": _SHOWN})
 _MANY = Object({"security_groups": Array(_SHOWN)})
 
 
@@ -116,13 +116,13 @@ def _with_peers(req: Request, group: SecurityGroup) -> dict[str, Any]:
 def index(req: Request) -> dict[str, Any]:
     """List security groups."""
     everywhere = req.ctx.is_admin and req.arg("all_tenants", "0") in ("", "1", "True", "true")
-    found = req.clients.security_groups.index(req.ctx, None if everywhere else req.ctx.project_id)
-    groups = by_id(found)
+    groups = req.clients.security_groups.index(req.ctx, None if everywhere else req.ctx.project_id)
+    groups_by_id = by_id(groups)
     limit, offset = req.offset_page()
-    return {"security_groups": [_render(req, group, groups) for group in found[offset:offset + limit]]}
+    return {"security_groups": [_render(req, group, groups_by_id) for group in groups[offset:offset + limit]]}
 
 
-@accepts(query=SHOW_QUERY, answer=_ONE)
+@accepts(query=SHOW_QUERY, answer=_SINGLE_GROUP)
 def show(req: Request) -> dict[str, Any]:
     """Show a security group."""
     shown = req.params["id"]
@@ -143,14 +143,14 @@ def _texts(req: Request) -> tuple[str, str]:
     return name, description
 
 
-@accepts(body=GROUP_BODY, answer=_ONE)
+@accepts(body=GROUP_BODY, answer=_SINGLE_GROUP)
 def create(req: Request) -> dict[str, Any]:
     """Create a security group."""
     name, description = _texts(req)
     return {"security_group": _render(req, req.clients.security_groups.create(req.ctx, name, description), {})}
 
 
-@accepts(body=GROUP_BODY, answer=_ONE)
+@accepts(body=GROUP_BODY, answer=_SINGLE_GROUP)
 def update(req: Request) -> dict[str, Any]:
     """Rename a security group and describe it anew."""
     name, description = _texts(req)
@@ -170,7 +170,7 @@ def of_server(req: Request) -> dict[str, Any]:
     server = req.clients.servers.get(req.ctx, req.params["server_id"], project_id=req.scope)
     req.authorize("os_compute_api:os-security-groups:list",
                   {"project_id": server.project_id, "user_id": server.user_id})
-    found = req.clients.security_groups.index(req.ctx, server.project_id)
-    groups = by_id(found)
+    groups = req.clients.security_groups.index(req.ctx, server.project_id)
+    groups_by_id = by_id(groups)
     return {"security_groups": [
-        _render(req, group, groups) for group in found if group.name in server.security_groups]}
+        _render(req, group, groups_by_id) for group in groups if group.name in server.security_groups]}

@@ -50,9 +50,9 @@ def _of_type(*types: str) -> Object:
 @accepts(body=_CREATE, answer=_CREATED, errors=_ERRORS)
 def create(req: Request) -> dict[str, Any]:
     """Open a console of a running server; the URL can be used for [consoleauth]token_ttl."""
-    asked = req.body["remote_console"]
-    url = _open(req, asked["protocol"], asked["type"])
-    return {"remote_console": {"protocol": asked["protocol"], "type": asked["type"], "url": url}}
+    wanted = req.body["remote_console"]
+    url = _open(req, wanted["protocol"], wanted["type"])
+    return {"remote_console": {"protocol": wanted["protocol"], "type": wanted["type"], "url": url}}
 
 
 @accepts(body=only("os-getVNCConsole", _of_type("novnc", "xvpvnc")), answer=_OLD, errors=_ERRORS)
@@ -136,11 +136,11 @@ def url_with(base: str, token: str, console_type: str) -> str:
 # --- a token ---------------------------------------------------------------------------------------
 TOKEN = View([
     Out("instance_uuid", STRING),
-    Out("host", STRING, lambda found, _req: found.address.host),
-    Out("port", Plain(type="integer"), lambda found, _req: found.address.port),
-    Out("internal_access_path", Plain(type=["string", "null"]), lambda _found, _req: None),
+    Out("host", STRING, lambda shown, _req: shown.address.host),
+    Out("port", Plain(type="integer"), lambda shown, _req: shown.address.port),
+    Out("internal_access_path", Plain(type=["string", "null"]), lambda _shown, _req: None),
     Out("tls_port", Plain(type=["integer", "null"]),
-        lambda found, _req: found.address.tls_port if found.console_type == SPICE_DIRECT else ABSENT, since=99),
+        lambda shown, _req: shown.address.tls_port if shown.console_type == SPICE_DIRECT else ABSENT, since=99),
 ])
 
 

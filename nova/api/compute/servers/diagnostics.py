@@ -35,7 +35,7 @@ _GUEST = _view(
 
 
 def _list_of(name: str, view: View) -> Out:
-    return Out(name, Array(view), lambda item, req: [view.render(one, req) for one in item.get(name) or []])
+    return Out(name, Array(view), lambda item, req: [view.render(element, req) for element in item.get(name) or []])
 
 
 _SHAPE = View([
@@ -47,5 +47,5 @@ _SHAPE = View([
 def index(req: Request) -> dict[str, Any]:
     """Show what the hypervisor tells of a server's guest: before 2.48 by names of its own."""
     server = servers.authorized_get(req, "os_compute_api:os-server-diagnostics")
-    told = servers.compute_of(req, server).diagnostics(req.ctx, server)
-    return dict(told.flat) if req.version < 48 else _SHAPE.render(told.values, req)
+    diagnostics = servers.compute_of(req, server).diagnostics(req.ctx, server)
+    return dict(diagnostics.flat) if req.version < 48 else _SHAPE.render(diagnostics.values, req)

@@ -28,7 +28,7 @@ _POWER = "power-update"
 _TAGGED = {"volume-extended": 51, _POWER: 76, "accelerator-request-bound": 82, "volume-reimaged": 93}
 _POWERS = frozenset({"POWER_ON", "POWER_OFF"})
 
-_NAMES = {since: enum(*_NETWORK, *(name for name, known in _TAGGED.items() if known <= since))
+_NAMES = {since: enum(*_NETWORK, *(name for name, since_version in _TAGGED.items() if since_version <= since))
           for since in (0, *_TAGGED.values())}
 CREATE = Object({"events": Field(Array(Object({
     "name": Field(Changing(_NAMES), required=True),
@@ -41,7 +41,7 @@ EVENT = View([Out(name, STRING) for name in ("name", "server_uuid", "status", "t
 
 @accepts(body=CREATE, answer=Object({"events": Array(EVENT)}), statuses=(200, 207))
 def create(req: Request) -> Response:
-    """Tell of servers: what came true, or failed."""
+    """Report events of external services to servers."""
     events = [{"status": COMPLETED, **event} for event in req.body["events"]]
     sound = [event for event in events if _is_sound(event)]
     codes = iter(req.clients.external_events.create(req.ctx, [ExternalEvent(
@@ -51,10 +51,10 @@ def create(req: Request) -> Response:
         event["code"] = next(codes) if _is_sound(event) else 400
         if event["code"] != 200:
             event["status"] = FAILED
-    found = {event["code"] for event in events}
-    if found == {404}:
+    distinct_codes = {event["code"] for event in events}
+    if distinct_codes == {404}:
         raise exception.NotFound("None of the servers of these events could be found.")
-    return Response({"events": events}, status=200 if found == {200} else 207)
+    return Response({"events": events}, status=200 if distinct_codes == {200} else 207)
 
 
 def _is_sound(event: dict[str, Any]) -> bool:

@@ -118,12 +118,12 @@ def index(req: Request) -> dict[str, Any]:
         raise exception.Invalid("The value of changes-since must be less than or equal to changes-before.")
     limit, marker = req.page()
     paged = req.version >= 58
-    found = req.clients.actions.index(req.ctx, server.uuid, limit=limit if paged else None, marker=marker,
-                                      changes_since=since, changes_before=before)
+    actions = req.clients.actions.index(req.ctx, server.uuid, limit=limit if paged else None, marker=marker,
+                                        changes_since=since, changes_before=before)
     answer: dict[str, Any] = {
-        "instanceActions": [LISTED.render(Shown(action, server.project_id), req) for action in found]}
-    links = req.next_links(f"servers/{server.uuid}/os-instance-actions", found, limit,
-                           found[-1].request_id if found else None) if paged else []
+        "instanceActions": [LISTED.render(Shown(action, server.project_id), req) for action in actions]}
+    links = req.next_links(f"servers/{server.uuid}/os-instance-actions", actions, limit,
+                           actions[-1].request_id if actions else None) if paged else []
     if links:
         answer["links"] = links
     return answer

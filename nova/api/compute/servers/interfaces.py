@@ -107,11 +107,11 @@ def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
     vif = msgspec.convert(accepted.answer, VIF)
     if vif.id:
         return vif
-    found = polling.until(req, lambda: req.clients.servers.attached_interface(
+    attached = polling.until(req, lambda: req.clients.servers.attached_interface(
         req.ctx, server_id(req), accepted.action.uuid, project_id=req.scope), _PATIENCE, _PAUSE)
-    if found is None:
+    if attached is None:
         raise exception.InterfaceAttachTimedOut()
-    return found
+    return attached
 
 
 @accepts(errors=(409,))

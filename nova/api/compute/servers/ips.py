@@ -23,8 +23,8 @@ def index(req: Request) -> dict[str, Any]:
 @accepts(answer=_OPEN)
 def show(req: Request) -> dict[str, Any]:
     """List the addresses of a server in one network."""
-    found = addresses(servers.authorized_get(req, "os_compute_api:ips:show"), precise=False)
+    networks = addresses(servers.authorized_get(req, "os_compute_api:ips:show"), precise=False)
     label = req.params["label"]
-    if label not in found:
+    if label not in networks:
         raise exception.NotFound("Instance is not a member of specified network")
-    return {label: found[label]}
+    return {label: networks[label]}

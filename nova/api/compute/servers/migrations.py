@@ -116,9 +116,9 @@ def index(req: Request) -> dict[str, Any]:
         status=req.arg("status"), migration_type=req.arg("migration_type"), changes_since=since,
         changes_before=before, limit=limit, marker=marker)
     # None is hidden here.
-    found = [] if is_true(req.arg("hidden")) else req.clients.migrations.index(req.ctx, query)
-    answer: dict[str, Any] = {"migrations": [MIGRATION.render(Shown(item, hosts), req) for item in found]}
-    links = req.next_links("os-migrations", found, limit, found[-1].uuid if found else None) \
+    migrations = [] if is_true(req.arg("hidden")) else req.clients.migrations.index(req.ctx, query)
+    answer: dict[str, Any] = {"migrations": [MIGRATION.render(Shown(item, hosts), req) for item in migrations]}
+    links = req.next_links("os-migrations", migrations, limit, migrations[-1].uuid if migrations else None) \
         if req.version >= 59 else []
     if links:
         answer["migrations_links"] = links
@@ -127,11 +127,11 @@ def index(req: Request) -> dict[str, Any]:
 
 def _project(req: Request) -> str | None:
     """The project whose migrations are listed. Raises PolicyNotAuthorized for those of others."""
-    asked = req.arg("project_id")
-    if asked == req.ctx.project_id or (asked is None and not req.allowed(POLICY + "index:all_projects")):
+    project = req.arg("project_id")
+    if project == req.ctx.project_id or (project is None and not req.allowed(POLICY + "index:all_projects")):
         return req.ctx.project_id
     req.authorize(POLICY + "index:all_projects")
-    return asked
+    return project
 
 
 # -- those of a server --------------------------------------------------------------------------------
@@ -139,17 +139,17 @@ def _project(req: Request) -> str | None:
 def of_server(req: Request) -> dict[str, Any]:
     """List the live migrations of a server that are in progress."""
     authorize(req, OF_SERVER + "index")
-    found = req.clients.migrations.in_progress(req.ctx, server_id(req), project_id=req.scope)
+    migrations = req.clients.migrations.in_progress(req.ctx, server_id(req), project_id=req.scope)
     hosts = req.allowed(OF_SERVER + "index:host")
-    return {"migrations": [SERVER_MIGRATION.render(Shown(item, hosts), req) for item in found]}
+    return {"migrations": [SERVER_MIGRATION.render(Shown(item, hosts), req) for item in migrations]}
 
 
 @accepts(answer=Object({"migration": SERVER_MIGRATION}))
 def show(req: Request) -> dict[str, Any]:
     """Show a live migration that is in progress."""
     authorize(req, OF_SERVER + "show")
-    found = req.clients.migrations.get(req.ctx, server_id(req), _number(req), project_id=req.scope)
-    return {"migration": SERVER_MIGRATION.render(Shown(found, hosts=True), req)}
+    migration = req.clients.migrations.get(req.ctx, server_id(req), _number(req), project_id=req.scope)
+    return {"migration": SERVER_MIGRATION.render(Shown(migration, hosts=True), req)}
 
 
 @accepts(errors=(409,))

@@ -22,13 +22,13 @@ def rescue(req: Request) -> dict[str, Any]:
     server = authorize(req, "os_compute_api:os-rescue")
     wanted = req.body["rescue"] or {}
     password = given_password(wanted) or new_password()
-    asked: dict[str, Any] = {"admin_pass": password, "volume_backed": req.version >= 87}
+    options: dict[str, Any] = {"admin_pass": password, "volume_backed": req.version >= 87}
     if wanted.get("rescue_image_ref"):
         trusted = (server or get(req)).trusted_certs or ()
         image = lookup.find(req.ctx, wanted["rescue_image_ref"], trusted)
         kernel, ramdisk = lookup.boot_files(req.ctx, image)
-        asked |= {"image": msgspec.to_builtins(image), "kernel_id": kernel, "ramdisk_id": ramdisk}
-    operate(req, "rescue", asked)
+        options |= {"image": msgspec.to_builtins(image), "kernel_id": kernel, "ramdisk_id": ramdisk}
+    operate(req, "rescue", options)
     return {"adminPass": password} if CONF.api.enable_instance_password else {}
 
 

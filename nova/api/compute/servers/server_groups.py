@@ -59,7 +59,7 @@ GROUP = View([
     Out("project_id", STRING, since=13),
     Out("user_id", STRING, since=13),
 ])
-_ONE = Object({"server_group": GROUP})
+_SINGLE_GROUP = Object({"server_group": GROUP})
 
 
 @accepts(query=INDEX_QUERY, answer=Object({"server_groups": Array(GROUP)}))
@@ -67,12 +67,12 @@ def index(req: Request) -> dict[str, Any]:
     """List server groups."""
     everywhere = "all_projects" in req.query and req.allowed(POLICY + "index:all_projects")
     limit, offset = req.offset_page()
-    found = req.clients.server_groups.index(
+    groups = req.clients.server_groups.index(
         req.ctx, None if everywhere else req.ctx.project_id, limit=limit, offset=offset)
-    return {"server_groups": [GROUP.render(group, req) for group in found]}
+    return {"server_groups": [GROUP.render(group, req) for group in groups]}
 
 
-@accepts(answer=_ONE)
+@accepts(answer=_SINGLE_GROUP)
 def show(req: Request) -> dict[str, Any]:
     """Show a server group."""
     return {"server_group": GROUP.render(req.clients.server_groups.get(req.ctx, _uuid(req), req.scope), req)}
@@ -85,7 +85,7 @@ def _uuid(req: Request) -> str:
     return ident
 
 
-@accepts(body=CREATE, answer=_ONE, errors=(409,))
+@accepts(body=CREATE, answer=_SINGLE_GROUP, errors=(409,))
 def create(req: Request) -> dict[str, Any]:
     """Create a server group."""
     wanted = req.body["server_group"]

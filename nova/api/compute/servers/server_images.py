@@ -17,7 +17,7 @@ from nova.conf import CONF
 # Seconds for which a request waits until its image is known, so that the answer is true, and between two looks.
 _PATIENCE, _PAUSE = 5.0, 0.05
 # Looks at the image after which it is asked whether what makes it failed.
-_LOOKS = 10
+_CHECKS = 10
 
 _NAMED = Plain(type="string", format="name", minLength=1, maxLength=255)
 _COUNT = Plain(type=["integer", "string"], pattern="^[0-9]*$", minimum=0, minLength=1)
@@ -61,13 +61,13 @@ def _wait_until_visible(req: Request, image_id: str) -> None:
 
     The actions of the server report a failure to create it.
     """
-    looks = itertools.count(1)
+    checks = itertools.count(1)
 
     def is_visible() -> bool:
         try:
             image.store().show(req.ctx, image_id, token=req.ctx.auth_token)
         except exception.ImageNotFound:
-            return next(looks) % _LOOKS == 0 and _over(req)
+            return next(checks) % _CHECKS == 0 and _over(req)
         except exception.NovaException:
             pass  # nobody can tell
         return True

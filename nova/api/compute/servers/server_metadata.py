@@ -13,11 +13,11 @@ from nova.api.router import accepts
 _POLICY = "os_compute_api:server-metadata:"
 
 ALL = Object({"metadata": Field(METADATA, required=True)})
-ONE = Object({"meta": Field(Object(
+SINGLE_ITEM = Object({"meta": Field(Object(
     patterns={"^[a-zA-Z0-9-_:. ]{1,255}$": string(maxLength=255)}, minProperties=1, maxProperties=1), required=True)})
 _OPEN = Object(additional=True)
 ALL_ANSWER = Object({"metadata": _OPEN})
-ONE_ANSWER = Object({"meta": _OPEN})
+SINGLE_ITEM_ANSWER = Object({"meta": _OPEN})
 
 
 @accepts(answer=ALL_ANSWER)
@@ -26,14 +26,14 @@ def index(req: Request) -> dict[str, Any]:
     return {"metadata": servers.authorized_get(req, _POLICY + "index").metadata}
 
 
-@accepts(answer=ONE_ANSWER)
+@accepts(answer=SINGLE_ITEM_ANSWER)
 def show(req: Request) -> dict[str, Any]:
     """Show one item."""
-    found = servers.authorized_get(req, _POLICY + "show").metadata
+    metadata = servers.authorized_get(req, _POLICY + "show").metadata
     key = req.params["key"]
-    if key not in found:
+    if key not in metadata:
         raise exception.MetadataNotFound()
-    return {"meta": {key: found[key]}}
+    return {"meta": {key: metadata[key]}}
 
 
 def _set(req: Request, metadata: dict[str, str], replace: bool) -> dict[str, str]:
@@ -55,7 +55,7 @@ def update_all(req: Request) -> dict[str, Any]:
     return {"metadata": _set(req, req.body["metadata"], replace=True)}
 
 
-@accepts(body=ONE, answer=ONE_ANSWER, errors=(409,))
+@accepts(body=SINGLE_ITEM, answer=SINGLE_ITEM_ANSWER, errors=(409,))
 def update(req: Request) -> dict[str, Any]:
     """Set one item."""
     servers.authorize(req, _POLICY + "update")

@@ -39,8 +39,8 @@ def authorize(req: Request, rule: str) -> Instance | None:
     A rule that allows the operation for all servers of the project does not depend on the server, so None is returned
     without a call. Otherwise (for example, a policy by user) the server is read, checked and returned.
     """
-    known = {} if req.ctx.is_admin else {"project_id": req.ctx.project_id}
-    if policies.plain(rule) and req.allowed(rule, known):
+    target = {} if req.ctx.is_admin else {"project_id": req.ctx.project_id}
+    if policies.plain(rule) and req.allowed(rule, target):
         return None
     server = get(req)
     req.authorize(rule, target_of(server))

@@ -95,9 +95,9 @@ def _created(req: Request, request: ServerCreate, image_ref: str | None) -> Serv
         _find_images(req, request, image_ref)
     except exception.NovaException:
         # What the first request found may be gone when it is repeated.
-        if not request.request_digest or (found := req.clients.servers.made(req.ctx, request)) is None:
+        if not request.request_digest or (created := req.clients.servers.made(req.ctx, request)) is None:
             raise
-        return found
+        return created
     until = time.monotonic() + bus.call_timeout(CONF)
     try:
         return req.clients.servers.create(req.ctx, request)
@@ -107,10 +107,10 @@ def _created(req: Request, request: ServerCreate, image_ref: str | None) -> Serv
     except exception.NoListeners:
         raise
     except exception.ServiceUnavailable:
-        found = _find_result(req, request, until)
-        if found is None:
+        created = _find_result(req, request, until)
+        if created is None:
             raise
-        return found
+        return created
 
 
 def _find_result(req: Request, request: ServerCreate, until: float) -> ServerCreated | None:
@@ -118,20 +118,20 @@ def _find_result(req: Request, request: ServerCreate, until: float) -> ServerCre
 
     It may be carried out ``until`` that time of the monotonic clock.
     """
-    found, final = None, False
+    created, final = None, False
     try:
         final = time.monotonic() >= until
-        found = req.clients.servers.made(req.ctx, request)
+        created = req.clients.servers.made(req.ctx, request)
     except exception.ServiceUnavailable as error:
         LOG.info("What came of a create request is not known: %s", error)
         final = False
     if request.request_digest:
-        return found
-    if found is not None:
-        found.admin_pass = request.admin_pass
+        return created
+    if created is not None:
+        created.admin_pass = request.admin_pass
     elif not final:
         req.clients.orphaned_creates.add(req.ctx, request, until)
-    return found
+    return created
 
 
 def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> ServerCreate:
@@ -295,13 +295,13 @@ def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> 
         raise exception.InvalidInput("trusted_image_certificates are not for servers that boot from volumes.")
     if root is None and not image_ref:
         raise exception.InvalidInput("Missing imageRef attribute")
-    known = image_ref if root is None else root.image_id
-    if known:
-        _find_image_to_boot(req, request, known)
+    existing_id = image_ref if root is None else root.image_id
+    if existing_id:
+        _find_image_to_boot(req, request, existing_id)
     elif image_ref:
         request.image = lookup.find_description(req.ctx, image_ref)
     for device in request.block_devices:
-        if device.is_volume and device.image_id and device.image_id != known:
+        if device.is_volume and device.image_id and device.image_id != existing_id:
             request.device_images[device.image_id] = lookup.find(req.ctx, device.image_id)
 
 

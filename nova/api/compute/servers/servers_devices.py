@@ -30,18 +30,18 @@ def devices_of(wanted: Mapping[str, Any], most: int) -> list[BlockDevice]:
         raise exception.InvalidInput(
             "Using different block_device_mapping syntaxes is not allowed in the same request.")
     if new:
-        found = [_device(item, wanted) for item in new if not is_true(item.get("no_device"))]
+        devices = [_device(item, wanted) for item in new if not is_true(item.get("no_device"))]
     else:
-        found = [_old_device(item) for item in old or () if not is_true(item.get("no_device"))]
-        _choose_root(found, wanted)
-    _check(found, wanted, most)
-    return found
+        devices = [_old_device(item) for item in old or () if not is_true(item.get("no_device"))]
+        _choose_root(devices, wanted)
+    _check(devices, wanted, most)
+    return devices
 
 
-def with_devices_of(image: Image, asked: Sequence[BlockDevice], most: int) -> list[BlockDevice]:
+def with_devices_of(image: Image, requested: Sequence[BlockDevice], most: int) -> list[BlockDevice]:
     """The disks of a server that boots from an image of volumes: those that the image describes, and what the request
     asks for beside them or, by its name, instead of one. Raises InvalidInput, ImageUnacceptable."""
-    instead = {device.device_name for device in asked if device.device_name}
+    instead = {device.device_name for device in requested if device.device_name}
     described = []
     for item in devices_of_image(image):
         try:
@@ -50,12 +50,12 @@ def with_devices_of(image: Image, asked: Sequence[BlockDevice], most: int) -> li
         except exception.InvalidInput as error:
             raise exception.ImageUnacceptable(image_id=image.id, reason=error.message) from error
     # The image itself is no disk.
-    found = [*(device for device in described if device.device_name not in instead),
-             *(device for device in asked if device.is_volume or device.source != "image")]
-    if root_volume(found) is None:
+    devices = [*(device for device in described if device.device_name not in instead),
+               *(device for device in requested if device.is_volume or device.source != "image")]
+    if root_volume(devices) is None:
         raise exception.ImageUnacceptable(image_id=image.id, reason="it describes no volume to boot from")
-    _check(found, {}, most)
-    return found
+    _check(devices, {}, most)
+    return devices
 
 
 def _device(item: Mapping[str, Any], wanted: Mapping[str, Any]) -> BlockDevice:

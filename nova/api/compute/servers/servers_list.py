@@ -96,8 +96,8 @@ def detail(req: Request) -> dict[str, Any]:
     """List servers with details."""
     req.authorize("os_compute_api:servers:detail")
     with _in_turn(req):
-        found, limit = _search(req, "os_compute_api:servers:detail", brief=False)
-        return _answer(req, "servers/detail", servers_view.DETAIL, found, limit)
+        page, limit = _search(req, "os_compute_api:servers:detail", brief=False)
+        return _answer(req, "servers/detail", servers_view.DETAIL, page, limit)
 
 
 def _in_turn(req: Request) -> contextlib.AbstractContextManager[None]:
@@ -106,11 +106,11 @@ def _in_turn(req: Request) -> contextlib.AbstractContextManager[None]:
     return _LONG_PAGES.slot(req.ctx.project_id) if limit > _LONG else contextlib.nullcontext()
 
 
-def _answer(req: Request, path: str, view: View, found: ServerPage, limit: int) -> dict[str, Any]:
-    context, servers = servers_view.ViewContext(req), found.servers
+def _answer(req: Request, path: str, view: View, page: ServerPage, limit: int) -> dict[str, Any]:
+    context, servers = servers_view.ViewContext(req), page.servers
     # Each is encoded at once: a thousand rendered servers would take five times the memory of the answer.
     answer: dict[str, Any] = {"servers": [msgspec.Raw(_encode(view.render(server, context))) for server in servers]}
-    links = req.next_links(path, servers, limit, servers[-1].uuid if servers else None, cut_at=found.marker)
+    links = req.next_links(path, servers, limit, servers[-1].uuid if servers else None, cut_at=page.marker)
     if links:
         answer["servers_links"] = links
     return answer
@@ -171,16 +171,16 @@ def _changes(req: Request, given: dict[str, list[str]]) -> tuple[Any, Any]:
 
 
 def _by_status(req: Request, query: ServerQuery, statuses: list[str]) -> bool:
-    """Turn statuses into states; False: no state shows like that."""
+    """Filter the query by the states of these statuses. Return False if no server can have them."""
     vm_states: list[str] = []
     task_states: list[str] = []
     by_default = False
     for status in statuses:
-        found_vm, found_tasks = states.states_of(status)
-        if found_vm:
-            vm_states += [state for state in found_vm if state not in vm_states]
-            task_states += [state for state in found_tasks if state not in task_states]
-            by_default = by_default or not found_tasks
+        of_status, tasks_of_status = states.states_of(status)
+        if of_status:
+            vm_states += [state for state in of_status if state not in vm_states]
+            task_states += [state for state in tasks_of_status if state not in task_states]
+            by_default = by_default or not tasks_of_status
     if not vm_states:
         if req.version >= 38:
             raise exception.InvalidInput("Invalid status value")

@@ -28,7 +28,7 @@ HOST_STATUS = "os_compute_api:servers:show:host_status"
 HOST_STATUS_UNKNOWN = "os_compute_api:servers:show:host_status:unknown-only"
 
 # Seconds that the status of all hosts is kept by an API process.
-_HOSTS_KEPT = 3.0
+_HOSTS_FRESH = 3.0
 _OPEN = Object(additional=True)
 
 # Image properties that Nova acts upon; the rest are the business of others.
@@ -66,13 +66,13 @@ class ViewContext:
 
     def status_of(self, host: str) -> str:
         if self._hosts is None:
-            self._hosts = self.req.clients.cached("host status", _HOSTS_KEPT, self._all_hosts)
+            self._hosts = self.req.clients.cached("host status", _HOSTS_FRESH, self._all_hosts)
         return self._hosts.get(host, "UNKNOWN")
 
     def _all_hosts(self) -> dict[str, str]:
-        found = self.req.clients.services.index(self.req.ctx, binary="nova-compute")
+        services = self.req.clients.services.index(self.req.ctx, binary="nova-compute")
         return {service.host: "DOWN" if service.forced_down else "MAINTENANCE" if service.disabled
-                else "UP" if service.up else "UNKNOWN" for service in found}
+                else "UP" if service.up else "UNKNOWN" for service in services}
 
 
 def addresses(server: Instance, precise: bool) -> dict[str, list[dict[str, Any]]]:
@@ -103,8 +103,8 @@ def _image(server: Instance, view: ViewContext) -> Any:
         link["href"] = f"{view.glance}/images/{server.image_ref}"
     shown: dict[str, Any] = {"id": server.image_ref, "links": [link]}
     if view.version >= 98:
-        known = server.image.properties if server.image else {}
-        shown["properties"] = {name: value for name, value in known.items()
+        properties = server.image.properties if server.image else {}
+        shown["properties"] = {name: value for name, value in properties.items()
                                if name in _IMAGE_NAMES or name.startswith(_IMAGE_PREFIXES)}
     return shown
 

@@ -58,7 +58,7 @@ def _pinning(cell: GuestCell, view: _ViewContext) -> dict[str, int]:
 NODE = View([
     Out("memory_mb", INTEGER),
     Out("siblings", Array(_CPUS), _siblings),
-    Out("vcpu_set", _CPUS, lambda cell, _look: _cpus(cell)),
+    Out("vcpu_set", _CPUS, lambda cell, _context: _cpus(cell)),
     Out("host_node", _INTEGER_OR_NULL, lambda cell, view: cell.host_cell if view.host else ABSENT),
     Out("cpu_pinning", Object(patterns={"^[0-9]+$": INTEGER}), _pinning),
 ])

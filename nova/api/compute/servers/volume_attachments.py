@@ -78,18 +78,18 @@ def _attachments(req: Request, server: Instance) -> list[Attachment]:
 
 def _attachment(req: Request, server: Instance) -> Attachment:
     """The one that the URL names. Raises VolumeNotAttached."""
-    for found in _attachments(req, server):
-        if found.volume_id == req.params["id"]:
-            return found
+    for attached in _attachments(req, server):
+        if attached.volume_id == req.params["id"]:
+            return attached
     raise exception.VolumeNotAttached(instance_uuid=server.uuid, volume_id=req.params["id"])
 
 
 @accepts(query=INDEX_QUERY, answer=Object({"volumeAttachments": Array(SHOWN)}))
 def index(req: Request) -> dict[str, Any]:
     """List the volumes of a server."""
-    found = _attachments(req, authorized_get(req, POLICY + "index"))
+    attachments = _attachments(req, authorized_get(req, POLICY + "index"))
     limit, start = req.offset_page()
-    return {"volumeAttachments": [SHOWN.render(item, req) for item in found[start:start + limit]]}
+    return {"volumeAttachments": [SHOWN.render(item, req) for item in attachments[start:start + limit]]}
 
 
 @accepts(query=SHOW_QUERY, answer=Object({"volumeAttachment": SHOWN}))

@@ -33,23 +33,24 @@ DELETE_QUERY = Query({"delete_info": STRING}, strict=75)
 def create(req: Request) -> dict[str, Any]:
     """Switch the guest of a volume to a new file, which the volume service has created on top of the present one."""
     wanted = req.body["snapshot"]
-    volume, told = wanted["volume_id"], wanted["create_info"]
-    if not is_uuid(told["snapshot_id"]):
+    volume, create_info = wanted["volume_id"], wanted["create_info"]
+    if not is_uuid(create_info["snapshot_id"]):
         raise exception.InvalidInput(reason="snapshot_id is no UUID.")
-    request = {"volume_id": volume, "snapshot_id": told["snapshot_id"], "new_file": _name("new_file", told["new_file"])}
+    request = {"volume_id": volume, "snapshot_id": create_info["snapshot_id"],
+               "new_file": _name("new_file", create_info["new_file"])}
     with _refused():
         _operate(req, volume, "volume_snapshot_create", request)
-    return {"snapshot": {"id": told.get("id", told["snapshot_id"]), "volumeId": volume}}
+    return {"snapshot": {"id": create_info.get("id", create_info["snapshot_id"]), "volumeId": volume}}
 
 
 @accepts(query=DELETE_QUERY)
 def delete(req: Request) -> None:
     """Merge a file of a volume into another one while the guest uses them."""
-    told, ident = _delete_info(req.arg("delete_info")), req.params["id"]
+    delete_info, ident = _delete_info(req.arg("delete_info")), req.params["id"]
     if not is_uuid(ident):
         raise exception.SnapshotNotFound(snapshot_id=ident)
     with _refused():
-        _operate(req, told.pop("volume_id"), "volume_snapshot_delete", {"snapshot_id": ident, **told})
+        _operate(req, delete_info.pop("volume_id"), "volume_snapshot_delete", {"snapshot_id": ident, **delete_info})
 
 
 def _operate(req: Request, volume: str, name: str, request: dict[str, Any]) -> None:
@@ -72,18 +73,18 @@ def _refused() -> Iterator[None]:
 def _delete_info(text: str | None) -> dict[str, Any]:
     """The volume, and the files that are to be put together."""
     try:
-        told = msgspec.json.decode(text or "")  # which takes no characters that cannot be answered
+        info = msgspec.json.decode(text or "")  # which takes no characters that cannot be answered
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise exception.InvalidInput(reason="delete_info is no JSON.") from error
-    if not isinstance(told, dict) or not isinstance(told.get("volume_id"), str):
+    if not isinstance(info, dict) or not isinstance(info.get("volume_id"), str):
         raise exception.InvalidInput(reason="delete_info names no volume_id.")
-    if told.get("type", _TYPE) != _TYPE:
+    if info.get("type", _TYPE) != _TYPE:
         raise exception.InvalidInput(reason=f"type in delete_info is not {_TYPE}.")
-    top, base = (_name(name, told[name]) if told.get(name) is not None else None
+    top, base = (_name(name, info[name]) if info.get(name) is not None else None
                  for name in ("file_to_merge", "merge_target_file"))
     if base is not None and top is None:
         raise exception.InvalidInput(reason="delete_info has a merge_target_file, but no file_to_merge.")
-    return {"volume_id": told["volume_id"], "file_to_merge": top, "merge_target_file": base}
+    return {"volume_id": info["volume_id"], "file_to_merge": top, "merge_target_file": base}
 
 
 def _name(field: str, given: object) -> str:

@@ -44,12 +44,12 @@ SNAPSHOT = View([
     Out("displayDescription", STRING, "description"),
 ])
 _LIST = Object({"snapshots": Array(SNAPSHOT)})
-_ONE = Object({"snapshot": SNAPSHOT})
+_SINGLE_SNAPSHOT = Object({"snapshot": SNAPSHOT})
 
 
 def _list(req: Request) -> dict[str, Any]:
-    found = req.clients.volume_snapshots.index(req.ctx, *req.offset_page())
-    return {"snapshots": [SNAPSHOT.render(snapshot, req) for snapshot in found]}
+    snapshots = req.clients.volume_snapshots.index(req.ctx, *req.offset_page())
+    return {"snapshots": [SNAPSHOT.render(snapshot, req) for snapshot in snapshots]}
 
 
 @accepts(query=INDEX_QUERY, answer=_LIST)
@@ -64,13 +64,13 @@ def detail(req: Request) -> dict[str, Any]:
     return _list(req)
 
 
-@accepts(query=SHOW_QUERY, answer=_ONE)
+@accepts(query=SHOW_QUERY, answer=_SINGLE_SNAPSHOT)
 def show(req: Request) -> dict[str, Any]:
     """Show a snapshot of a volume."""
     return {"snapshot": SNAPSHOT.render(req.clients.volume_snapshots.get(req.ctx, _id(req)), req)}
 
 
-@accepts(body=CREATE, answer=_ONE)
+@accepts(body=CREATE, answer=_SINGLE_SNAPSHOT)
 def create(req: Request) -> dict[str, Any]:
     """Take a snapshot of a volume; ``force``: also of one that a server has."""
     wanted = req.body["snapshot"]

@@ -67,13 +67,13 @@ VOLUME = View([
     Out("attachments", Array(Object(additional=True)), _attachments),
 ])
 _LIST = Object({"volumes": Array(VOLUME)})
-_ONE = Object({"volume": VOLUME})
+_SINGLE_VOLUME = Object({"volume": VOLUME})
 
 
 def _list(req: Request) -> dict[str, Any]:
     limit, offset = req.offset_page()
-    found = req.clients.volumes.index(req.ctx, req.ctx.project_id, limit=limit, offset=offset)
-    return {"volumes": [VOLUME.render(volume, req) for volume in found]}
+    volumes = req.clients.volumes.index(req.ctx, req.ctx.project_id, limit=limit, offset=offset)
+    return {"volumes": [VOLUME.render(volume, req) for volume in volumes]}
 
 
 @accepts(query=INDEX_QUERY, answer=_LIST)
@@ -88,13 +88,13 @@ def detail(req: Request) -> dict[str, Any]:
     return _list(req)
 
 
-@accepts(query=SHOW_QUERY, answer=_ONE)
+@accepts(query=SHOW_QUERY, answer=_SINGLE_VOLUME)
 def show(req: Request) -> dict[str, Any]:
     """Show a volume."""
     return {"volume": VOLUME.render(req.clients.volumes.get(req.ctx, _id(req), req.scope), req)}
 
 
-@accepts(body=CREATE, answer=_ONE)
+@accepts(body=CREATE, answer=_SINGLE_VOLUME)
 def create(req: Request) -> dict[str, Any]:
     """Create an empty volume, or one of a snapshot; the data of an embedded one are made where a server first needs
     them."""

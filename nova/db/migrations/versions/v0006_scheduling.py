@@ -34,9 +34,9 @@ def upgrade() -> None:
     # A database without transactions for DDL may have been left in the middle.
     inspector = sa.inspect(op.get_bind())
     for table, columns in _columns().items():
-        known = {column["name"] for column in inspector.get_columns(table)}
+        existing = {column["name"] for column in inspector.get_columns(table)}
         for column in columns:
-            if column.name not in known:
+            if column.name not in existing:
                 op.add_column(table, column)
     for table, name, unique in (("allocations", "root_uuid", False), ("services", "identity", True)):
         if f"ix_{table}_{name}" not in {index["name"] for index in inspector.get_indexes(table)}:

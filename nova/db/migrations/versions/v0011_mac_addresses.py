@@ -25,7 +25,7 @@ _IPS = sa.table("fixed_ips", sa.column("id", sa.BigInteger), sa.column("network_
 def upgrade() -> None:
     column("fixed_ips", sa.Column("mac", text(17)))
     fill(op.get_bind())
-    if "uq_fixed_ips_mac" not in {found["name"] for found in sa.inspect(op.get_bind()).get_indexes("fixed_ips")}:
+    if "uq_fixed_ips_mac" not in {existing["name"] for existing in sa.inspect(op.get_bind()).get_indexes("fixed_ips")}:
         op.create_index("uq_fixed_ips_mac", "fixed_ips", ["mac"], unique=True)
 
 

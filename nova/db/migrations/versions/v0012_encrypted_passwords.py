@@ -37,15 +37,15 @@ def forget(connection: sa.Connection) -> None:
     actions = sa.table("actions", sa.column("id"), sa.column("payload", sa.Text))
     last = 0
     while True:
-        found = connection.execute(
+        rows = connection.execute(
             sa.select(actions).where(actions.c.id > last, actions.c.payload.contains('"admin_pass":"', autoescape=True))
             .order_by(actions.c.id).limit(_PAGE)).all()
-        for row in found:
+        for row in rows:
             connection.execute(sa.update(actions).where(actions.c.id == row.id).values(
                 payload=json.dumps(_without(json.loads(row.payload)))))
-        if len(found) < _PAGE:
+        if len(rows) < _PAGE:
             return
-        last = found[-1].id
+        last = rows[-1].id
 
 
 def _without(value: Any) -> Any:

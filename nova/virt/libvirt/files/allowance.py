@@ -75,11 +75,11 @@ def _check_base(instance: Instance, file: DiskFile, base: DiskFile) -> None:
     (How much room the cache of images has is looked at before it comes there.)
     """
     image = instance.image
-    told = (image.size or 0) if image is not None else 0
+    declared = (image.size or 0) if image is not None else 0
     _check(base, base.size, file.size)
-    _check(base, base.length, max(told, most_bytes(base.size), instance.flavor.root_gb * _GIB))
-    if image is not None and (image.virtual_size or (told and DISK_FORMATS.get(image.disk_format or "") == "raw")):
-        _check(base, base.size, most_bytes(max(told, image.virtual_size or 0)))
+    _check(base, base.length, max(declared, most_bytes(base.size), instance.flavor.root_gb * _GIB))
+    if image is not None and (image.virtual_size or (declared and DISK_FORMATS.get(image.disk_format or "") == "raw")):
+        _check(base, base.size, most_bytes(max(declared, image.virtual_size or 0)))
 
 
 def _check(file: DiskFile, size: int, most: int) -> None:

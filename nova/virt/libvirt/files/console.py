@@ -23,16 +23,16 @@ def read(directory: str, instance_id: str, lines: int | None = None) -> bytes:
     older = sorted((piece for piece in glob.glob(glob.escape(path) + ".*") if piece.rpartition(".")[2].isdigit()),
                    key=lambda piece: int(piece.rpartition(".")[2]))
     tail = b""
-    found = False
+    is_complete = False
     for piece in [path, *older]:
         try:
             tail = _end_of(piece, MAX_BYTES - len(tail)) + tail
-            found = True
+            is_complete = True
         except FileNotFoundError:
             continue  # not written yet, or just being moved
         if len(tail) >= MAX_BYTES:
             break
-    if not found:
+    if not is_complete:
         raise exception.ConsoleLogUnavailable(instance_id=instance_id)
     return tail if lines is None or lines < 0 else last_lines(tail, lines)
 

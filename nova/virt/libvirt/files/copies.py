@@ -43,9 +43,9 @@ Copier = Callable[[str], None]
 def begin(uuid: str, token: str, host: str) -> str:
     """The guest's directory: empty, or with what was copied from just these disks."""
     place = directories.directory(uuid)
-    known = directories.owner(place)
+    owner = directories.owner(place)
     mark = os.path.join(place, _COPIED_FROM)
-    if os.path.isdir(place) and not (known and known.host == host and content(mark) == token):
+    if os.path.isdir(place) and not (owner and owner.host == host and content(mark) == token):
         LOG.warning("[instance: %s] Files of an earlier time are in the way of its move: removed", uuid)
         directories.take(uuid, host)
         directories.remove(uuid, host)

@@ -79,7 +79,7 @@ def once(place: str, name: str, build: Callable[[str], None]) -> None:
             os.unlink(part)
 
 
-def replace(place: str, builders: Mapping[str, Callable[[str], None]], kept: Collection[str], token: str,
+def replace(place: str, builders: Mapping[str, Callable[[str], None]], retained: Collection[str], token: str,
             give_up: Callable[[], None]) -> None:
     """Give ``place`` new files, each made by ``build(path)``, and remove all that it had but for the ``kept`` ones.
 
@@ -95,7 +95,7 @@ def replace(place: str, builders: Mapping[str, Callable[[str], None]], kept: Col
         give_up()
         for name in builders.keys() - {_MARK}:
             os.rename(parts[name], os.path.join(place, name))
-        for name in set(os.listdir(place)) - builders.keys() - set(kept) - {_OWNER}:
+        for name in set(os.listdir(place)) - builders.keys() - set(retained) - {_OWNER}:
             if not name.endswith(".part"):
                 _remove_whatever(os.path.join(place, name))
         os.rename(parts[_MARK], os.path.join(place, _MARK))  # now it is all true
@@ -151,8 +151,8 @@ def owner(place: str) -> Owner | None:
 
 def is_ours(place: str, host: str) -> bool:
     """Return True if ``host`` owns the directory or the directory has no owner."""
-    known = owner(place)
-    return known is None or known.host == host
+    recorded = owner(place)
+    return recorded is None or recorded.host == host
 
 
 def take(uuid: str, host: str) -> None:
@@ -161,10 +161,10 @@ def take(uuid: str, host: str) -> None:
 
 
 def _take(place: str, host: str) -> str:
-    known = owner(place)
-    if known is not None and known.host == host:
-        return known.token
-    token = known.token if known is not None else uuidlib.uuid4().hex
+    recorded = owner(place)
+    if recorded is not None and recorded.host == host:
+        return recorded.token
+    token = recorded.token if recorded is not None else uuidlib.uuid4().hex
     path = os.path.join(place, _OWNER)
     part = f"{path}.part"
     try:
@@ -181,8 +181,8 @@ def _take(place: str, host: str) -> str:
 
 def token(place: str, host: str) -> str:
     """The directory's token; one that nobody has becomes this host's."""
-    known = owner(place)
-    return known.token if known is not None else _take(place, host)
+    recorded = owner(place)
+    return recorded.token if recorded is not None else _take(place, host)
 
 
 # --- set aside by a move -----------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def put_back(uuid: str, host: str) -> None:
 
 
 # --- looking -----------------------------------------------------------------------------------------
-def kept() -> set[str]:
+def retained_servers() -> set[str]:
     """The uuids of the guests that have a directory here, in use or set aside."""
     return {entry.name.removesuffix(_ASIDE) for entry in _entries()}
 
@@ -235,8 +235,8 @@ def remove(uuid: str, host: str) -> None:
     next one."""
     place = directory(uuid)
     if not is_ours(place, host):
-        known = owner(place)
-        LOG.warning("[instance: %s] Its disks are in use on %s and are kept", uuid, known.host if known else "-")
+        recorded = owner(place)
+        LOG.warning("[instance: %s] Its disks are in use on %s and are kept", uuid, recorded.host if recorded else "-")
         return
     _remove(place)
 
@@ -247,12 +247,12 @@ def remove_aside(uuid: str) -> None:
 
 
 def _remove(place: str) -> None:
-    gone = place + _DELETED
+    trash = place + _DELETED
     with contextlib.suppress(FileNotFoundError):
         # renamed first: half a directory must not look like a guest
-        _remove_tree(gone)
-        os.rename(place, gone)
-    _remove_tree(gone)
+        _remove_tree(trash)
+        os.rename(place, trash)
+    _remove_tree(trash)
 
 
 def _remove_tree(path: str) -> None:

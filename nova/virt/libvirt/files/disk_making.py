@@ -71,9 +71,9 @@ def make_anew(instance: Instance, disks: Disks, host: str, token: str, keep_ephe
     """
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
-        kept = {name for name in os.listdir(place) if keep_ephemerals and is_ephemeral(name)}
-        builders = {name: build for name, build in _builders(instance, disks).items() if name not in kept}
-        directories.replace(place, builders, kept, token, give_up)
+        retained = {name for name in os.listdir(place) if keep_ephemerals and is_ephemeral(name)}
+        builders = {name: build for name, build in _builders(instance, disks).items() if name not in retained}
+        directories.replace(place, builders, retained, token, give_up)
 
 
 def make_rescue(instance: Instance, image: Image, disks: Disks, definition: str, host: str) -> None:
@@ -102,18 +102,18 @@ def make_rescue(instance: Instance, image: Image, disks: Disks, definition: str,
 
 def _builders(instance: Instance, disks: Disks) -> dict[str, Callable[[str], None]]:
     """Return the function that creates each file of the guest, by file name."""
-    found: dict[str, Callable[[str], None]] = {}
+    builders: dict[str, Callable[[str], None]] = {}
     if disks.root:
         root, root_format = disks.root, format_of(disks.root) or disks.root_format
-        found[ROOT] = lambda path: _make_root(path, root, root_format, instance, disks.alone)
+        builders[ROOT] = lambda path: _make_root(path, root, root_format, instance, disks.alone)
     for name, source in ((KERNEL, disks.kernel), (RAMDISK, disks.ramdisk), (CONFIG_DRIVE, disks.config_drive)):
         if source:
-            found[name] = _copier(source)
+            builders[name] = _copier(source)
     for index, (size, filesystem) in enumerate(ephemerals(instance, instance.flavor)):
-        found[ephemeral_name(index)] = _formatter(f"ephemeral{index}", size * _GIB, filesystem)
+        builders[ephemeral_name(index)] = _formatter(f"ephemeral{index}", size * _GIB, filesystem)
     if instance.flavor.swap:
-        found[SWAP] = _formatter("swap", instance.flavor.swap * _MIB, "swap")
-    return found
+        builders[SWAP] = _formatter("swap", instance.flavor.swap * _MIB, "swap")
+    return builders
 
 
 def ephemerals(instance: Instance, flavor: Flavor) -> list[tuple[int, str]]:

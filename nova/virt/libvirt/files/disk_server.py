@@ -44,9 +44,9 @@ class Served:
 def serve(uuid: str, files: Sequence[tuple[str, str]]) -> Served:
     """Serve (name, path) pairs until stop(); if just these are served already that goes on. Raises MigrationError."""
     place = _place(uuid)
-    known = _running(uuid, files)
-    if known is not None:
-        return known
+    running = _running(uuid, files)
+    if running is not None:
+        return running
     stop(uuid)
     os.makedirs(place, mode=0o700)
     key = secrets.token_hex(32)
@@ -133,12 +133,12 @@ def _running(uuid: str, files: Sequence[tuple[str, str]]) -> Served | None:
         return None
     try:
         with open(os.path.join(place, _SERVED), encoding="utf-8") as file:
-            address, port, known = json.load(file)
+            address, port, served = json.load(file)
         with open(os.path.join(place, "keys.psk"), encoding="ascii") as file:
             key = file.read().strip().partition(":")[2]
     except (FileNotFoundError, ValueError):
         return None  # it was killed before it told its port
-    return Served(address, port, key) if known == [list(pair) for pair in files] else None
+    return Served(address, port, key) if served == [list(pair) for pair in files] else None
 
 
 def _pid(place: str) -> int | None:

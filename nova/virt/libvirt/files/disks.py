@@ -66,7 +66,7 @@ def name_in_metadata(name: str) -> str:
     return {ROOT: "root", SWAP: "swap"}.get(name, "")
 
 
-def look(instance: Instance) -> LocalDisks:
+def inspect_disks(instance: Instance) -> LocalDisks:
     """The files of a guest as they are. Raises InvalidDiskInfo when its root disk is missing."""
     place = directories.directory(instance.uuid)
 
@@ -146,13 +146,13 @@ def bases_in_use() -> set[str]:
 
     Raises OSError when a disk cannot be read: nobody may take its image for unused then.
     """
-    found = set()
+    bases = set()
     for path in _guest_disks():
         with contextlib.suppress(FileNotFoundError, ValueError):
             backing = qemuimg.Qcow2Header(path).backing
             if backing:
-                found.add(backing)
-    return found
+                bases.add(backing)
+    return bases
 
 
 def promised_bytes() -> int:

@@ -78,7 +78,7 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
     buses: set[str] = set()
     videos: set[str] = set()
     graphics: set[str] = set()
-    found = host
+    described = host
     for machine in machines:
         try:
             text = connection.getDomainCapabilities(None, host.arch, machine, settings.virt_type)
@@ -88,30 +88,30 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
         buses = buses or _values(root, "devices/disk", "bus")
         videos |= _values(root, "devices/video", "modelType")
         graphics |= _values(root, "devices/graphics", "type")
-        found = dataclasses.replace(
-            found,
+        described = dataclasses.replace(
+            described,
             models=frozenset(model.text or "" for model in root.findall("cpu/mode[@name='custom']/model")
                              if model.get("usable") != "no"),
             cpu_modes=frozenset(mode.get("name", "") for mode in root.findall("cpu/mode")
                                 if mode.get("supported") == "yes"),
-            uefi=found.uefi or "efi" in _values(root, "os", "firmware"),
-            virtio_fs=found.virtio_fs or (serves_file_systems() and "virtiofs" in _values(
+            uefi=described.uefi or "efi" in _values(root, "os", "firmware"),
+            virtio_fs=described.virtio_fs or (serves_file_systems() and "virtiofs" in _values(
                 root, "devices/filesystem", "driverType")),
-            secure_boot=found.secure_boot or "yes" in _values(root, "os/loader", "secure"),
-            features=found.features or _guest_features(connection, host.arch, machine, settings, root),
+            secure_boot=described.secure_boot or "yes" in _values(root, "os/loader", "secure"),
+            features=described.features or _guest_features(connection, host.arch, machine, settings, root),
         )
-    return dataclasses.replace(found, disk_buses=frozenset(buses), video_models=frozenset(videos),
+    return dataclasses.replace(described, disk_buses=frozenset(buses), video_models=frozenset(videos),
                                graphics=frozenset(graphics))
 
 
 def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settings,
-            known: Iterable[str]) -> tuple[GuestArchitecture, ...]:
+            machine_names: Iterable[str]) -> tuple[GuestArchitecture, ...]:
     """Return the ``known`` architectures, beside that of the host, for which the host has a QEMU."""
-    found = []
+    architectures = []
     for name, _path, machines in host.emulators:
         types = {kind for arch, kind, _mode in host.guests if arch == name}
         kind = settings.virt_type if settings.virt_type in types else "qemu"
-        if name == host.arch or name not in known or kind not in types:
+        if name == host.arch or name not in machine_names or kind not in types:
             continue
         try:
             text = connection.getDomainCapabilities(None, name, None, kind)
@@ -131,8 +131,8 @@ def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settin
         # QEMU's default CPU for 64-bit ARM has 32 bits.
         if mode is None and "maximum" in modes and (settings.cpu_mode is not None or name == "aarch64"):
             mode = "maximum"
-        found.append(GuestArchitecture(name, kind, mode, model if mode == "custom" else None, machines))
-    return tuple(found)
+        architectures.append(GuestArchitecture(name, kind, mode, model if mode == "custom" else None, machines))
+    return tuple(architectures)
 
 
 def _values(root: ET.Element, where: str, name: str) -> set[str]:

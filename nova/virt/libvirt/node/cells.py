@@ -19,22 +19,22 @@ _MOST_CPUS = 1 << 16
 
 def of_host(capabilities: ET.Element) -> HostTopology | None:
     """Return the NUMA topology with all CPUs shared, or None if libvirt reports no cells with CPUs."""
-    found = [_cell(item) for item in capabilities.findall("host/topology/cells/cell")]
-    return HostTopology(cells=found) if any(cell.cpus for cell in found) else None
+    cells = [_cell(item) for item in capabilities.findall("host/topology/cells/cell")]
+    return HostTopology(cells=cells) if any(cell.cpus for cell in cells) else None
 
 
 def _cell(item: ET.Element) -> HostCell:
     cpus = item.findall("cpus/cpu")
     cores = sorted({tuple(sorted(cpu_mask(cpu.get("siblings", cpu.get("id", "0")), _MOST_CPUS))) for cpu in cpus})
     sockets = {cpu.get("socket_id") for cpu in cpus} - {None}
-    pages = [Pages(size_kb=int(each.get("size", 4)), total=int(each.text or 0)) for each in item.findall("pages")]
-    smallest = min((each.size_kb for each in pages), default=0)
+    pages = [Pages(size_kb=int(page.get("size", 4)), total=int(page.text or 0)) for page in item.findall("pages")]
+    smallest = min((page.size_kb for page in pages), default=0)
     return HostCell(
         id=int(item.get("id", 0)), cpus=sorted(int(cpu.get("id", 0)) for cpu in cpus),
         siblings=[list(core) for core in cores] if any(len(core) > 1 for core in cores) else [],
         memory_mb=int(item.findtext("memory", "0")) // 1024,
         socket=int(sockets.pop() or 0) if len(sockets) == 1 else None,
-        pages=[each for each in pages if each.total or each.size_kb == smallest])
+        pages=[page for page in pages if page.total or page.size_kb == smallest])
 
 
 def all_cpus(topology: HostTopology) -> list[int]:
@@ -56,10 +56,10 @@ def shared_out(topology: HostTopology) -> HostTopology:
 
 def _reserved(options: Iterable[str]) -> dict[tuple[int, int], int]:
     """(cell, KiB) -> pages."""
-    found = {}
+    reserved = {}
     for option in options:
         given = dict(part.partition(":")[::2] for part in option.replace(" ", "").split(","))
         if given.keys() != {"node", "size", "count"} or not all(value.isdecimal() for value in given.values()):
             raise exception.InvalidInput(reason=f"reserved_huge_pages = {option} is not like node:0,size:2048,count:64")
-        found[int(given["node"]), int(given["size"])] = int(given["count"])
-    return found
+        reserved[int(given["node"]), int(given["size"])] = int(given["count"])
+    return reserved

@@ -47,8 +47,8 @@ def devices_of(emulator: str) -> frozenset[str] | None:
     except (OSError, subprocess.SubprocessError) as error:
         LOG.warning("Cannot run %s to list its devices: %s. All usual device models count as present", emulator, error)
         return None
-    found = set(re.findall(r'^name "([^"]+)"', devices, re.MULTILINE))
-    return frozenset(found | ({"-soundhw"} if re.search(r"^-soundhw\b", options, re.MULTILINE) else set()))
+    names = set(re.findall(r'^name "([^"]+)"', devices, re.MULTILINE))
+    return frozenset(names | ({"-soundhw"} if re.search(r"^-soundhw\b", options, re.MULTILINE) else set()))
 
 
 def traits_of(devices: frozenset[str] | None, libvirt_version: int, architecture: str) -> set[str]:
@@ -56,22 +56,22 @@ def traits_of(devices: frozenset[str] | None, libvirt_version: int, architecture
 
     None: its devices are not known; then those count as present that every QEMU of the last years has.
     """
-    found: set[str] = set()
+    traits: set[str] = set()
     for choice in CHOICES:
         for value, names in _DEVICES.get(choice.name, {}).items():
             trait = choice.trait_of(value)
             usual = devices is None and value not in ("pcspk", "ibmvscsi", "igb", "virtio")
             if trait and (usual or not set(names).isdisjoint(devices or ())):
-                found.add(trait)
+                traits.add(trait)
     if devices is None:
-        found.add("COMPUTE_NET_VIF_MODEL_VIRTIO")
-    found -= {trait for trait, version in _LIBVIRT_SINCE.items() if libvirt_version < version}
+        traits.add("COMPUTE_NET_VIF_MODEL_VIRTIO")
+    traits -= {trait for trait, version in _LIBVIRT_SINCE.items() if libvirt_version < version}
     prefix = "COMPUTE_VIOMMU_MODEL_"
     if architecture == "aarch64":
-        found = (found - {f"{prefix}INTEL"}) | {f"{prefix}SMMUV3", f"{prefix}AUTO"}
-    elif f"{prefix}INTEL" in found:
-        found.add(f"{prefix}AUTO")
-    return found
+        traits = (traits - {f"{prefix}INTEL"}) | {f"{prefix}SMMUV3", f"{prefix}AUTO"}
+    elif f"{prefix}INTEL" in traits:
+        traits.add(f"{prefix}AUTO")
+    return traits
 
 
 def network_traits() -> set[str]:

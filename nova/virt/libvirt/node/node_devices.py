@@ -23,7 +23,7 @@ def of_host(connection: libvirt.virConnect) -> list[PciDevice] | None:
 
 def chosen(texts: Iterable[str], specs: Iterable[pci_spec.DeviceSpec]) -> list[PciDevice]:
     """The devices among these descriptions (PCI devices and network interfaces) that guests may get."""
-    found: dict[str, PciDevice] = {}
+    devices: dict[str, PciDevice] = {}
     interfaces: dict[str, list[str]] = {}
     for text in texts:
         root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
@@ -33,17 +33,17 @@ def chosen(texts: Iterable[str], specs: Iterable[pci_spec.DeviceSpec]) -> list[P
         if capability.get("type") == "net":
             interfaces.setdefault(root.findtext("parent", ""), []).append(capability.findtext("interface", ""))
         elif capability.get("type") == "pci" and not _is_bridge(capability):
-            found[root.findtext("name", "")] = _device(capability)
-    names = {found[parent].address: names for parent, names in interfaces.items() if parent in found}
-    return sorted(pci_spec.given_out(found.values(), specs, names), key=lambda device: device.address)
+            devices[root.findtext("name", "")] = _device(capability)
+    names = {devices[parent].address: names for parent, names in interfaces.items() if parent in devices}
+    return sorted(pci_spec.given_out(devices.values(), specs, names), key=lambda device: device.address)
 
 
 def _is_bridge(capability: ET.Element) -> bool:
-    return any(each.get("type") == "pci-bridge" for each in capability.findall("capability"))
+    return any(part.get("type") == "pci-bridge" for part in capability.findall("capability"))
 
 
 def _device(capability: ET.Element) -> PciDevice:
-    functions = {each.get("type"): each for each in capability.findall("capability")}
+    functions = {function.get("type"): function for function in capability.findall("capability")}
     physical = functions.get("phys_function")
     kind, parent = pci.PCI, None
     if physical is not None:

@@ -35,38 +35,38 @@ _BUSES = ("fdc", "ide", "sata", "scsi", "usb", "virtio")
 
 def of_node(capabilities: Capabilities) -> list[str]:
     """The traits of the root provider, sorted."""
-    found = {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_NET_VIRTIO_PACKED", "COMPUTE_RESCUE_BFV",
-             "COMPUTE_VOLUME_MULTI_ATTACH", LOCKED_MEMORY, *capabilities.model_traits}
-    found |= {f"COMPUTE_IMAGE_TYPE_{name}" for name in _IMAGE_TYPES}
-    found |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in capabilities.disk_buses & set(_BUSES)}
-    found |= {f"COMPUTE_GRAPHICS_MODEL_{name.upper()}"
-              for name in capabilities.video_models & set(guest_config.VIDEO_MODELS)}
+    traits = {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_NET_VIRTIO_PACKED", "COMPUTE_RESCUE_BFV",
+              "COMPUTE_VOLUME_MULTI_ATTACH", LOCKED_MEMORY, *capabilities.model_traits}
+    traits |= {f"COMPUTE_IMAGE_TYPE_{name}" for name in _IMAGE_TYPES}
+    traits |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in capabilities.disk_buses & set(_BUSES)}
+    traits |= {f"COMPUTE_GRAPHICS_MODEL_{name.upper()}"
+               for name in capabilities.video_models & set(guest_config.VIDEO_MODELS)}
     if capabilities.virtio_fs:
-        found.add(VIRTIO_FS)
+        traits.add(VIRTIO_FS)
     if capabilities.uefi:
-        found.add("COMPUTE_FIRMWARE_UEFI")
+        traits.add("COMPUTE_FIRMWARE_UEFI")
     if capabilities.secure_boot:
-        found.add("COMPUTE_SECURITY_UEFI_SECURE_BOOT")
-    found.add(f"HW_ARCH_{capabilities.arch.upper()}")
-    offered = {capabilities.arch, *(each.name for each in capabilities.foreign)}
-    found |= {architecture_trait(name) for name in offered}
-    found |= {machine_trait(machine, arch) for arch, _path, machines in capabilities.emulators if arch in offered
-              for machine in machines}
+        traits.add("COMPUTE_SECURITY_UEFI_SECURE_BOOT")
+    traits.add(f"HW_ARCH_{capabilities.arch.upper()}")
+    offered = {capabilities.arch, *(architecture.name for architecture in capabilities.foreign)}
+    traits |= {architecture_trait(name) for name in offered}
+    traits |= {machine_trait(machine, arch) for arch, _path, machines in capabilities.emulators if arch in offered
+               for machine in machines}
     if "spice" in capabilities.graphics and CONF.spice.enabled:
-        found.add(USB_REDIRECTION)
+        traits.add(USB_REDIRECTION)
     if capabilities.arch in guest_config.X86:
-        found.add("COMPUTE_FIRMWARE_BIOS")
+        traits.add("COMPUTE_FIRMWARE_BIOS")
     if capabilities.arch == "x86_64":
-        found |= _cpu_traits(capabilities.features)
+        traits |= _cpu_traits(capabilities.features)
     if capabilities.cpu_info.get("topology", {}).get("threads", 1) > 1:
-        found.add("HW_CPU_HYPERTHREADING")
-    return sorted(found)
+        traits.add("HW_CPU_HYPERTHREADING")
+    return sorted(traits)
 
 
 def _cpu_traits(features: frozenset[str]) -> set[str]:
-    found = {f"HW_CPU_X86_{_CPU_FEATURES[name]}" for name in features if name in _CPU_FEATURES}
+    traits = {f"HW_CPU_X86_{_CPU_FEATURES[name]}" for name in features if name in _CPU_FEATURES}
     if "svm" in features:
-        found.add("HW_CPU_X86_AMD_SVM")
+        traits.add("HW_CPU_X86_AMD_SVM")
     if "vmx" in features:
-        found.add("HW_CPU_X86_INTEL_VMX")
-    return found
+        traits.add("HW_CPU_X86_INTEL_VMX")
+    return traits

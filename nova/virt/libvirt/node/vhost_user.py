@@ -18,7 +18,7 @@ def serves_file_systems() -> bool:
 def _serves(path: str) -> bool:
     try:
         with open(path, encoding="utf-8") as file:
-            told = json.load(file)
-        return told.get("type") == "fs" and os.access(str(told.get("binary", "")), os.X_OK)
+            description = json.load(file)
+        return description.get("type") == "fs" and os.access(str(description.get("binary", "")), os.X_OK)
     except (OSError, ValueError, AttributeError):
         return False

@@ -28,7 +28,7 @@ class Definition:
         self.machine = kind.get("machine", "") if kind is not None else ""
         self.architecture = kind.get("arch", "") if kind is not None else ""
         self.nvram = root.findtext("os/nvram", "")
-        self.devices: ET.Element = root if (found := root.find("devices")) is None else found
+        self.devices: ET.Element = root if (devices := root.find("devices")) is None else devices
         self.disks = {disk_key(item): KnownDisk(*_target(item), item) for item in self.devices.findall("disk")}
 
     def interface(self, mac: str) -> ET.Element | None:
@@ -55,20 +55,20 @@ def received(text: str) -> str:
     if len(text) > _LONGEST:
         raise exception.MigrationError(reason="the other host's definition of the guest is too long")
     try:
-        told = Definition(text)
+        sent = Definition(text)
     except ET.ParseError as error:
         raise exception.MigrationError(reason="the other host's definition of the guest cannot be read") from error
     root = ET.Element("domain")
-    ET.SubElement(ET.SubElement(root, "os"), "type", arch=told.architecture, machine=told.machine)
+    ET.SubElement(ET.SubElement(root, "os"), "type", arch=sent.architecture, machine=sent.machine)
     devices = ET.SubElement(root, "devices")
-    for item in told.devices:
-        kept = ET.SubElement(devices, item.tag, item.attrib)
+    for item in sent.devices:
+        copied = ET.SubElement(devices, item.tag, item.attrib)
         for child in item:
             if child.tag in _SEEN:
-                ET.SubElement(kept, child.tag, child.attrib).text = child.text
+                ET.SubElement(copied, child.tag, child.attrib).text = child.text
         source = item.find("source")
         if item.tag == "disk" and source is not None:
-            ET.SubElement(kept, "source", file=os.path.basename(source.get("file", "")))
+            ET.SubElement(copied, "source", file=os.path.basename(source.get("file", "")))
     return ET.tostring(root, encoding="unicode")
 
 
@@ -86,15 +86,15 @@ def carry_over(devices: ET.Element, previous: Definition) -> None:
 
     For machines of the same kind only: the caller compares.
     """
-    known = _keyed(previous.devices)
+    previous_items = _keyed(previous.devices)
     present = _keyed(devices)
     for key, item in present.items():
-        before = known.get(key)
+        before = previous_items.get(key)
         address = before.find("address") if before is not None else None
         if address is not None and item.find("address") is None:
             item.append(copy.deepcopy(address))
     taken = {key[:3] for key in present}
-    for key, item in known.items():
+    for key, item in previous_items.items():
         if item.tag == "controller" and key[:3] not in taken:
             devices.append(copy.deepcopy(item))
 
@@ -106,14 +106,14 @@ def _target(item: ET.Element) -> tuple[str, str]:
 
 def _keyed(devices: ET.Element) -> dict[tuple[str, ...], ET.Element]:
     """The devices by what makes each the same one in two definitions."""
-    found: dict[tuple[str, ...], ET.Element] = {}
+    items: dict[tuple[str, ...], ET.Element] = {}
     for item in devices:
         key = _key(item)
         number = 0
-        while (*key, str(number)) in found:
+        while (*key, str(number)) in items:
             number += 1
-        found[(*key, str(number))] = item
-    return found
+        items[(*key, str(number))] = item
+    return items
 
 
 def _key(item: ET.Element) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ _UNIT = ("controller", "bus", "target", "unit")
 
 def of_definition(text: str) -> list[DeviceAddress]:
     """Return addresses of a domain's interfaces, shares (by tag), volumes and local disks except the config drive."""
-    return list(_found(Definition(text)))
+    return list(_addresses(Definition(text)))
 
 
-def _found(definition: Definition) -> Iterator[DeviceAddress]:
+def _addresses(definition: Definition) -> Iterator[DeviceAddress]:
     for item in definition.devices.findall("interface"):
         mac = item.find("mac")
         if mac is not None:
@@ -36,16 +36,18 @@ def _found(definition: Definition) -> Iterator[DeviceAddress]:
 
 
 def _address(device: str, item: ET.Element, bus: str) -> DeviceAddress:
-    found = item.find("address")
-    if found is None:
+    position = item.find("address")
+    if position is None:
         return DeviceAddress(device=device)
-    kind = found.get("type")
+    kind = position.get("type")
     if kind == "pci":
-        domain, number, slot, function = (int(found.get(part, "0"), 16)
+        domain, number, slot, function = (int(position.get(part, "0"), 16)
                                           for part in ("domain", "bus", "slot", "function"))
         return DeviceAddress(device=device, bus="pci", address=f"{domain:04x}:{number:02x}:{slot:02x}.{function:x}")
     if kind == "drive" and bus in _DRIVES:
-        return DeviceAddress(device=device, bus=_DRIVES[bus], address=":".join(found.get(part, "0") for part in _UNIT))
+        unit = ":".join(position.get(part, "0") for part in _UNIT)
+        return DeviceAddress(device=device, bus=_DRIVES[bus], address=unit)
     if kind == "usb":
-        return DeviceAddress(device=device, bus="usb", address=f"{found.get('bus', '0')}:{found.get('port', '0')}")
+        port = f"{position.get('bus', '0')}:{position.get('port', '0')}"
+        return DeviceAddress(device=device, bus="usb", address=port)
     return DeviceAddress(device=device)

@@ -58,8 +58,8 @@ def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], int
 # --- disks -----------------------------------------------------------------------------------------
 def add_disk(devices: ET.Element, disk: GuestDisk, config: GuestConfig, settings: Settings) -> ET.Element:
     """Append a <disk>, and return it."""
-    if disk.kept is not None:
-        item = copy.deepcopy(disk.kept)
+    if disk.unchanged is not None:
+        item = copy.deepcopy(disk.unchanged)
         for boot in item.findall("boot"):
             item.remove(boot)
         if disk.boot_order:

@@ -60,8 +60,8 @@ def _lasting_machine(config: GuestConfig, settings: Settings, previous: definiti
     had = previous.machine if previous is not None else ""
     family = {"pc": "pc-i440fx-", "q35": "pc-q35-"}.get(config.machine, f"{config.machine}-")
     guest = settings.architecture(config.architecture)
-    known = guest.machines if guest is not None else ()
-    return had if had.startswith(family) and had in known else config.machine
+    machines = guest.machines if guest is not None else ()
+    return had if had.startswith(family) and had in machines else config.machine
 
 
 def owner_of(metadata: str) -> str | None:

@@ -77,11 +77,11 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
         _check_hypervisor(wanted, guest)
     for key, value in _refused(wishes):
         raise exception.InvalidInput(reason=f"{key}={value} is not supported by this hypervisor")
-    for name, value, known in (
+    for name, value, supported in (
             ("hw_disk_bus", wanted.disk_bus, DISK_BUSES), ("hw_cdrom_bus", wanted.cdrom_bus, DISK_BUSES),
             ("hw_scsi_model", wanted.scsi_model, SCSI_MODELS), ("hw_vif_model", wanted.vif_model, VIF_MODELS),
             ("hw_video_model", wanted.video_model, VIDEO_MODELS), ("hw_sound_model", wanted.sound_model, SOUND_MODELS)):
-        choice(name, value or None, known)
+        choice(name, value or None, supported)
     if wanted.usb_ports and settings.spice is None:
         raise exception.InvalidInput(
             reason=f"hw_redirected_usb_ports={wanted.usb_ports} needs a host with screens by SPICE")
@@ -111,11 +111,11 @@ def default_machine(settings: Settings, architecture: str = "") -> str:
 def _architecture(wanted: Hardware, settings: Settings, existing: str | None) -> GuestArchitecture:
     """Return how this host runs guests of the architecture. Raises InvalidInput if it does not."""
     name = existing or wanted.architecture
-    found = settings.architecture(name) or (settings.architecture() if existing is not None else None)
-    if found is None:
+    architecture = settings.architecture(name) or (settings.architecture() if existing is not None else None)
+    if architecture is None:
         raise exception.InvalidInput(
             reason=f"hw_architecture={name} is not supported by this hypervisor: it runs no guests of it")
-    return found
+    return architecture
 
 
 def _check_hypervisor(wanted: Hardware, guest: GuestArchitecture) -> None:
@@ -128,17 +128,17 @@ def _check_hypervisor(wanted: Hardware, guest: GuestArchitecture) -> None:
 
 
 def _machine(wanted: Hardware, guest: GuestArchitecture, settings: Settings) -> str:
-    asked = wanted.requested_machine
+    requested = wanted.requested_machine
     if guest.machines:
-        choice("hw_machine_type", asked or None, guest.machines)
-    found = asked or default_machine(settings, guest.name)
+        choice("hw_machine_type", requested or None, guest.machines)
+    machine = requested or default_machine(settings, guest.name)
     # What an i440FX board does not have is asked for without saying which board: then it is the other one.
-    if not asked and guest.name in X86 and is_i440fx(found) and (
+    if not requested and guest.name in X86 and is_i440fx(machine) and (
             wanted.secure_boot_wish == "required" or wanted.viommu_model):
         return "q35"
-    if wanted.viommu_model and not ("q35" in found or found.startswith("virt")):
+    if wanted.viommu_model and not ("q35" in machine or machine.startswith("virt")):
         raise exception.InvalidInput(reason=f"hw_viommu_model={wanted.viommu_model} needs hw_machine_type=q35")
-    return found
+    return machine
 
 
 def _usual_cdrom_bus(machine: str, architecture: str) -> str:

@@ -51,30 +51,30 @@ class Parts:
 
 def parts_of(instance: Instance, settings: Settings) -> Parts:
     """Raises InvalidInput for a server that was promised more than it has."""
-    devices = tuple(_device(one) for one in instance.pci_devices or ())
+    devices = tuple(_device(device) for device in instance.pci_devices or ())
     alias = instance.flavor.extra_specs.get("pci_passthrough:alias")
     if alias and not devices:
         raise exception.InvalidInput(reason=f"pci_passthrough:alias={alias}: the server has no devices of this host")
     has = instance.numa_topology
     if has is not None:
         return dataclasses.replace(_cells(has, settings), devices=devices)
-    asked = _asked(instance)
-    if asked and guest_topology(instance.flavor, instance.image) is not None:
-        raise exception.InvalidInput(reason=f"{', '.join(asked)}: the server has no NUMA cells of this host")
+    requested = _requested(instance)
+    if requested and guest_topology(instance.flavor, instance.image) is not None:
+        raise exception.InvalidInput(reason=f"{', '.join(requested)}: the server has no NUMA cells of this host")
     return Parts(cpuset=settings.shared_cpus, devices=devices)
 
 
-def _asked(instance: Instance) -> list[str]:
+def _requested(instance: Instance) -> list[str]:
     """The properties that promise cells, for people."""
     names = ("hw:cpu_policy", "hw:numa_nodes", "hw:mem_page_size", "resources:PCPU")
     specs, properties = instance.flavor.extra_specs, instance.image.properties if instance.image else {}
-    found = [(name, specs[name]) for name in names if name in specs]
-    found += [(name, properties[name]) for name in (each.replace(":", "_") for each in names) if name in properties]
-    return [f"{name}={value}" for name, value in found if value not in _NO_PROMISE]
+    settings = [(name, specs[name]) for name in names if name in specs]
+    settings += [(name, properties[name]) for name in (spec.replace(":", "_") for spec in names) if name in properties]
+    return [f"{name}={value}" for name, value in settings if value not in _NO_PROMISE]
 
 
 def _cells(has: GuestTopology, settings: Settings) -> Parts:
-    cells, pins, kept = [], [], []
+    cells, pins, memory_cells = [], [], []
     for cell in has.cells:
         if cell.host_cell is None:
             raise exception.InvalidInput(reason=f"cell {cell.id} of the server has no cell of this host")
@@ -83,18 +83,18 @@ def _cells(has: GuestTopology, settings: Settings) -> Parts:
         floating = dict(settings.cells).get(cell.host_cell, ())
         pins += [(cpu, floating) for cpu in cell.cpus if floating]
         pins += [(cpu, (host,)) for cpu, host in cell.pinning.items()]
-        kept += cell.reserved_cpus
+        memory_cells += cell.reserved_cpus
     everywhere = sorted({host for _cpu, hosts in pins for host in hosts})
     emulator = everywhere
     if has.emulator_policy == "isolate":
-        emulator = sorted(kept)
+        emulator = sorted(memory_cells)
     elif has.emulator_policy == "share" and settings.shared_cpus:
         emulator = list(settings.shared_cpus)
     return Parts(tuple(cells), tuple(sorted(pins)), tuple(emulator))
 
 
-def _device(one: GuestDevice) -> HostDevice:
-    return HostDevice(one.device.address, one.device.tags.get("managed", "yes") not in ("no", "false"))
+def _device(device: GuestDevice) -> HostDevice:
+    return HostDevice(device.device.address, device.device.tags.get("managed", "yes") not in ("no", "false"))
 
 
 # --- into the definition --------------------------------------------------------------------------
@@ -140,10 +140,10 @@ def add_cells(cpu: ET.Element, parts: Parts) -> None:
 
 
 def add_devices(devices: ET.Element, parts: Parts) -> None:
-    for one in parts.devices:
-        domain, bus, rest = one.address.split(":")
+    for device in parts.devices:
+        domain, bus, rest = device.address.split(":")
         slot, _dot, function = rest.partition(".")
-        item = element(devices, "hostdev", mode="subsystem", type="pci", managed="yes" if one.managed else "no")
+        item = element(devices, "hostdev", mode="subsystem", type="pci", managed="yes" if device.managed else "no")
         element(element(item, "source"), "address", domain=f"0x{domain}", bus=f"0x{bus}", slot=f"0x{slot}",
                 function=f"0x{function}")
 

@@ -42,7 +42,7 @@ class GuestDisk:
     device: str = "disk"
     local: LocalDisk | None = None
     volume: VolumeConnection | None = None
-    kept: Element | None = None
+    unchanged: Element | None = None
     boot_index: int | None = None
     boot_order: int = 0
     secret: str = ""
@@ -83,9 +83,9 @@ def _named(wanted: Sequence[GuestDisk], previous: Definition) -> tuple[GuestDisk
             taken.add(name)
 
     for disk in wanted:
-        known = previous.disks.get(disk.key)
-        if known is not None and known.bus == disk.bus:
-            give(disk, known.target)
+        previous_disk = previous.disks.get(disk.key)
+        if previous_disk is not None and previous_disk.bus == disk.bus:
+            give(disk, previous_disk.target)
     for disk in wanted:
         give(disk, _with_prefix(disk))
     for disk in wanted:
@@ -126,8 +126,8 @@ def _wanted(config: GuestConfig, local: LocalDisks, block_devices: Sequence[Bloc
         yield dataclasses.replace(_file(config, local.root, root), target="", boot_index=0)
     elif volumes and volumes[0].boot_index == 0:
         yield _volume(config, volumes.pop(0), previous)
-    for ephemeral, asked in itertools.zip_longest(local.ephemerals, blank[:len(local.ephemerals)]):
-        yield _file(config, ephemeral, asked)
+    for ephemeral, requested in itertools.zip_longest(local.ephemerals, blank[:len(local.ephemerals)]):
+        yield _file(config, ephemeral, requested)
     if local.swap is not None:
         swap = next((device for device in own if device.guest_format == "swap"), None)
         yield dataclasses.replace(_file(config, local.swap, swap), target="")
@@ -137,32 +137,33 @@ def _wanted(config: GuestConfig, local: LocalDisks, block_devices: Sequence[Bloc
         yield _file(config, local.config_drive, None)
 
 
-def _file(config: GuestConfig, disk: LocalDisk, asked: BlockDevice | None) -> GuestDisk:
+def _file(config: GuestConfig, disk: LocalDisk, requested: BlockDevice | None) -> GuestDisk:
     """Return a local disk, on the bus and in the place that its block device asks for."""
     kind = disk.device
-    if asked is not None and asked.device_type in DEVICE_TYPES and kind == "disk":
-        kind = asked.device_type
-    index = asked.boot_index if asked is not None else None
-    return GuestDisk(disk.name, _bus(config, kind, asked), (asked.device_name or "") if asked is not None else "", kind,
-                     local=disk, boot_index=index)
+    if requested is not None and requested.device_type in DEVICE_TYPES and kind == "disk":
+        kind = requested.device_type
+    index = requested.boot_index if requested is not None else None
+    target = (requested.device_name or "") if requested is not None else ""
+    return GuestDisk(disk.name, _bus(config, kind, requested), target, kind, local=disk, boot_index=index)
 
 
 def _volume(config: GuestConfig, device: BlockDevice, previous: Definition) -> GuestDisk:
     key = serial_of(device)
     kind = device.device_type if device.device_type in DEVICE_TYPES else "disk"
-    known = previous.disks.get(key)
+    previous_disk = previous.disks.get(key)
     if device.connection is None:
-        if known is None:
+        if previous_disk is None:
             raise exception.InvalidDiskInfo(reason=f"volume {device.volume_id} is not connected to the host")
-        return GuestDisk(key, known.bus, known.target, kind, kept=known.element, boot_index=device.boot_index)
+        return GuestDisk(key, previous_disk.bus, previous_disk.target, kind, unchanged=previous_disk.element,
+                         boot_index=device.boot_index)
     secret = secret_of(config.uuid, device.volume_id or "") if device.connection.key else ""
     return GuestDisk(key, _bus(config, kind, device), device.device_name or "", kind, volume=device.connection,
                      boot_index=device.boot_index, secret=secret)
 
 
-def _bus(config: GuestConfig, kind: str, asked: BlockDevice | None) -> str:
-    if asked is not None and asked.disk_bus:
-        return asked.disk_bus
+def _bus(config: GuestConfig, kind: str, requested: BlockDevice | None) -> str:
+    if requested is not None and requested.disk_bus:
+        return requested.disk_bus
     usual = {"cdrom": config.cdrom_bus, "floppy": config.floppy_bus}
     if kind == "lun" and config.disk_bus not in BLOCK_BUSES["lun"]:
         return "scsi"
@@ -171,8 +172,8 @@ def _bus(config: GuestConfig, kind: str, asked: BlockDevice | None) -> str:
 
 def _with_prefix(disk: GuestDisk) -> str:
     """The name that is asked for as it is called on this bus: /dev/vdc is sdc there."""
-    found = _NAME.fullmatch(disk.target)
-    return _PREFIXES.get(disk.bus, "sd") + found[1] if found else ""
+    match = _NAME.fullmatch(disk.target)
+    return _PREFIXES.get(disk.bus, "sd") + match[1] if match else ""
 
 
 def _names(prefix: str) -> Iterator[str]:

@@ -28,19 +28,19 @@ def for_destination(text: str, there: str) -> str:
         mine, theirs = root.find(path), other.find(path)
         if mine is not None and theirs is not None:
             mine.text = theirs.text
-    known = Definition(there)
+    existing = Definition(there)
     for disk in root.findall("devices/disk"):
         key = disk_key(disk)
-        if key not in known.disks:
+        if key not in existing.disks:
             raise exception.MigrationPreCheckError(reason=f"the destination does not have {key}")
-        theirs_disk = known.disks[key].element
+        theirs_disk = existing.disks[key].element
         disk.set("type", theirs_disk.get("type", "file"))
         for tag in ("source", "auth", "backingStore"):
             _replace(disk, theirs_disk, tag)
     for card in root.findall("devices/interface"):
         mac = card.find("mac")
         address = mac.get("address", "") if mac is not None else ""
-        theirs_card = known.interface(address)
+        theirs_card = existing.interface(address)
         if theirs_card is None:
             raise exception.MigrationPreCheckError(reason=f"the destination does not have the interface {address}")
         card.set("type", theirs_card.get("type", "bridge"))
@@ -52,8 +52,8 @@ def for_destination(text: str, there: str) -> str:
 
 def targets(text: str, keys: list[str]) -> list[str]:
     """The names that these disks (by what tells a disk from the others) have in the guest."""
-    known = Definition(text).disks
-    return [known[key].target for key in keys if key in known]
+    disks = Definition(text).disks
+    return [disks[key].target for key in keys if key in disks]
 
 
 def _confine(root: ET.Element, other: ET.Element) -> None:

@@ -38,7 +38,7 @@ class Settings:
     """Host-wide guest settings.
 
     ``owner`` is the nova-compute host that a domain belongs to. ``machines``: the default machine type by
-    architecture, ``known_machines`` all of the host's (empty: not known). ``host_serial`` is the serial number
+    architecture, ``machine_names`` all of the host's (empty: not known). ``host_serial`` is the serial number
     guests show (None: the server's id; "": none). ``balloon_period`` in seconds, 0: no statistics.
     ``pcie_ports`` 0: as many as a guest's devices need, and a few. ``shared_cpus``: where guests without CPUs of their
     own may run (empty: anywhere), and ``cells`` the same by the host's NUMA cells; ``page_kb``: of a small page.
@@ -50,7 +50,7 @@ class Settings:
     virt_type: str = "kvm"
     arch: str = "x86_64"
     machines: dict[str, str] = dataclasses.field(default_factory=dict)
-    known_machines: frozenset[str] = frozenset()
+    machine_names: frozenset[str] = frozenset()
     cpu_mode: str | None = None
     cpu_model: str | None = None
     cpu_flags: tuple[str, ...] = ()
@@ -71,18 +71,19 @@ class Settings:
 
     def architecture(self, name: str = "") -> GuestArchitecture | None:
         """Return how guests of this architecture ("": the host's) run here; None if they do not."""
-        native = GuestArchitecture(self.arch, self.virt_type, self.cpu_mode, self.cpu_model, self.known_machines)
-        return next((each for each in (native, *self.foreign) if each.name == (name or self.arch)), None)
+        native = GuestArchitecture(self.arch, self.virt_type, self.cpu_mode, self.cpu_model, self.machine_names)
+        wanted = name or self.arch
+        return next((candidate for candidate in (native, *self.foreign) if candidate.name == wanted), None)
 
 
 def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
-              known_machines: frozenset[str] = frozenset()) -> Settings:
+              machine_names: frozenset[str] = frozenset()) -> Settings:
     """Return the settings from the configuration, without the CPU model (see with_cpu)."""
     conf = CONF.libvirt
     caches = pairs("disk_cachemodes", conf.disk_cachemodes)
     return Settings(
         owner=owner, virt_type=conf.virt_type, arch=arch, machines=pairs("hw_machine_type", conf.hw_machine_type),
-        known_machines=known_machines,
+        machine_names=machine_names,
         cpu_mode=conf.cpu_mode, cpu_model=conf.cpu_models[0] if conf.cpu_models else None,
         cpu_flags=tuple(conf.cpu_model_extra_flags), cache=caches.get("file", "none" if direct_io else "writeback"),
         discard=conf.hw_disk_discard, host_serial=_host_serial(conf.sysinfo_serial, host_uuid),
@@ -126,13 +127,13 @@ def with_cells(settings: Settings, topology: HostTopology | None) -> Settings:
 
 def pairs(option: str, items: Sequence[str]) -> dict[str, str]:
     """``name=value`` items. Raises InvalidInput naming the option."""
-    found = {}
+    parsed = {}
     for item in items:
         name, equals, value = item.partition("=")
         if not (name and equals and value):
             raise exception.InvalidInput(reason=f"[libvirt]{option}: {item} is not of the form name=value")
-        found[name.strip()] = value.strip()
-    return found
+        parsed[name.strip()] = value.strip()
+    return parsed
 
 
 def _spice() -> Spice:

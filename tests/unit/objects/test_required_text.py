@@ -1,0 +1,78 @@
+"""Texts that an expression requires: always contained in what the expression matches, and worth a condition."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+import re2
+
+from nova.objects import expression, required_text
+from nova.objects.required_text import Required
+
+
+def holds(required: Required, text: str) -> bool:
+    return all(part in text for part in required.texts) and all(
+        any(holds(part, text) for part in choice) for choice in required.choices)
+
+
+@pytest.mark.parametrize(("pattern", "texts", "choices"), [
+    ("(nothing|nobody)", [], [["nothing", "nobody"]]), ("server-0.*77$", ["server-0", "77"], []),
+    (r"web\.example\.org", ["web.example.org"], []), ("^web[0-9]+-prod", ["web", "-prod"], []),
+    ("ab+cd?e", ["ab"], []), ("a{2}bc{0,3}de", ["de"], []), ("(?:abc)+x", ["abc"], []), ("(abc)*xy", ["xy"], []),
+    ("x(ab|cd)yz", ["yz"], [["ab", "cd"]])])
+def test_the_texts_of_usual_expressions_are_read(pattern: str, texts: list[str], choices: list[list[str]]) -> None:
+    required = required_text.of(pattern)
+    assert list(required.texts) == texts
+    assert [[part.texts[0] for part in choice] for choice in required.choices] == choices
+
+
+@pytest.mark.parametrize("pattern", [
+    "", ".*", "^$", "a", "(a|bc)", "(abc|)", r"\Qabc\E", r"\x61bc", "(?i)abc", "[[:alpha:]]bc", "(?-i:abc)", r"\pLabc",
+    "abc{", "(abc", "abc)", "abc|", r"ab\1", "(" * 600 + "abc" + ")" * 600])
+def test_nothing_is_required_where_it_is_not_certain(pattern: str) -> None:
+    assert required_text.of(pattern) == Required()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_match_of_an_expression_contains_its_texts(seed: int) -> None:
+    """Expressions and texts from a small alphabet, so that many of them match."""
+    rng = random.Random(seed)
+    matched = conditions = 0
+    for _round in range(2000):
+        pattern = "".join(rng.choice(["a", "b", "ab", "ba", "|", "(", "(?:", ")", "*", "+", "?", "{2}", "{0,1}", ".",
+                                      "^", "$", "[ab]", "[^a]", r"\w", r"\.", r"\b", "-", "{", "}", "é"])
+                          for _part in range(rng.randint(1, 9)))
+        try:
+            compiled = re2.compile(pattern, options=_quiet())
+        except re2.error:
+            continue
+        required = required_text.of(pattern)
+        conditions += bool(required.size)
+        for _text in range(20):
+            text = "".join(rng.choice("ab-.é") for _char in range(rng.randint(0, 8)))
+            if compiled.search(text):
+                matched += 1
+                assert holds(required, text), (pattern, text, required)
+    assert matched > 1000
+    assert conditions > 50
+
+
+def test_reading_costs_little_for_the_longest_expressions() -> None:
+    """Twice the length costs twice the time; forty times would be quadratic here."""
+    def cost(pattern: str) -> float:
+        began = time.process_time()
+        for _round in range(20):
+            required_text.of(pattern)
+        return time.process_time() - began
+
+    for part in ("a", "(a", "[a]", "a|", "ab+", r"\.", "[", "(ab|cd)", "a{2}"):
+        short = (part * expression.LONGEST)[:expression.LONGEST // 8]
+        assert cost(part * (expression.LONGEST // len(part))) < 40 * max(cost(short), 0.001), part
+
+
+def _quiet() -> re2.Options:
+    options = re2.Options()
+    options.log_errors = False
+    return options
