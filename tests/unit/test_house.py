@@ -1,6 +1,7 @@
 """The rules of the house, as the linters of a fresh clone would see them."""
 
 import ast
+import functools
 import pathlib
 import pkgutil
 import re
@@ -26,6 +27,11 @@ _VAGUE = re.compile(
 # Words of names that could stand for anything.
 _MEANINGLESS = {"told", "tell", "tells", "telling", "look", "looks", "looked", "looking", "known", "found", "one",
                 "each", "kept", "gone", "asked", "whoever"}
+
+
+@functools.cache
+def tree_of(path):
+    return ast.parse(path.read_text())
 
 
 def imports_of(config):
@@ -131,7 +137,7 @@ def test_text_becomes_an_ip_address_in_one_place():
 
 def patched_attributes(path):
     """Yield the attributes of the product that a test assigns, as (dotted name of the owner, attribute)."""
-    imported, nodes = {}, list(ast.walk(ast.parse(path.read_text())))
+    imported, nodes = {}, list(ast.walk(tree_of(path)))
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nova"):
             imported.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
@@ -162,7 +168,7 @@ NOT_SERVED: set[str] = set()
 
 
 def docstrings(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree_of(path)):
         if (isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module))
                 and (text := ast.get_docstring(node))):
             yield getattr(node, "name", path.stem), text
@@ -180,7 +186,7 @@ def test_docstrings_of_the_product_begin_with_a_verb_or_a_noun():
 def parsed(top):
     for path in SOURCES:
         if path.suffix == ".py" and path.relative_to(ROOT).parts[0] == top:
-            yield path.relative_to(ROOT), ast.parse(path.read_text())
+            yield path.relative_to(ROOT), tree_of(path)
 
 
 def names_of(path, tree):

@@ -35,12 +35,12 @@ def test_nothing_is_required_where_it_is_not_certain(pattern: str) -> None:
     assert required_text.of(pattern) == Required()
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_every_match_of_an_expression_contains_its_texts(seed: int) -> None:
     """Expressions and texts from a small alphabet, so that many of them match."""
     rng = random.Random(seed)
     matched = conditions = 0
-    for _round in range(2000):
+    for _round in range(1500):
         pattern = "".join(rng.choice(["a", "b", "ab", "ba", "|", "(", "(?:", ")", "*", "+", "?", "{2}", "{0,1}", ".",
                                       "^", "$", "[ab]", "[^a]", r"\w", r"\.", r"\b", "-", "{", "}", "é"])
                           for _part in range(rng.randint(1, 9)))
@@ -55,8 +55,8 @@ def test_every_match_of_an_expression_contains_its_texts(seed: int) -> None:
             if compiled.search(text):
                 matched += 1
                 assert holds(required, text), (pattern, text, required)
-    assert matched > 1000
-    assert conditions > 50
+    assert matched > 700
+    assert conditions > 30
 
 
 def test_reading_costs_little_for_the_longest_expressions() -> None:
