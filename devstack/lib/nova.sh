@@ -65,6 +65,7 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	workers = $NOVA_API_WORKERS
 	auth_strategy = keystone
 	status_page = true
+	legacy = true
 	[conductor]
 	workers = $NOVA_CONDUCTOR_WORKERS
 	[scheduler]

@@ -42,7 +42,7 @@ _VARY = f"{microversion.HEADER}, {microversion.OLD_HEADER}"
 # Numbers from here on are no signed integers of 64 bits; those have at most 19 digits.
 _TOO_BIG = 2**63
 _MANY_DIGITS = re.compile(rb"[0-9]{19}")
-# How deep lists and objects of a body may be nested in one another.
+# Maximum nesting depth of lists and objects in a body.
 _DEEPEST = 32
 # Characters of a field's name that an error repeats.
 _SHOWN = 255

@@ -20,7 +20,7 @@ App = Callable[[Environ, Any], Iterable[bytes]]
 
 _PROTECTED = re.compile(r"/v2(\.1)?/.+", re.DOTALL)
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-# What Keystone's implied roles give to a token that has the stronger role.
+# Roles implied by a stronger role, as in Keystone.
 _IMPLIED = {"admin": ("manager", "member", "reader"), "manager": ("member", "reader"), "member": ("reader",)}
 NOAUTH_PROJECT = "0" * 31 + "1"
 

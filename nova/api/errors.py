@@ -15,7 +15,7 @@ KEYS = {
     501: "notImplemented", 503: "serviceUnavailable",
 }
 
-# What those statuses that are not the fault of Nova may say of themselves.
+# Statuses other than 500 whose errors may have a message for the user.
 _SPEAKING = frozenset({501, 503})
 
 # Seconds after which a client may repeat a request that a service, the database or the broker could not serve.

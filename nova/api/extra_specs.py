@@ -12,7 +12,7 @@ import os_traits
 from nova import exception
 from nova.api.keywords import matcher
 
-# Takes a value and returns what is expected in its place, or None when it is fine.
+# A function that takes a value and returns a description of the expected value, or None for a valid value.
 Check = Callable[[str], str | None]
 
 NAMESPACES = frozenset({"accel", "aggregate_instance_extra_specs", "capabilities", "hw", "hw_rng", "hw_video", "os",

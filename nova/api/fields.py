@@ -29,10 +29,10 @@ from nova.api.schema import Validator
 
 Getter = Callable[[Any, Any], Any]
 
-# How often a query may repeat a parameter.
+# Maximum number of repetitions of a query parameter.
 _REPEATED = 100
 
-# What a getter of a View returns for a key that is to be left out.
+# Value that a getter of a View returns for a key to be left out.
 ABSENT: Any = object()
 
 

@@ -107,7 +107,7 @@ CHECKS: dict[str, Callable[[str], object]] = {
     "ipv4": _is_address(ipaddress.IPv4Address),
     "ipv6": _is_address(ipaddress.IPv6Address),
     "date-time": parse_time,
-    # Any text: what is not supported as an expression is searched for literally.
+    # Any text: an expression that RE2 does not support is searched for literally.
     "regex": lambda value: expression.check(value, expression.LONGEST_TEXT) == value,
     "base64": lambda value: decode_base64(value) is not None,
 }

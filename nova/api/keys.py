@@ -24,7 +24,7 @@ _YEARS = datetime.timedelta(days=3650)
 _COMMENT = "Generated-by-Nova"
 # The user principal name that Windows maps a client certificate by.
 _UPN = x509.ObjectIdentifier("1.3.6.1.4.1.311.20.2.3")
-# Kinds of keys that OpenSSH knows, also those that the library cannot load (hardware tokens).
+# Key types of OpenSSH, including those that the library cannot load (hardware tokens).
 _SSH_KIND = re.compile(r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+")
 
 

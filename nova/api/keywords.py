@@ -53,7 +53,7 @@ def compiled(schema: dict[str, Any]) -> Check:
     unknown = schema.keys() - _MAKERS.keys() - _PART_OF_OTHERS
     if unknown:
         raise ValueError(f"unknown keywords of a schema: {', '.join(sorted(unknown))}")
-    # In the order of the table: what is cheap comes first.
+    # Cheap keywords come first, in the order of the table.
     checks = [make(schema[keyword], schema) for keyword, make in _MAKERS.items() if keyword in schema]
     if "patternProperties" in schema or schema.get("additionalProperties") is False:
         checks.append(_names(schema))

@@ -21,7 +21,7 @@ from nova.api.router import Route
 
 _NAMES = re.compile(r"{(\w+)}")
 _GENERAL_ERRORS = (400, 401, 403, 404)
-# Where the document is; the second path is that of its first years.
+# Paths of the document; the second one is that of earlier releases.
 PATHS = frozenset({"/v2.1/openapi", "/openapi.json"})
 # Of every answer of a version.
 _HEADERS = (microversion.HEADER, "x-openstack-request-id")

@@ -16,7 +16,7 @@ from nova.context import RequestContext
 from nova.objects import expression
 
 Links = list[dict[str, str]]
-# What needs no quoting in a URL.
+# Characters that need no quoting in a URL.
 _PLAIN = re.compile(r"[A-Za-z0-9_.~-]*")
 
 

@@ -11,7 +11,7 @@ from nova.api import fields, microversion
 
 Handler = Callable[[Any], Any]
 
-# The first segment of a path that is a project; no collection of the API looks like that.
+# A first path segment that is a project id; no collection of the API has such a name.
 PROJECT = re.compile(r"[0-9a-f-]+")
 
 

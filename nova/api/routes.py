@@ -84,7 +84,8 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", "/extensions", extensions.index, "os_compute_api:extensions"),
     Route("GET", "/extensions/{id}", extensions.show, "os_compute_api:extensions"),
 
-    # -- servers (the handlers ask the policy: what is theirs is known only with the server) ------
+    # --
+    # servers (the handlers check the policy, because the target's project is in the server) ----
     Route("GET", "/servers", servers_list.index),
     Route("GET", "/servers/detail", servers_list.detail),
     Route("POST", "/servers", servers_create.create, success=202),
@@ -306,7 +307,8 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_SHARES}/{{id}}", shares.show, since=97),
     Route("DELETE", f"{_SHARES}/{{id}}", shares.delete, since=97, success=200),
 
-    # -- gone -------------------------------------------------------------------------------------
+    # --
+    # removed resources ---------------------------------------------------------------------
     *removed.routes(),
 )
 

@@ -20,9 +20,9 @@ POLICY = "nova:status"
 
 # Nodes, operations and failures that are shown, each.
 _MOST = 100
-# For how many seconds an answer serves everybody: any number of open pages costs the conductor as much as one.
+# Seconds that one response is served to all pages, so that open pages cost the conductor no more than one page.
 _FRESH = 1.0
-# Names are tenants': whatever they have in them, the page loads and asks nothing but its own.
+# Tenants choose names: whatever a name contains, the page loads no external content and sends no other request.
 _HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
                                "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",

@@ -116,7 +116,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     libc = _few_heaps()
     _forbid_core_dumps(libc)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # who connects in great numbers must not leave it without
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # clients must not exhaust it
     options = configuration.load(arguments.config)
     platform = platforms.load(options.platform) if options.platform else None
     ended, again = threading.Event(), threading.Event()
@@ -165,7 +165,7 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _leave_out() -> None:
     """Block unneeded optional imports of podman's library, which take 4 of 60 MB."""
-    for name in ("rich",  # progress bars that nobody sees
+    for name in ("rich",  # progress bars, which have no terminal here
                  "charset_normalizer"):  # guesses at encodings, where there is none but UTF-8
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
     warnings.filterwarnings("ignore", "Unable to find acceptable character detection")

@@ -102,7 +102,7 @@ class Runner:
                 lane.current.supersede()
                 if lane.current.begun:
                     lane.waiting = job
-                else:  # it waits for a thread and will notice that it is superseded
+                else:  # the waiting thread will notice that its order is superseded
                     lane.current = job
                     self._start(job)
 

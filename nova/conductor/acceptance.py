@@ -220,7 +220,7 @@ class _Request:
         self.engine, self.ctx, self.uuid, self.operation = engine, ctx, uuid, operation
         self.typed_request, self.project_id = typed_request, project_id
         self.preemption = actions.Preemption()
-        # What prepare() has found out, which every try of the transaction begins with.
+        # Result of prepare(), reused by every attempt of the transaction.
         self.prepared: dict[str, Any] | None = None
         self.tried: list[tuple[Run | None, Accepted, ConductorAcceptance]] = []
 
@@ -292,7 +292,7 @@ class _Request:
                 action.undoing, action.step = True, own.inherited[-1].step or None
         elif instance.action_uuid:
             waits = True
-            # A build looks for nobody when it ends (each would have to): who waits behind it is found by its lease.
+            # A build starts no queued action at its end, for speed; the recovery finds queued actions by their leases.
             building = instance.vm_state == states.BUILDING
             action.queued, action.owner, action.lease_until = True, None, lease() if building else None
         action.payload = msgspec.to_builtins(own)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import oslo_messaging as messaging
 
 
-# Hosts whose proxies a conductor keeps.
+# Number of hosts whose proxies are cached.
 _HOSTS = 1000
 
 
@@ -44,15 +44,15 @@ class Core:
     compute: Compute
     fleet: FleetAnnouncer
     usage: UsageFeed
-    # What is told on the bus, with the transaction that made it true.
+    # Notifications, stored in the transaction of the change that they report.
     outbox: Outbox = dataclasses.field(default_factory=Outbox)
-    # How much of what hosts say of themselves is told there.
+    # Rate limits of the notifications about reports of hosts.
     host_rates: HostRates = dataclasses.field(default_factory=HostRates)
-    # Who has which networks in tunnels, on its way to the hosts.
+    # Publisher of the hosts of networks in tunnels.
     peers: PeersFeed = dataclasses.field(init=False)
     # Names of floating addresses, on their way to the hosts.
     names: NamesFeed = dataclasses.field(init=False)
-    # What security groups let in and who is in them, on its way to the hosts.
+    # Publisher of rules and members of security groups.
     filters: FiltersFeed = dataclasses.field(init=False)
     # Addressed proxies: making one costs as much as a message does.
     _computes: dict[str, Compute] = dataclasses.field(default_factory=dict, init=False)

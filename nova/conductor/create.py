@@ -204,7 +204,7 @@ def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: Serv
     uuid, project_id = root.volume_id, ctx.project_id or ""
     volume = seen.get(uuid)
     if volume is None:
-        # (that it is not there is said where it is taken)
+        # A missing volume is reported where it is attached.
         with contextlib.suppress(exception.VolumeNotFound):
             volume = engine.core.db.read(lambda connection: volumes.get(connection, uuid, project_id))
     request.kernel_id, request.ramdisk_id = lookup.boot_files(ctx, volume.image if volume else None)

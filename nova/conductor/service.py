@@ -104,14 +104,14 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# Services say in their heartbeat which release they are, so that mixed ones can be told apart.
+# Services report their release in heartbeats, so that mixed releases are detected.
 SERVICE_VERSION = 1
 
 # A heartbeat is a statement or two.
 _HEARTBEAT_THREADS = 4
 # Connections of heartbeats alone, so that hosts do not count as down while all other transactions wait for a lock.
 _HEARTBEAT_CONNECTIONS = 2
-# Seconds between two looks for tokens of consoles that are over.
+# Seconds between two deletions of expired console tokens.
 _TOKENS = 60
 # And for servers that have been in rescue for too long.
 _RESCUED = 60
@@ -286,7 +286,7 @@ class ConductorService:
         self._isolation_guard.check(self.core.db.read(_last_heard))
         if self._isolation_guard.may_judge_hosts:
             self._find_silent()
-        # After a jump of the clock every lease looks ended until its owner has renewed it.
+        # After a clock jump every lease appears to be expired until its owner has renewed it.
         if clock.steady(CONF.conductor.lease):
             self.engine.recover(context.admin(), reach_hosts=self._isolation_guard.connected,
                                 judge_hosts=self._isolation_guard.may_judge_hosts)

@@ -19,7 +19,7 @@ from nova.objects.volume import journal_without_secrets
 TABLE = models.actions
 # The longest lease of an action that has an owner, in leases of the configuration.
 _LEASES = 2
-# Outcomes after which nobody has what the action's steps made.
+# Outcomes after which the results of the action's steps belong to no server.
 _WITHOUT_SUCCESS = ("superseded", "error")
 _ENDED = (*_WITHOUT_SUCCESS, "success")
 
@@ -74,7 +74,7 @@ class Preemption:
 
         Raises RetryRequest if begin() did not lock it.
         """
-        if uuid != self._locked_uuid and connection.dialect.name != "sqlite":  # which has one lock for all
+        if uuid != self._locked_uuid and connection.dialect.name != "sqlite":  # SQLite has one lock for all rows
             self._locked_uuid = uuid
             raise db_exception.RetryRequest(exception.ServiceUnavailable("The server has an operation."))
         row = connection.execute(sa.select(TABLE).where(

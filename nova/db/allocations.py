@@ -23,7 +23,7 @@ ALLOCATIONS = models.allocations
 MIGRATIONS = models.migrations
 NODES = models.compute_nodes
 SERVICES = models.services
-# What the nova-compute of a host must be for a claim on it.
+# Required state of the nova-compute of a host for a claim on it.
 Usable = Literal["any", "enabled", "up"]
 # The node that counts an allocation.
 ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)
@@ -40,7 +40,8 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
     nova-compute of the host must be. ``choose`` says which providers give what, once the node is locked.
     """
     root = selection.node_uuid
-    # The node's row first, always: whoever has it has the node, and no two wait for each other's inventories.
+    # The node's row is always locked first: its holder has the whole node, so two transactions never wait for each
+    # other's inventories.
     if not _count(connection, root, instances=1, io_ops=1, service=service):
         raise exception.ClaimLost(node=root, reason=_why_not(connection, root))
     chosen = choose() if choose is not None else selection.allocations or {root: resources}
@@ -86,7 +87,7 @@ def hold(connection: sa.Connection, nodes: Collection[str], consumers: Collectio
     if moving:
         who |= ALLOCATIONS.c.consumer_uuid.in_(sa.select(MIGRATIONS.c.uuid).where(
             MIGRATIONS.c.instance_uuid == moving, MIGRATIONS.c.open == sa.true()))
-    # By their uuids alone: MariaDB would wait for whatever row it looks at on the way.
+    # By uuid alone: MariaDB would wait for locks on any row that it reads on the way.
     these = {*nodes, *connection.scalars(sa.select(ROOT).where(who))}
     connection.execute(sa.select(NODES.c.id).where(NODES.c.uuid.in_(these)).order_by(NODES.c.uuid)
                        .with_for_update()).all()

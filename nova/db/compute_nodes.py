@@ -26,9 +26,9 @@ INVENTORIES = models.inventories
 ALLOCATIONS = models.allocations
 SERVICES = models.services
 
-# What the driver says of an inventory; ``used`` is kept by claims.
+# Fields of an inventory reported by the driver; claims maintain ``used``.
 _REPORTED = ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size")
-# What schedulers look at, and what is only shown.
+# Fields used by schedulers, and fields that are only shown.
 _FACTS = ("host", "hypervisor_hostname", "hypervisor_type", "hypervisor_version", "host_ip", "cpu_info",
           "supported_instances", "service_id", "numa_topology", "pci_devices")
 _SHOWN = ("disk_available_least", "uptime")
@@ -198,7 +198,7 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
     stored_fields = {uuid: _reported_fields(stored.providers[uuid])
                      for uuid, root in stored.roots.items() if root == node.uuid}
     if row is not None and stored_fields != {provider.uuid: _reported_fields(provider) for provider in tree}:
-        _hold(connection, [node.uuid])  # the node before its inventories, as everybody takes them
+        _hold(connection, [node.uuid])  # the node before its inventories, in the order of all transactions
     for provider in tree:
         changed = _write_provider(connection, node.uuid, provider, stored) or changed
     removed = [uuid for uuid, root in stored.roots.items()
@@ -274,7 +274,7 @@ def _write_inventories(connection: sa.Connection, provider: Provider, before: Pr
         removed = connection.execute(sa.delete(INVENTORIES).where(
             INVENTORIES.c.provider_uuid == provider.uuid, INVENTORIES.c.resource_class == resource_class,
             INVENTORIES.c.used == 0))
-        # What is claimed stays in the books, but nothing more can be had.
+        # Claims remain recorded, but no further claim is possible.
         if removed.rowcount == 0 and stored_inventories[resource_class].total:
             _update_inventory(connection, provider.uuid, resource_class, {"total": 0, "reserved": 0})
             changed = True
@@ -306,7 +306,7 @@ def remove_host(connection: sa.Connection, host: str) -> list[str]:
     """
     uuids = list(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.host == host).order_by(TABLE.c.uuid)))
     remove(connection, uuids)
-    # Asked when the nodes are ours: a claim that came first has written its instance by now.
+    # Queried after the nodes are locked: an earlier claim has written its instance by now.
     instances = models.instances
     busy = connection.scalar(sa.select(instances.c.uuid).where(
         instances.c.host == host, instances.c.deleted == sa.false()).limit(1))

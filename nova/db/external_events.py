@@ -24,7 +24,7 @@ def add(connection: sa.Connection, instance_uuid: str, key: str, status: str) ->
     try:
         connection.execute(sa.insert(TABLE).values(
             instance_uuid=instance_uuid, name=key, status=status, created_at=clock.now()))
-    except db_exception.DBDuplicateEntry as error:  # it was told twice at the same moment
+    except db_exception.DBDuplicateEntry as error:  # the same event was reported twice at the same moment
         raise db_exception.RetryRequest(error) from error
 
 

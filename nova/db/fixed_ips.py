@@ -29,11 +29,11 @@ INSTANCES = models.instances
 
 # Addresses that a network gets at a time.
 POOL = 256
-# When a row that was never given out was freed: before all others.
+# Release time of a row that was never allocated, which sorts before all others.
 _NEVER = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-# Random addresses that are tried where the one that belongs to the row is somebody else's.
+# Number of random addresses to try if the address that belongs to the row is taken.
 _TRIES = 16
-# What all our MAC addresses begin with: OpenStack's usual prefix, locally administered.
+# Prefix of all MAC addresses of Nova: OpenStack's usual, locally administered one.
 _OUI = "fa:16:3e"
 
 
@@ -73,7 +73,7 @@ def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id
         addresses.append(wanted_v6 or _partner(network, addresses[0], mac))
     if connection.execute(_TAKE, {**owner, "these": addresses}).rowcount == len(addresses):
         return Taken(mac, addresses)
-    # The IPv6 address has no row yet, or belongs to somebody else.
+    # The IPv6 address has no row yet, or another server has it.
     fixed = wanted_v6 or network.ipv6_mode == SLAAC
     tries = [addresses[1], *(_random_v6(network) for _try in range(0 if fixed else _TRIES))]
     for address in tries:
@@ -148,7 +148,7 @@ def _insert(connection: sa.Connection, network: Network, address: str, instance_
     row = sa.select(*(sa.literal(value, IPS.c[name].type) for name, value in values.items())).where(~existing.exists())
     try:
         return connection.execute(sa.insert(IPS).from_select(list(values), row)).rowcount == 1
-    except db_exception.DBDuplicateEntry as error:  # made by somebody else at the same moment
+    except db_exception.DBDuplicateEntry as error:  # another transaction inserted it at the same moment
         raise db_exception.RetryRequest(error) from error
 
 
@@ -263,7 +263,7 @@ def reserve(connection: sa.Connection, address: str, reserved: bool) -> None:
     Raises FixedIpNotFoundForAddress, InvalidInput (it is never given out, or is not of version 4).
     """
     network = _network_of(connection, address)
-    if ":" in address:  # which follows from the one of version 4
+    if ":" in address:  # the IPv6 address follows from the IPv4 address
         raise exception.InvalidInput(reason=f"address {address} is of version 6: reserve the one of version 4 with it")
     if not _given_out(network, address):
         raise exception.InvalidInput(reason=f"address {address} is not for servers anyway")

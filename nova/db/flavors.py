@@ -37,7 +37,7 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
         if query.is_public and query.project_id is not None:
             shown = sa.or_(shown, _open_to(query.project_id))
         statement = statement.where(shown)
-    # What the caller may not see is no marker, either.
+    # A flavor that the caller may not see is no marker, either.
     marked = statement.where(TABLE.c.flavorid == query.marker)
     if query.min_ram:
         statement = statement.where(TABLE.c.memory_mb >= query.min_ram)
@@ -85,7 +85,7 @@ def create(connection: sa.Connection, flavor: Flavor) -> Flavor:
     values = {**rows.values_of(TABLE, flavor), "created_at": clock.now(), "updated_at": None}
     try:
         connection.execute(sa.insert(TABLE).values(values))
-    except db_exception.DBDuplicateEntry as error:  # somebody else did at the same moment
+    except db_exception.DBDuplicateEntry as error:  # another transaction inserted it at the same moment
         if "flavorid" in str(error.columns):
             raise exception.FlavorIdExists(flavor_id=flavor.flavorid) from error
         raise exception.FlavorExists(name=flavor.name) from error

@@ -18,7 +18,7 @@ ENTRIES = models.dns_entries
 
 PUBLIC, PRIVATE = "public", "private"
 
-# How many domains there may be, names in each, and names that a project has in all of them.
+# Maximum number of domains, of names in a domain, and of names of a project in all domains.
 _MOST = 1000
 _OF_PROJECT = 100
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?")

@@ -151,7 +151,7 @@ def give(connection: sa.Connection, instance: Instance, address: str, fixed_addr
     It leads nowhere yet. Raises FloatingIpNotFound, FloatingIpInUse (it does), InvalidInput, InstanceInvalidState.
     """
     _read(connection, TABLE.c.address == address, address, instance.project_id)
-    if instance.task_state == states.DELETING:  # which has perhaps let go of all that it had
+    if instance.task_state == states.DELETING:  # which may have released all its addresses already
         raise exception.InvalidInput(f"Instance {instance.uuid} is being deleted")
     usable = [vif for vif in instance.network_info if not vif.outside and vif.addresses(4)]
     if not usable:
@@ -168,7 +168,7 @@ def give(connection: sa.Connection, instance: Instance, address: str, fixed_addr
                                TABLE.c.instance_uuid.is_(None))
         .values(instance_uuid=instance.uuid, vif_id=vif.id, fixed_address=vif.addresses(4)[0],
                 updated_at=clock.now())).rowcount
-    if not done:  # somebody else was faster
+    if not done:  # another transaction was faster
         raise exception.FloatingIpInUse(address=address)
     _write(connection, instance, vif.id, address)
 

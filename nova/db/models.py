@@ -50,16 +50,16 @@ services = _table(
     Column("disabled", sa.Boolean, nullable=False),
     Column("disabled_reason", text()),
     Column("forced_down", sa.Boolean, nullable=False),
-    # What the schedulers were last told; whether it is up now follows from last_seen.
+    # State last published to the schedulers; the current state follows from last_seen.
     Column("up", sa.Boolean, nullable=False),
     Column("last_seen", Utc),
     Column("version", sa.Integer, nullable=False),
     Column("load", Json(list[WorkerStats])),
-    # Of the machine of a nova-compute; null: it has never told.
+    # Identity of the machine of a nova-compute; null: never reported.
     Column("identity", text(36)),
-    # How the machine of a nova-compute reaches volumes; null: it has never told.
+    # Volume connector of the machine of a nova-compute; null: never reported.
     Column("connector", Json(dict[str, Any])),
-    # Orders what schedulers are told: grows with every change of up, disabled and forced_down.
+    # Orders the updates for schedulers: grows with every change of up, disabled and forced_down.
     Column("generation", sa.BigInteger, nullable=False, server_default="0"),
     *_times(),
     UniqueConstraint("host", "binary", name="uq_services_host_binary"),
@@ -67,14 +67,14 @@ services = _table(
     Index("ix_services_identity", "identity", unique=True),
 )
 
-# Machines whose nova-compute was deleted by an operator: they may register again.
+# Machines whose nova-compute an operator deleted; they may register again.
 deleted_hosts = _table(
     "deleted_hosts",
     Column("identity", text(36), primary_key=True),
     Column("deleted_at", Utc, nullable=False),
 )
 
-# One row: by its uuid hosts recognize the database that they belong to.
+# One row with the uuid by which hosts recognize their database.
 deployment = _table(
     "deployment",
     Column("id", big_id(), primary_key=True),
@@ -101,7 +101,7 @@ compute_nodes = _table(
     Column("numa_topology", Json(HostTopology)),
     Column("pci_devices", Json(list[PciDevice])),
     Column("metrics", Json(list[Metric])),
-    # Whether a claim ever had cells or devices for itself: then schedulers hear what is left of them.
+    # True if the node ever had a claim with dedicated cells or devices: schedulers then receive the remaining ones.
     Column("fitted", sa.Boolean, nullable=False, server_default=sa.false()),
     # Counts changes, so that two states of a node can be ordered.
     Column("generation", sa.BigInteger, nullable=False),
@@ -136,10 +136,10 @@ allocations = _table(
     "allocations",
     Column("consumer_uuid", text(36), primary_key=True),
     Column("provider_uuid", text(36), primary_key=True),
-    # The node whose tree the provider is in: it locks and counts the claim. Null: the last release claimed a root.
+    # The root node of the provider's tree, whose row locks and counts the claim. Null: claimed by the previous release.
     Column("root_uuid", text(36)),
     Column("resources", Json(dict[str, int]), nullable=False),
-    # What the claim has of the node's cells and devices; on the row of the root only.
+    # Cells and devices of the node held by the claim; only on the row of the root.
     Column("numa_topology", Json(GuestTopology)),
     Column("pci_devices", Json(list[GuestDevice])),
     Column("project_id", text(), nullable=False),
@@ -307,11 +307,11 @@ instances = _table(
     Index("ix_instances_soft_deleted", "soft_deleted_at"),
     Index("ix_instances_usage", "project_id", "uuid", "launched_at", "terminated_at"),
     Index("ix_instances_by_uuid", "deleted", "uuid"),
-    # Whatever a list is sorted or filtered by is the first part of an order that goes on as every list's does.
+    # The columns of filters and sort keys begin an index that continues with the order of every list.
     *(Index(f"ix_instances_by_{name}", "deleted", name, "created_at", "uuid") for name in SORTED),
 )
 
-# One row: by it conductors recognize the keys that they encrypt secrets with.
+# One row by which conductors recognize the keys that secrets are encrypted with.
 key_check = _table(
     "key_check",
     Column("id", big_id(), primary_key=True),
@@ -366,7 +366,7 @@ migrations = _table(
     Column("old_flavor", Json(Flavor)),
     Column("new_flavor", Json(Flavor)),
     Column("shared", sa.Boolean, nullable=False),
-    # What somebody asked of it while it ran: it is told again until it has ended.
+    # Request received while the operation ran (for example to preempt it); repeated until it has ended.
     Column("wanted", text(16), nullable=False, server_default=""),
     Column("action_uuid", text(36)),
     Column("user_id", text(), nullable=False),
@@ -383,7 +383,7 @@ migrations = _table(
         "dest_compute", "migration_type", "source_compute", "status", "updated_at", "user_id")),
 )
 
-# Hosts that are emptied (nova.conductor.background.drains); owner: the conductor that looks at one at this moment.
+# Hosts being drained (nova.conductor.background.drains); owner: the conductor that currently checks the host.
 drains = _table(
     "drains",
     Column("uuid", text(36), primary_key=True),
@@ -417,7 +417,7 @@ drain_servers = _table(
     Index("ix_drain_servers_instance", "instance_uuid"),
 )
 
-# Images that hosts fetch since an operator asked for them on an aggregate; ask_again_at: null, nobody has asked yet.
+# Images that hosts fetch at an operator's request for an aggregate; ask_again_at null: not requested from the host yet.
 precached_images = _table(
     "precached_images",
     Column("aggregate_id", sa.BigInteger, primary_key=True, autoincrement=False),
@@ -443,7 +443,7 @@ evictions = _table(
     Index("ix_evictions_host", "host", "instance_uuid"),
 )
 
-# What outside services told of an instance (os-server-external-events), until the step that waits for it has seen it.
+# Events of external services for an instance (os-server-external-events), until the waiting step has read them.
 external_events = _table(
     "external_events",
     Column("instance_uuid", text(36), primary_key=True),

@@ -50,7 +50,7 @@ def present(connection: sa.Connection, host: str, address: str, networks: Collec
         if network in networks:
             try:
                 connection.execute(sa.insert(TABLE).values(network_uuid=network, host=host, address=address))
-            except db_exception.DBDuplicateEntry as error:  # the host says it twice at the same moment
+            except db_exception.DBDuplicateEntry as error:  # the host reported it twice at the same moment
                 raise db_exception.RetryRequest(error) from error
     return changed
 

@@ -27,7 +27,7 @@ networks = table(
     Column("gateway_v6", text(64)),
     Column("ipv6_mode", text(32), nullable=False, server_default="slaac"),
     Column("project_id", text()),
-    # The host that an administrator says it belongs to (os-networks): kept and shown.
+    # Host assigned by an administrator (os-networks): stored and shown only.
     Column("host", text()),
     # The first offset in the IPv4 subnet that has no row in fixed_ips yet.
     Column("next_offset", sa.BigInteger, nullable=False),
@@ -56,7 +56,7 @@ fixed_ips = table(
     Column("instance_uuid", text(36)),
     Column("vif_id", text(36)),
     Column("updated_at", Utc),
-    # An administrator wants it to be nobody's: who has it keeps it, and is the last one.
+    # Reserved by an administrator: the current server keeps the address, and no other server gets it.
     Column("reserved", sa.Boolean, nullable=False, server_default=sa.false()),
     UniqueConstraint("network_uuid", "address", name="uq_fixed_ips_network_address"),
     Index("ix_fixed_ips_unused", "network_uuid", "version", "instance_uuid", "updated_at", "id"),
@@ -104,7 +104,7 @@ security_group_rules = table(
     Index("ix_security_group_rules_group", "group_id"),
 )
 
-# What the default group of a project begins with (os-security-group-default-rules).
+# Initial rules of the default group of a project (os-security-group-default-rules).
 security_group_default_rules = table(
     "security_group_default_rules",
     Column("id", big_id(), primary_key=True),
@@ -140,7 +140,7 @@ security_group_members = table(
     Index("ix_security_group_members_instance", "instance_uuid"),
 )
 
-# Counters that order what hosts are told: "rules:PROJECT", "peers:NETWORK", "dns:DOMAIN" (nova.db.versions).
+# Counters that order the updates for hosts: "rules:PROJECT", "peers:NETWORK", "dns:DOMAIN" (nova.db.versions).
 versions = table(
     "versions",
     Column("name", text(300), primary_key=True),

@@ -10,7 +10,7 @@ from sqlalchemy import Column, Index
 from nova.db.sql.tables import table
 from nova.db.sql.types import Json, Utc, big_id, text
 
-# What is to be told on the bus, written in the transaction that made it true; in the order of the ids of its lane.
+# Notifications to publish, written in the transaction of their change, ordered by id within a lane.
 outbox = table(
     "outbox",
     Column("id", big_id(), primary_key=True),
@@ -27,7 +27,7 @@ outbox = table(
     Index("ix_outbox_created", "created_at"),
 )
 
-# Who sends what is in a lane of the outbox, and until when nobody else does.
+# The conductor that publishes a lane of the outbox, and the end of its lease.
 outbox_lanes = table(
     "outbox_lanes",
     Column("lane", sa.SmallInteger, primary_key=True, autoincrement=False),
@@ -35,11 +35,11 @@ outbox_lanes = table(
     Column("lease_until", Utc, nullable=False),
 )
 
-# How far it is told which servers there were in the last period.
+# Progress of the existence notifications of the last period.
 usage_audits = table(
     "usage_audits",
     Column("period_ending", Utc, primary_key=True),
-    # The id of the last server that was told.
+    # The id of the last reported server.
     Column("marker", sa.BigInteger, nullable=False),
     Column("finished", sa.Boolean, nullable=False),
 )

@@ -16,9 +16,9 @@ LOG = logging.getLogger(__name__)
 _LOCK = 0x6E6F7662
 # Seconds between two tries to be the only one that makes indexes.
 _PAUSE = 0.5
-# Indexes that others have replaced.
+# Indexes that later ones replaced.
 _FORMER = ("ix_instances_updated",)
-# What the tables have and the database has not, or has in an unfinished state.
+# Indexes of the models that the database lacks or has in an unfinished state.
 _STATES = sa.text(
     "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
     "JOIN pg_class t ON t.oid = i.indrelid WHERE t.relname = :table AND pg_table_is_visible(t.oid)")

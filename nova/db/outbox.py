@@ -59,7 +59,7 @@ def take(connection: sa.Connection, lane: int, owner: str, now: datetime.datetim
         return False
     try:
         connection.execute(sa.insert(HELD).values(lane=lane, owner=owner, lease_until=until))
-    except db_exception.DBDuplicateEntry as error:  # made by somebody else at the same moment
+    except db_exception.DBDuplicateEntry as error:  # another transaction inserted it at the same moment
         raise db_exception.RetryRequest(error) from error
     return True
 

@@ -26,7 +26,7 @@ NODES = models.compute_nodes
 SERVICES = models.services
 
 _SHOWN = (VCPU, MEMORY_MB, DISK_GB)
-# Failures are looked for among so many of the latest actions: there is no index for those that failed.
+# Number of latest actions among which failures are searched for; failed actions have no index.
 _LATEST = 10_000
 
 

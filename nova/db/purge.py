@@ -31,7 +31,7 @@ ALLOCATIONS = models.allocations
 # The rows that go with an instance; each table names it in instance_uuid.
 GO_ALONG = (ACTIONS, MIGRATIONS, models.external_events, models.security_group_members, models.drain_servers,
             models.console_tokens)
-# Tables in which a row keeps its instance: somebody has still something to do.
+# Tables in which a row protects its instance from the purge, because work on it is pending.
 KEEP = (models.evictions, models.fixed_ips, models.floating_ips, models.volumes, models.share_accesses)
 # Rows of a page.
 PAGE = 200
@@ -88,7 +88,7 @@ def purge(db: Database, what: What, archive: IO[bytes] | None = None, page: int 
 def compact(db: Database) -> None:
     """Give the room of removed rows back to the file system; it takes each table for itself for a moment."""
     if db.dialect == "sqlite":
-        with contextlib.closing(db.engine.raw_connection()) as raw:  # where nobody says BEGIN
+        with contextlib.closing(db.engine.raw_connection()) as raw:  # a connection in autocommit mode
             for statement in ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
                 raw.cursor().execute(statement)
         return

@@ -27,7 +27,7 @@ RESOURCES = {
     "fixed_ips": "fixed_ips", "floating_ips": "floating_ips", "security_groups": "security_groups",
     "security_group_rules": "security_group_rules",
 }
-# What quota_usages counts.
+# The counters of quota_usages.
 COUNTED = ("instances", "cores", "ram")
 _CLASS = "class:"
 _DEFAULT = _CLASS + "default"
@@ -313,7 +313,7 @@ def _room(allowed: dict[str, int], used: dict[str, int], per_server: dict[str, i
 
 def release(connection: sa.Connection, project_id: str, user_id: str, instances: int, cores: int, ram: int) -> None:
     """Give back what servers had; never below nothing."""
-    # One UPDATE of both rows takes them in the order of their places in the file, which changes: two of them would
+    # One UPDATE of both rows would lock them in the order of the file, which changes, so that two transactions could
     # wait for each other.
     lock(connection, project_id, ("", user_id))
     spend(connection, project_id, user_id, -instances, -cores, -ram)

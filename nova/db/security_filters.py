@@ -24,7 +24,7 @@ MIGRATIONS = models.migrations
 SERVICES = models.services
 VERSIONS = models.versions
 
-# Of nova-compute: the first that knows groups.
+# First release of nova-compute that supports security groups.
 _KNOWS_GROUPS = 2
 _RULES, _MEMBERS = "rules:", "members:"
 

@@ -12,7 +12,7 @@ from nova.objects.network import DefaultRule
 
 TABLE = models.security_group_default_rules
 
-# How many there may be: each default group gets all of them.
+# Maximum number of rules: each default group gets all of them.
 _MOST = 100
 
 

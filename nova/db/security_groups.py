@@ -81,7 +81,7 @@ def ensure_default(connection: sa.Connection, project_id: str) -> None:
         return
     try:
         _insert(connection, project_id, DEFAULT, "Default security group")
-    except exception.SecurityGroupExists as error:  # made by somebody else at the same moment
+    except exception.SecurityGroupExists as error:  # another transaction inserted it at the same moment
         raise db_exception.RetryRequest(error) from error
     group = sa.select(TABLE.c.id, *(DEFAULT_RULES.c[name] for name in _RULE)).select_from(
         TABLE.join(DEFAULT_RULES, sa.true())).where(TABLE.c.project_id == project_id, TABLE.c.name == DEFAULT)
@@ -241,7 +241,7 @@ def remove_members(connection: sa.Connection, instance_uuid: str) -> None:
 
 
 # --- filters ---------------------------------------------------------------------------------
-# For hosts of the last release: others are told by nova.db.security_filters.
+# For hosts of the previous release; nova.db.security_filters serves the current one.
 _GROUPS_OF = (
     sa.select(INSTANCES.c.uuid, MEMBERS.c.group_id, VERSIONS.c.version)
     .outerjoin(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)

@@ -19,7 +19,7 @@ ENTRIES = models.dns_entries
 SERVICES = models.services
 VERSIONS = models.versions
 
-# Domains that are told at once: a thousand names may be in each.
+# Domains per message; each may have a thousand names.
 MOST = 20
 
 
@@ -55,7 +55,7 @@ def newer(connection: sa.Connection, host: str, held: Mapping[str, int]) -> list
     ours = {row.domain: row.version or 0 for row in rows if _is_for(row, zone)}
     removed = [ServedDomain(domain=domain, version=version, removed=True) for domain, version in sorted(held.items())
                if domain not in ours]
-    # One from before there were versions is told once, too.
+    # A domain from before versions existed is sent once, too.
     stale = [domain for domain, version in ours.items() if version > held.get(domain, -1)][:MOST]
     names = _names(connection, stale)
     return removed + [ServedDomain(domain=domain, version=ours[domain], names=names[domain]) for domain in stale]

@@ -21,7 +21,7 @@ TABLE = models.server_groups
 INSTANCES = models.instances
 MIGRATIONS = models.migrations
 
-# How often a scheduler is asked again for one server because of a soft policy; then the host is taken as it is.
+# Maximum number of scheduler requests for one server because of a soft policy; then the last host is accepted.
 MAX_SELECTIONS = 8
 
 
@@ -105,7 +105,7 @@ _MEMBERS = sa.and_(INSTANCES.c.server_group == sa.bindparam("group"), INSTANCES.
 _COUNT_MEMBERS = sa.select(sa.func.count()).select_from(INSTANCES).where(_MEMBERS)
 _OTHERS = sa.and_(_MEMBERS, INSTANCES.c.uuid.not_in(sa.bindparam("without", expanding=True)))
 _MOVING = sa.and_(_OTHERS, MIGRATIONS.c.instance_uuid == INSTANCES.c.uuid, MIGRATIONS.c.open == sa.true())
-# A member whose migration begins or ends on its own host has one place there: UNION drops the second.
+# A member whose migration begins or ends on its own host counts once there: UNION drops the second.
 _PLACES = sa.union(
     sa.select(INSTANCES.c.uuid, INSTANCES.c.host.label("host")).where(_OTHERS, INSTANCES.c.host.is_not(None)),
     sa.select(INSTANCES.c.uuid, MIGRATIONS.c.source_compute).where(_MOVING),

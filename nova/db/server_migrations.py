@@ -22,7 +22,7 @@ SERVICES = models.services
 EVICTIONS = models.evictions
 NODES = models.compute_nodes
 
-# What lists are filtered by, those columns first whose values have the fewest rows.
+# Columns of filters; those whose values have the fewest rows come first.
 _SELECTIVE = ("instance_uuid", "source_compute", "user_id", "project_id", "status", "migration_type")
 
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
@@ -150,7 +150,7 @@ def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int
 
     Those are left out that could not be confirmed now: something else is done with the server, or its old host is down.
     """
-    # Looked at once more when it is accepted.
+    # Checked again when the confirmation is accepted.
     there = liveness.host_up(TABLE.c.source_compute)
     ready = sa.exists().where(SERVERS.c.uuid == TABLE.c.instance_uuid, SERVERS.c.vm_state == states.RESIZED,
                               SERVERS.c.action_uuid.is_(None), SERVERS.c.deleted == sa.false())

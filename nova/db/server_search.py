@@ -24,7 +24,7 @@ TABLE = models.instances
 _EXACT = frozenset({"uuid", "project_id", "user_id", "image_ref", "vm_state", "host", "task_state", "power_state",
                     "launch_index", "flavorid", "progress", "config_drive", "locked_by", "server_group"})
 
-# Those with an index, the ones first whose values have the fewest servers.
+# Columns of filters with an index; those whose values have the fewest servers come first.
 _SELECTIVE = ("uuid", "project_id", "user_id", "host", "server_group", "image_ref", "locked_by", "task_state",
               "launch_index", "flavorid", "vm_state", "power_state", "progress", "config_drive")
 
@@ -112,8 +112,8 @@ def _search(query: ServerQuery) -> searches.Search:
 def _deleted(wanted: bool | None) -> list[scans.Prefix]:
     if wanted is None:
         return [{"deleted": False}, {"deleted": True}]
-    # What is soft-deleted is deleted, too, to whoever looks for that. Its column is null in all other rows; SQLite uses
-    # its index for a comparison, and not for IS NOT NULL.
+    # A list of deleted servers includes the soft-deleted ones. The column is null in all other rows; SQLite uses its
+    # index for a comparison, and not for IS NOT NULL.
     soft_deleted = TABLE.c.soft_deleted_at > datetime.datetime(1, 1, 2, tzinfo=datetime.UTC)
     return [{"deleted": True}, soft_deleted] if wanted else [{"deleted": False}]
 

@@ -21,7 +21,7 @@ from nova.objects.service import Service, WorkerStats
 TABLE = models.services
 COMPUTE = "nova-compute"
 _NEXT = TABLE.c.generation + 1
-# Known to operators of this deployment only: os-services never lists them.
+# Hidden from os-services; visible only to operators of this deployment.
 HIDDEN = frozenset({"nova-api"})
 
 
@@ -96,7 +96,7 @@ def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
 
     ``lock``: lock the row until the transaction ends.
     """
-    # It is decided by the time that the database has now, in case that its clock has just jumped.
+    # Decided by the current time of the database, whose clock may just have jumped.
     statement = sa.select(TABLE, clock.column(connection)).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
     started = time.monotonic()
     row = connection.execute(statement.with_for_update() if lock else statement).first()
@@ -174,7 +174,7 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
                 # Above that of a service of this name which was deleted.
                 created_at=now, generation=int(now.timestamp()),
                 disabled_reason="New computes are disabled (enable_new_services)." if disabled else None))
-    except db_exception.DBDuplicateEntry as error:  # it, or its like, started twice at the same moment
+    except db_exception.DBDuplicateEntry as error:  # a service of this name started twice at the same moment
         raise db_exception.RetryRequest(error) from error
     service = _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
     service.deployment = deployment.uuid(connection)

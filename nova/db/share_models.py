@@ -23,7 +23,7 @@ shares = table(
     Index("ix_shares_project", "project_id", "id"),
 )
 
-# Written before a service is asked for an access, and removed when it is taken away. Servers of one host that have the
+# Written before the access is requested from the service, and deleted after it is revoked. Servers of one host with the
 # same share have one access there, and a row each.
 share_accesses = table(
     "share_accesses",

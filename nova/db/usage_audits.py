@@ -23,7 +23,7 @@ def begin(connection: sa.Connection, ending: datetime.datetime) -> int | None:
     connection.execute(sa.delete(TABLE).where(TABLE.c.period_ending < ending))
     try:
         connection.execute(sa.insert(TABLE).values(period_ending=ending, marker=0, finished=False))
-    except db_exception.DBDuplicateEntry as error:  # begun by somebody else at the same moment
+    except db_exception.DBDuplicateEntry as error:  # another conductor began it at the same moment
         raise db_exception.RetryRequest(error) from error
     return 0
 

@@ -50,7 +50,7 @@ def bump(connection: sa.Connection, name: str) -> None:
         return
     try:
         connection.execute(sa.insert(TABLE).values(name=name, version=now))
-    except db_exception.DBDuplicateEntry as error:  # made by somebody else at the same moment
+    except db_exception.DBDuplicateEntry as error:  # another transaction inserted it at the same moment
         raise db_exception.RetryRequest(error) from error
 
 

@@ -13,7 +13,7 @@ from nova.novad.options import Options
 
 LOG = logging.getLogger(__name__)
 
-_CHECK_INTERVAL = 30.0  # seconds between two looks at the machine's addresses
+_CHECK_INTERVAL = 30.0  # seconds between two checks of the machine's addresses
 
 
 class Announcer:

@@ -19,7 +19,7 @@ from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
 
-# (component, what happens with it): for whoever watches
+# (component, progress): called for clients that watch a change
 Progress = Callable[[str, str], None]
 
 

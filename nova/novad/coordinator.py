@@ -109,7 +109,8 @@ class Coordinator:
         if self.discovery is not None:
             self.discovery.stop()
 
-    # --- who there is ------------------------------------------------------------------------------
+    # ---
+    # peer nodes --------------------------------------------------------------------------------
     def survey(self) -> list[Peer]:
         """Return the nodes of the platform. Raises Refused naming nodes that do not answer or accept no assignments.
         """
@@ -318,7 +319,7 @@ class Coordinator:
         while not self._ended.wait(self.options.interval):
             try:
                 self._settle_all()
-            except Exception:  # whatever it was, the next round may succeed
+            except Exception:  # the next round may succeed, whatever the error
                 LOG.exception("Cannot send the decision on a deployment to its nodes, retrying")
 
     def _settle_all(self, longest: float = _SETTLE) -> None:

@@ -82,7 +82,7 @@ class Daemon:
         self._failures: dict[str, int] = {}
         self._checked: dict[str, float] = {}
         self._unhealthy: dict[str, str] = {}
-        self._starts: dict[str, tuple[int, float]] = {}  # how often it was started again, and when it was last
+        self._starts: dict[str, tuple[int, float]] = {}  # number of restarts, and the time of the last one
         self._thread = threading.Thread(target=self._keep, name="keep", daemon=True)
 
     @property
@@ -292,7 +292,7 @@ class Daemon:
         try:
             dropped = self.prune()
         except Busy:
-            return  # whoever came next does it
+            return  # the next change of the component does it
         for backup in dropped:
             LOG.info("Backup %d of %s (%s) is older than %d days and was removed", backup.id, backup.component,
                      backup.version, self.options.keep_days)
@@ -334,7 +334,7 @@ class Daemon:
                 self.check_components()
             except Cancelled:
                 return
-            except Exception as error:  # whatever it was, the next round may succeed
+            except Exception as error:  # the next round may succeed, whatever the error
                 LOG.exception("Looking after components: %s", error)
             if self.deployer.ending.wait(self.options.interval):
                 return
@@ -400,7 +400,7 @@ class Daemon:
             health.check(self.runtime, self.deployer.containers.name(name), check, self.secrets.masker)
         except health.Unhealthy as error:
             if 0 <= time.time() - started < check.start:
-                return  # not yet; a start in the future is one of another clock
+                return  # not yet; a start in the future was recorded by another clock
             self._failures[name] = self._failures.get(name, 0) + 1
             self._unhealthy[name] = error.message
             if self._failures[name] >= check.retries and self._may_start(name):

@@ -29,7 +29,7 @@ from nova.novad.secrets import private_directory, write_private
 LOG = logging.getLogger(__name__)
 
 _DUMP = ".dump"  # no volume is called so
-# Bytes that stay free on the file system: a node whose disk is full is of no use to anybody.
+# Bytes that stay free on the file system, since a full disk stops the whole node.
 _MARGIN = 64 * 1024 * 1024
 _SLACK = 1024 * 1024  # bytes that a copy may take beyond the size of its original
 _WORDS = 300  # characters of the reason of a command that failed
@@ -72,7 +72,7 @@ class Data:
     def clear(self, name: str, volume: str) -> None:
         """Remove the data of one volume. Raises OSError."""
         _remove(self.volume(name, volume).resolve())
-        with contextlib.suppress(OSError):  # others are there
+        with contextlib.suppress(OSError):  # other files are in it
             self.volume(name, volume).parent.rmdir()
 
     # --- backups -----------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class Data:
                 _refill(copy, target)
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Nothing else: beside a volume that was moved there are files of others.
+            # Only leftovers of this copy: a moved volume may have unrelated files beside it.
             leftover = re.compile(rf"\.{re.escape(copy.name)}\.(?:[0-9a-f]{{8}}\.restored|replaced)")
             for former in target.parent.iterdir():
                 if leftover.fullmatch(former.name):
@@ -243,7 +243,7 @@ def _refill(source: pathlib.Path, target: pathlib.Path) -> None:
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
     """Owners, times, links and holes as they are; where the file system can, no block is copied before it changes."""
-    # It dies with novad: the next one would find it writing.
+    # The copy ends with novad; otherwise the next novad would find it still writing.
     for command in (["setpriv", "--pdeathsig", "KILL", "cp", "-a", "--reflink=auto", "--sparse=auto", "-T",
                      str(source), str(target)], ["sync", "-f", str(target)]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -189,7 +189,7 @@ class Deployer:
         try:
             changes = self._fetched(begun.id, kind, changes, progress)
             if not changes and not terms.renew and not terms.assignments:
-                self.journal.advance(begun.id, FETCH, [])  # what was planned did not happen
+                self.journal.advance(begun.id, FETCH, [])  # the planned changes did not happen
                 self.journal.finish(begun.id, DONE, [], cleanup=terms.cleanup)
                 self.cleanup.run(progress)
                 return self._deployment(begun.id)
@@ -225,7 +225,7 @@ class Deployer:
         self.journal.advance(ident, APPLY)
         for name in terms.renew:
             self.secrets.renew(name, self.platform.secrets[name], terms.values.get(name))
-        if kind == REMOVE:  # what uses the others goes first
+        if kind == REMOVE:  # components that use others are removed first
             self._apply_elsewhere(ident, progress, terms)
         changes = self._apply(kind, changes, progress)
         if kind != REMOVE:
@@ -423,7 +423,7 @@ class Deployer:
             if deployment.stage != FETCH:
                 if deployment.stage != BACKUP:
                     self.journal.advance(ident, UNDO)
-                    if deployment.kind != BACK_UP:  # that touches none
+                    if deployment.kind != BACK_UP:  # a backup changes no component
                         self.rollback.restore_data(ident, deployment.changes, progress)
                     self.secrets.put_back()
                 self.rollback.restore_containers(deployment.changes, progress)

@@ -36,7 +36,7 @@ class Entry:
     failing: float | None
     due: float
     pause: float = _FIRST_PAUSE
-    turn: int = 0  # which of its addresses is next
+    turn: int = 0  # index of the next address to try
     address: str = ""  # the one that has shown a certificate
 
 

@@ -15,7 +15,7 @@ from nova.novad.masking import Masker
 from nova.novad.runtime.base import Runtime
 
 _LONGEST = 6 * 3600.0  # seconds of a command
-_WORDS = 300  # characters of what it says when it fails
+_WORDS = 300  # characters of its output in an error
 
 
 def make(runtime: Runtime, data: Data, container: str, deployed: Deployed, place: str, masker: Masker) -> int:

@@ -16,7 +16,7 @@ from nova.novad.masking import MaskedStream, Masker
 from nova.novad.platform import Component, Health
 from nova.novad.runtime.base import Runtime
 
-_POLL_INTERVAL = 0.25  # seconds between two looks at a container that starts
+_POLL_INTERVAL = 0.25  # seconds between two polls of a starting container
 _WORDS = 300  # characters of the output of a health command that are shown
 _SETTLED = 1.0  # seconds that one without a check has to run
 _NOTHING = functools.partial(Masker, ())

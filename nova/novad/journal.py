@@ -20,9 +20,9 @@ from nova.novad.platform import Component
 from nova.novad.reserve import Reserve
 
 RUNNING, DONE, UNDONE, STUCK = "running", "done", "undone", "stuck"
-# Done on this node, and not decided yet: the control node says whether it stays.
+# Done on this node and not decided yet: the control node decides whether the changes stay.
 PENDING = "pending"
-_RECORDED = "states-recorded"  # the fact: the last deployment whose states are recorded
+_RECORDED = "states-recorded"  # fact of the journal: the last deployment whose states are recorded
 
 _SCHEMA = """
 create table if not exists deployments (

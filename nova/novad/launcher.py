@@ -25,8 +25,8 @@ from nova.novad.releases import Releases
 
 LOG = logging.getLogger(__name__)
 
-RESTART = 75  # the exit code of a novad that wants to be started anew
-# Of a novad that has a parent: the socket where it says that it is healthy, the release that it is, its parent.
+RESTART = 75  # the exit code with which novad requests a restart
+# Environment of a novad with a launcher: the socket on which it reports that it is healthy, its release, its launcher.
 LAUNCHED, RELEASE, _PARENT = "NOVAD_SOCKET", "NOVAD_RELEASE", "NOVAD_LAUNCHER"
 _DATA, _WATCH = "/var/lib/novad", 60.0
 _STEADY = 5.0  # seconds that a new one is watched, once it is healthy

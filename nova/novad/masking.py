@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 MASK = "********"
 _PIECE = 4  # bytes of a piece of a secret at the beginning or end that are masked
-_LEAST = 8  # bytes of a form of a secret, or of a line of it, that are looked for on their own
-_WHOLE = -1  # the stream that has the lines of all others
+_LEAST = 8  # minimum number of bytes of a form or line of a secret that is masked on its own
+_WHOLE = -1  # the stream with the lines of all other streams
 
 
 class Masker:

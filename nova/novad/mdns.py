@@ -24,8 +24,8 @@ TYPE = "_nova._tcp.local."
 
 _ROLE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _MOST_INSTANCES, _MOST_ROLES, _MOST_ADDRESSES = 500, 16, 16
-_RESOLVERS = 8  # instances that are asked at a time: one that does not answer delays no other
-_ANSWER = 2.0  # seconds that one has to tell its address
+_RESOLVERS = 8  # instances resolved at a time, so that a silent one delays no other
+_ANSWER = 2.0  # timeout of a query for an address
 _TTL = 120  # seconds until one that was killed is forgotten
 
 
@@ -71,7 +71,7 @@ class Watch:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
 
         quiet()
-        self._instances: dict[str, Instance | None] = {}  # None: its address is not known yet
+        self._instances: dict[str, Instance | None] = {}  # None: its address is not resolved yet
         self._queued: set[str] = set()  # names that a resolver has not taken up yet
         self._events: queue.SimpleQueue[tuple[bool, str, Instance | None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -104,7 +104,7 @@ class Watch:
         """Called by zeroconf's own thread, which may not wait."""
         from zeroconf import ServiceStateChange
 
-        with self._lock, contextlib.suppress(RuntimeError):  # it is closed
+        with self._lock, contextlib.suppress(RuntimeError):  # already closed
             if state_change is ServiceStateChange.Removed:
                 self._events.put((False, name, None))
             elif name not in self._queued and self._has_room(name):
@@ -129,7 +129,7 @@ class Watch:
             info = self._zeroconf.get_service_info(TYPE, name, int(_ANSWER * 1000))
             if info is not None and info.port and (addresses := info.addresses_by_version(_all_versions())):
                 self._events.put((True, name, instance(name, info.properties, addresses, info.port)))
-        except Exception:  # whatever a stranger has sent: it is none that can be reached
+        except Exception:  # an invalid announcement: the instance cannot be reached
             logging.getLogger(__name__).debug("An instance could not be asked", exc_info=True)
 
 

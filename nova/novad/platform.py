@@ -23,7 +23,7 @@ from nova.novad.errors import Invalid, NotKnown
 NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
 _DIGEST = re.compile(r"^sha256:[0-9a-f]{64}\Z")
-# No "$" within: what is never closed is not looked through again from each of its beginnings.
+# No "$" within, so that an unclosed reference is not scanned again from each of its beginnings.
 _ADDRESS = re.compile(r"\$\{address:([^}$]*)\}")
 _PLACEHOLDER = re.compile(r"\$\{(?:node|address:([^}$]*))\}")
 _NODE = "${node}"
@@ -215,7 +215,7 @@ class Platform(Part, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             component, env={key: resolved(f"env.{key}", text) for key, text in component.env.items()},
             files={key: resolved(f"files.{key}", text) for key, text in component.files.items()},
-            ports=tuple(dict.fromkeys(ports)),  # of a node on loopback the address of others' is its own
+            ports=tuple(dict.fromkeys(ports)),  # on loopback all nodes have the same address
             health=component.health and msgspec.structs.replace(component.health, command=tuple(
                 resolved("health.command", word) for word in component.health.command)))
 
@@ -330,7 +330,7 @@ def _platform(data: Any, name: str) -> Platform:
     return platform
 
 
-# The tables whose keys are names of the file: what their values are, and what their keys look like.
+# The tables whose keys are names in the file: the type of their values and the form of their keys.
 _KINDS: dict[str, Any] = {"components": Component, "secrets": Secret, "env": str, "files": str}
 _KEYS = {"components": NAME, "secrets": NAME, "files": r"^/"}
 

@@ -42,7 +42,7 @@ Stacks = collections.Counter[tuple[Frame, ...]]  # the outermost first
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
-    expected = b""  # the header of a caller who knows the secret
+    expected = b""  # the header of a caller with the secret
 
 
 def serve(address: str, secret: str) -> http.server.ThreadingHTTPServer:
@@ -61,7 +61,7 @@ def serve(address: str, secret: str) -> http.server.ThreadingHTTPServer:
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: _Server
-    timeout = 30  # seconds of a caller who says nothing
+    timeout = 30  # seconds until a silent caller is disconnected
     turn = threading.Lock()
 
     def do_GET(self) -> None:
@@ -119,7 +119,8 @@ def _seconds(text: str | None, default: float | None) -> float | None:
         return -1.0
 
 
-# --- what is measured --------------------------------------------------------------------------------
+# ---
+# measurement ------------------------------------------------------------------------------------
 def cpu(seconds: float) -> Stacks:
     """Nanoseconds by stack. The kernel says how long each thread was on a processor since the last look."""
     stacks: Stacks = collections.Counter()
@@ -187,7 +188,8 @@ def heap(seconds: float | None) -> Stacks:
     return stacks
 
 
-# --- how it is told ----------------------------------------------------------------------------------
+# ---
+# output formats ---------------------------------------------------------------------------------
 def speedscope(stacks: Stacks, name: str, unit: str) -> dict[str, Any]:
     """See https://www.speedscope.app/file-format-schema.json."""
     frames: dict[Frame, int] = {}

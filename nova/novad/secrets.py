@@ -103,7 +103,7 @@ class Secrets:
             return content.decode()
         if self._key is None:
             raise Invalid(f"Secret {name} is encrypted: key_file is needed to read it.")
-        from cryptography.exceptions import InvalidTag  # six megabytes, for those who encrypt
+        from cryptography.exceptions import InvalidTag  # six megabytes, for encryption only
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         try:

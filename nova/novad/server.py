@@ -37,7 +37,7 @@ LOG = logging.getLogger(__name__)
 _Reports = queue.SimpleQueue[pb.Progress | BaseException | None]
 
 _THREADS = 32
-_READERS = 24  # of logs at a time: others get a thread, too
+_READERS = 24  # readers of logs at a time, so that other calls get threads
 _MESSAGE = 1 << 18  # characters of lines of a log that travel together
 _STREAMS, _CALLS = 64, 512  # at a time: of one connection, of all
 _REQUEST = 2 << 20  # bytes of a request: a control node sends a whole platform
@@ -350,10 +350,10 @@ class _Logs(grpc_api.LogsServicer):
             try:
                 lines = self.daemon.runtime.logs(self.daemon.deployer.containers.name(request.name), request.follow,
                                                  max(request.tail, 0) or 100)
-                # A component that says nothing must not hold the thread of a caller who went away.
+                # A silent component must not hold the thread of a client that disconnected.
                 if not context.add_callback(lines.close):
                     lines.close()
-                # The values of now: with others the container is another one, and this log ends.
+                # Masks the current secrets; a change of secrets replaces the container and ends this log.
                 stream = MaskedStream(self.daemon.secrets.masker())
                 for some in lines.batches():
                     for text in _messages(stream.lines(some)):

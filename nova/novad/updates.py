@@ -42,7 +42,7 @@ _UNPACKED = 1024 * 1024 * 1024  # bytes of a release at most
 _MARGIN = 64 * 1024 * 1024  # bytes that stay free
 _TIMEOUT, _FETCHED = 30.0, 1800.0  # seconds that a server may say nothing, and that a file may take
 _PIECE = 1024 * 1024
-_TRIED = 60.0  # seconds in which a release has to tell its version
+_TRIED = 60.0  # timeout in seconds for a release to print its version
 _AS_BEFORE = "Nothing was changed."
 _NAMES = r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,200}\.whl\Z"
 

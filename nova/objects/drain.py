@@ -22,7 +22,7 @@ MOVED = "moved"
 LEFT = "left"
 DELETED = "gone"
 
-# how a server leaves
+# ways in which a server leaves the host
 LIVE = "live"
 COLD = "cold"
 OFFLOAD = "offload"

@@ -9,7 +9,7 @@ from typing import Any
 from nova.objects import plain_ip
 from nova.objects.base import Object
 
-# How a guest gets its IPv6 address.
+# Ways to assign IPv6 addresses to guests.
 SLAAC = "slaac"
 DHCPV6 = "dhcpv6-stateful"
 _LINK_LOCAL = plain_ip.v6_network("fe80::/64")

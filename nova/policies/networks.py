@@ -50,7 +50,7 @@ RULES = [
     rule("os_compute_api:os-tenant-networks:show", READER, "Show networks of a project.",
          "GET /os-tenant-networks/{network_id}"),
 
-    # What [api]legacy serves again.
+    # Operations that [api]legacy enables.
     rule("os_compute_api:os-networks:create", ADMIN, "Create networks.",
          "POST /os-networks"),
     rule("os_compute_api:os-networks:add", ADMIN, "Assign a network to the project.",

@@ -15,7 +15,7 @@ from nova.rpcapi.servers import Servers
 
 # More instances than this are not kept in memory.
 SIZE = 2000
-# Seconds that "no such instance" is remembered, so that nobody can flood the bus.
+# Seconds that "no such instance" is cached, so that guests cannot flood the bus.
 MISSING = 1.0
 
 # Network, address and uuid of an instance.

@@ -24,12 +24,12 @@ from nova.network import netns, state_files
 LOG = logging.getLogger(__name__)
 
 ADDRESS = ("169.254.169.254", 80)
-# Seconds between two looks for networks that came or went.
+# Seconds between two scans for new and removed networks.
 INTERVAL = 1.0
 # Bytes of a message about a socket.
 _LONGEST = 4096
 _NO_NEW_PRIVILEGES = 38
-# Who it is where there is no account of the service's own.
+# Account of the second process if [metadata]user is not set.
 _NOBODY = "nobody"
 
 

@@ -53,7 +53,7 @@ class MetadataService:
         self._secure = secure
         instances = instances_of(transport)
         self._server = Server(application(instances), CONF.metadata.threads, tenant_of=instances.tenant_of)
-        # Set when no more sockets come, as whoever made them has ended.
+        # Set when the process that opens the sockets has ended.
         self.left_alone = threading.Event()
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None

@@ -27,7 +27,8 @@ IDLE = 60.0
 # An answer must be fetched in these seconds, and more for a long one, at so many bytes per second.
 _FETCH = 30.0
 _SLOWEST = 16 * 1024
-# What a client sends after we have refused it is read and forgotten, or it would not read why: seconds and bytes.
+# Limits in seconds and bytes for reading and discarding what a client sends after its request was refused; without
+# reading it, the client would not receive the response.
 _LINGER = 5.0
 _DISCARD = 16 * 1024 * 1024
 
@@ -267,7 +268,8 @@ class Connection:
             return
         if complete:
             if self._exchange.too_long:
-                # Who asks is told first whether they may; a body that is too long is not read for that.
+                # Authentication comes before the size limit: an oversized body of an unauthenticated request is not
+                # read.
                 self._keep = False
                 self._discarded = 1
             self.used += 1

@@ -30,9 +30,9 @@ class Exchange:
         self.environ: messages.Environ | None = None
         self.body = bytearray()
         self.too_long = False
-        # What has come of the request line and headers; h11 may have some of it from the last time.
+        # Received bytes of the request line and headers; h11 may hold some of them from the previous request.
         self._raw = bytearray(self._h11.trailing_data[0])
-        # What h11 has been given of the body last, with all that may follow the last chunk.
+        # The last bytes of the body given to h11, including any bytes behind the last chunk.
         self._tail = b""
 
     @property

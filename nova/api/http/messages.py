@@ -50,7 +50,7 @@ def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Envir
         raise Refused(431, "There are too many headers.")
     host, environ = _request_line(request)
     for name, value in request.headers:
-        if b"_" not in name:  # WSGI could not tell it from the one with a dash, which a proxy may have removed
+        if b"_" not in name:  # WSGI could not distinguish the two; a proxy may have removed the other
             _add(environ, name.decode("ascii"), value.decode("latin-1"))
     if host is not None:
         environ["HTTP_HOST"] = host

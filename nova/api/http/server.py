@@ -29,11 +29,11 @@ LOG = logging.getLogger(__name__)
 
 # Connections that are taken from the system at once.
 _AT_ONCE = 64
-# Seconds between two looks for connections whose deadline is over.
+# Seconds between two checks for connections past their deadline.
 _CHECK_INTERVAL = 0.5
 # Seconds in which a handshake that has begun is over.
 _HANDSHAKE = 0.05
-# Seconds that whoever was connected in the last moment has for its request.
+# Seconds that a client connected just before the shutdown has to send its request.
 _GRACE = 1.0
 # Bytes of answers that clients have not fetched yet; above that the oldest are given up.
 _MOST_UNSENT = 64 * 1024 * 1024
@@ -210,7 +210,8 @@ class Server:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return number > 0
             except OSError as error:
-                # No files, no memory: look at others meanwhile, rather than at this again and again.
+                # File descriptors or memory are exhausted: serve open connections meanwhile instead of retrying at
+                # once.
                 self._warn("Nobody new can be connected: %s", str(error))
                 self._poll.modify(self._number, 0)
                 self._paused = True

@@ -10,7 +10,7 @@ from nova.conf import CONF
 
 # Bytes that are taken from the system at once.
 _PIECE = 16 * 1024
-# Bytes that may come for nothing: the handshake, and what clients of TLS tell each other beside requests.
+# Bytes allowed without a request: the handshake and TLS messages beside requests.
 _OVERHEAD = 64 * 1024
 
 

@@ -19,7 +19,7 @@ from nova.bus.driver.options import Options
 
 LOG = logging.getLogger(__name__)
 
-# What py-amqp raises when a connection is lost or cannot be made.
+# Exceptions of py-amqp for a lost connection or a failed connection attempt.
 ERRORS = (amqp.AMQPError, OSError, EOFError)
 # Seconds for TCP, TLS and the log-in to one broker.
 _CONNECT = 5.0
@@ -59,7 +59,7 @@ class Connection:
             ready = {number for number, _event in poll.poll(max(0, int(seconds * 1000)))}
             if sock.fileno() not in ready:
                 return False
-        # One frame: drain_events() would wait for another one after each heartbeat of the broker.
+        # Read one frame: drain_events() would wait for another one after each heartbeat of the broker.
         self.amqp.blocking_read(_FRAME)
         return True
 

@@ -33,11 +33,11 @@ from nova.operations.resize import ConfirmResize
 
 LOG = logging.getLogger(__name__)
 
-# In which whoever looks has to write a line, or another one looks: so many leases of the configuration.
+# Lease periods within which the conductor that processes a drain must update its row, or another conductor takes over.
 _LEASES = 2
-# While a host is emptied it is looked at so often (seconds).
+# Seconds between two checks while a host is drained.
 _SOON = 1.0
-# Servers that are looked at together.
+# Servers that are checked together.
 _PAGE = 50
 _REASON = 1000
 _HINT = " (with --cold it is shut down and moved)"
@@ -129,7 +129,7 @@ class _DrainPass:
                     self.moving += 1
                 elif line.state == drain_states.WAITING:
                     waiting.append(line)
-            elif server.host != self.drain.host:  # somebody else moved it
+            elif server.host != self.drain.host:  # another operation moved it
                 changed.append(_ended(line, drain_states.MOVED, "not by the drain", server.host or ""))
             else:
                 waiting.append(line)
@@ -147,7 +147,7 @@ class _DrainPass:
             if action is not None and migration is not None and migration.action_uuid == action.uuid:
                 return self._confirm(line, server)
             _ended(line, drain_states.MOVED, _why(action) if action else "", server.host or "")
-        elif action is None:  # whoever wrote the line came no further
+        elif action is None:  # the conductor that wrote the row stopped before it started the action
             line.state, line.request_id, line.started_at = drain_states.WAITING, "", None
         elif line.how == drain_states.LIVE and self.drain.cold and server.vm_state == states.ACTIVE:
             line.state, line.how, line.reason = drain_states.WAITING, drain_states.COLD, _why(action)

@@ -20,7 +20,7 @@ from nova.operations import rescue, shelve
 
 LOG = logging.getLogger(__name__)
 
-# Among how many servers they are looked for at once.
+# Number of servers among which overdue ones are searched for at once.
 _WINDOW = 1000
 
 

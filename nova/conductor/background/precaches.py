@@ -18,10 +18,11 @@ from nova.db.sql import clock
 
 LOG = logging.getLogger(__name__)
 
-# Seconds after which a host that has not answered is asked again (it goes on with what it has begun), and how often.
+# Seconds after which a host that has not reported is requested again (it continues with the images it has begun), and
+# the number of such requests.
 _ASK_AGAIN = 600.0
 _TRIES = 6
-# While there are any they are looked at so often (seconds).
+# Seconds between two checks while there are images to fetch.
 _SOON = 1.0
 
 
@@ -48,7 +49,7 @@ def run_periodic(core: Core) -> float | None:
 def _ask(core: Core, busy: Busy) -> None:
     images = core.db.write(functools.partial(precaches.take, of=busy, until=clock.after(_ASK_AGAIN)))
     if not images:
-        return  # another conductor did
+        return  # another conductor was faster
     LOG.info("Host %s is asked to cache %d images", busy.host, len(images))
     try:
         core.compute_at(busy.host).cache_images(context.admin(), images)

@@ -15,7 +15,7 @@ from nova.operations.soft_delete import Reclaim
 
 LOG = logging.getLogger(__name__)
 
-# So many are begun in one look: many that were deleted together are no convoy before what users ask for.
+# Servers reclaimed per check, so that many servers deleted together do not delay operations of users.
 _AT_ONCE = 20
 
 
@@ -33,5 +33,5 @@ def reclaim(core: Core, engine: Engine) -> None:
             start(engine, context.admin(), uuid, Reclaim.name, {"before": before})
             LOG.info("[instance: %s] It was soft-deleted %d s ago and is reclaimed", uuid, interval)
         except exception.NovaException as error:
-            # Its user restored it, or another conductor was faster.
+            # The user restored the server, or another conductor was faster.
             LOG.info("[instance: %s] It is not reclaimed: %s", uuid, error)

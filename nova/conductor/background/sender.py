@@ -24,7 +24,7 @@ from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks for what another conductor has left.
+# Seconds between two checks for notifications that another conductor left behind.
 _INTERVAL = 5.0
 # Messages that are read, and removed, at once.
 _PAGE = 50
@@ -55,7 +55,7 @@ class Sender:
         if time.monotonic() < self._not_before:
             return
         lanes = self._core.db.read(outbox.busy)
-        random.shuffle(lanes)  # two that hold what is never taken are not always before the others
+        random.shuffle(lanes)  # two lanes whose publishing always fails must not always precede the others
         refused, in_a_row = False, 0
         for lane in lanes:
             in_a_row = 0 if self._lane(lane) else in_a_row + 1
@@ -85,7 +85,7 @@ class Sender:
         """The ids of those that were sent, the first ones of these; and whether the broker takes more."""
         done: list[int] = []
         for notification in page:
-            if clock.now() >= until:  # somebody else may have the lane
+            if clock.now() >= until:  # another conductor may hold the lane
                 break
             try:
                 self._send(notification)

@@ -17,7 +17,7 @@ from nova.db.sql import clock
 
 LOG = logging.getLogger(__name__)
 
-# Servers that are looked at at once.
+# Servers that are checked together.
 _PAGE = 100
 
 

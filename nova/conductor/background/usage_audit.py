@@ -20,9 +20,9 @@ from nova.objects.usage import audit_period
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks whether a period is over.
+# Seconds between two checks for the end of a period.
 INTERVAL = 30.0
-# Servers that are told in one transaction.
+# Servers that are reported in one transaction.
 _PAGE = 50
 
 

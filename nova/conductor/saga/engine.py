@@ -59,7 +59,7 @@ class Engine:
     def __init__(self, core: Core, pool: FairThreadPool | None = None) -> None:
         self.core = core
         self._leases = InFlightLeases()
-        # One class of threads per called service: a service that hangs does not block calls to the others.
+        # One class of threads per called service, so that a hanging service does not block calls to other services.
         self._pool = pool or FairThreadPool({**dict.fromkeys(KINDS, CONF.conductor.outside_threads),
                                     "database": CONF.conductor.threads, "scheduler": SCHEDULER_THREADS}, name="steps")
         cleanup = DeferredCleanup(core, self.in_background)

@@ -28,7 +28,7 @@ class Charges(Check):
                 sa.select(INSTANCES.c.project_id).where(INSTANCES.c.deleted == sa.false()))
 
     def lock(self, connection: sa.Connection, key: str) -> None:
-        # Whoever spends or gives back locks the row of the project before that of a user.
+        # Every change of quota usage locks the row of the project before that of a user.
         quotas.lock(connection, key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:

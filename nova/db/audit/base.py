@@ -38,7 +38,7 @@ class Finding:
 class Check(abc.ABC):
     """An invariant of subjects that are known by a key (a uuid, a project), each of them by itself."""
 
-    # How many are looked at in one transaction: fewer where each of them has many rows.
+    # Rows checked in one transaction: fewer where each has many related rows.
     page_size = 500
 
     @abc.abstractmethod

@@ -41,7 +41,7 @@ class Claims(Check):
                 sa.select(MIGRATIONS.c.uuid).where(MIGRATIONS.c.open == sa.true()))
 
     def lock(self, connection: sa.Connection, key: str) -> None:
-        # Whatever changes the claims of an instance writes the instance or its migration, too.
+        # Every change of an instance's claims writes the instance or its migration, too.
         moving = connection.scalars(
             sa.select(MIGRATIONS.c.instance_uuid).where(_of([key]), MIGRATIONS.c.open == sa.true())
             .order_by(MIGRATIONS.c.id).with_for_update()).all()

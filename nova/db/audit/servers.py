@@ -29,7 +29,7 @@ class Addresses(Check):
                 sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.addresses != ""))
 
     def lock(self, connection: sa.Connection, key: str) -> None:
-        # Whatever takes or releases an address writes the instance, too.
+        # Every allocation and release of an address writes the instance, too.
         hold(connection, INSTANCES, INSTANCES.c.uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
@@ -101,7 +101,7 @@ class Operations(Check):
                 yield Finding("task", uuid, "is to be built, and nobody builds it")
         for action in open_actions:
             instance = instances.get(action.instance_uuid)
-            # What waits behind another operation has the server later: when that ends, or when its lease does.
+            # A queued action gets the server when the running one ends or its lease expires.
             if instance is None or (instance.action_uuid is None and action.lease_until is None if action.queued
                                     else instance.action_uuid != action.uuid):
                 end = put(ACTIONS, ACTIONS.c.uuid == action.uuid, outcome="superseded", finish_time=clock.now())

@@ -34,7 +34,7 @@ class Shares(Check):
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         living = alive(connection, keys, INSTANCES.c.shares, INSTANCES.c.host, INSTANCES.c.action_uuid)
         places = servers.places(connection, keys)
-        # A service outside is yet to be asked for something.
+        # A cleanup in an external service is still pending.
         owing = set(connection.scalars(sa.select(ACTIONS.c.instance_uuid).where(
             ACTIONS.c.instance_uuid.in_(keys), ACTIONS.c.lease_until.is_not(None))))
         accesses: dict[str, list[Any]] = {}

@@ -29,7 +29,7 @@ class Volumes(Check):
             TABLE.c.status.not_in((volume_states.AVAILABLE, volume_states.ERROR)))),)
 
     def lock(self, connection: sa.Connection, key: str) -> None:
-        # Whatever gives or takes a volume holds the instance first.
+        # Every attach and detach of a volume locks the instance first.
         hold(connection, INSTANCES, INSTANCES.c.uuid.in_(
             sa.select(TABLE.c.instance_uuid).where(TABLE.c.uuid == key)))
         hold(connection, TABLE, TABLE.c.uuid == key)

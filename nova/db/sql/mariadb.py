@@ -21,7 +21,7 @@ def share_contexts(engine: sa.Engine) -> None:
     PyMySQL makes a context for each connection, also if the server has no TLS, and loads all certificates of the
     machine into it: 0.9 MB and 36 ms for each.
     """
-    import pymysql  # which others do without
+    import pymysql  # needed with MariaDB only
 
     class Connection(pymysql.connections.Connection):  # type: ignore[misc]
         def _create_ssl_ctx(self, options: Any) -> Any:

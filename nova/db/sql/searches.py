@@ -23,7 +23,7 @@ from nova.db.sql import regexp, rows, scans
 # Number of rows that a statement may read and sort, and the size of a window.
 FEW = 5000
 # Windows of a table in one window of an index alone.
-_INDEX_WINDOWS = 10
+_INDEX_WINDOWS = 8
 # Seconds after which no further window is read for a page that has rows. An empty page is never cut: stock clients take
 # it for the end of the list.
 _SECONDS = 0.05

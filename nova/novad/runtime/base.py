@@ -12,7 +12,7 @@ from typing import BinaryIO, Protocol
 
 from nova.novad.platform import PublishedPort
 
-# The labels by which novad knows its containers.
+# Labels that mark the containers of novad.
 PLATFORM, COMPONENT, DEPLOYMENT = "io.nova.platform", "io.nova.component", "io.nova.deployment"
 # Mount options of everything that novad keeps itself: set-uid bits and devices in there have no effect.
 CONFINED = ("nosuid", "nodev")

@@ -19,8 +19,8 @@ from nova.novad.runtime.base import CONFINED, PLATFORM, Container, Image, Wanted
 from nova.novad.runtime.podman_logs import PodmanLines
 
 _TIMEOUT = 60.0  # seconds of a request that does something
-_QUERY_TIMEOUT = 20.0  # of one that only looks: less than a caller waits
-_REASON = 400  # characters of the end of what podman says of a failure
+_QUERY_TIMEOUT = 20.0  # timeout of a query, shorter than that of the client
+_REASON = 400  # characters of the end of podman's error message
 _OUTPUT = 1 << 16  # bytes of a command's output that are kept
 
 
@@ -34,7 +34,7 @@ class Podman:
     def __init__(self, socket: str, image_limit: int = 0) -> None:
         self._socket = socket
         self._image_limit = image_limit
-        self._storage: pathlib.Path | None = None  # of the service's images, once it was asked
+        self._storage: pathlib.Path | None = None  # the service's image storage, after the first query
         self._url = f"unix://{socket}"
 
     def version(self) -> str:

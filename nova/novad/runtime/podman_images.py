@@ -18,9 +18,9 @@ from nova.novad.runtime.podman_stream import PodmanStream
 
 MARGIN = 64 << 20  # bytes of the disk that images leave free
 _MIB = 1 << 20
-_POLL_INTERVAL = 0.2  # seconds between two looks at the disk
+_POLL_INTERVAL = 0.2  # seconds between two polls of the disk
 _TIMEOUT = 1800.0  # seconds in which podman may report nothing
-_REASON = 400  # characters of the end of what podman says of a failure
+_REASON = 400  # characters of the end of podman's error message
 
 
 def pull(path: str, reference: str, storage: pathlib.Path, limit: int) -> str:

@@ -16,7 +16,7 @@ from nova.novad.runtime.podman_stream import PodmanStream
 _PAUSE = 0.05  # seconds in which lines gather: readers of a busy log are many, and each message costs
 _QUIET = 0.2  # seconds without a line after which a log that is followed has been read to its present end
 _READ_TIMEOUT = 10.0  # seconds after which lines count as new, also without a pause before them
-_LONGEST = 1 << 16  # bytes of a line; what is longer comes in parts
+_LONGEST = 1 << 16  # bytes of a line; longer lines are split
 
 Line = tuple[int, bytes]  # the number of the output stream, and the line without its end
 

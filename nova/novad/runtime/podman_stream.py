@@ -28,7 +28,7 @@ _TIMEOUT = 30.0  # seconds of an answer that is no stream
 _AT_ONCE = 1 << 18
 _HEAD = 1 << 16  # bytes that the head of an answer may have
 _MOST = 1 << 20  # bytes of an answer that is no stream
-EXPIRED = 124  # the exit code of a command whose time was over
+EXPIRED = 124  # exit code of a command that timed out
 
 
 class PodmanStream:
@@ -97,7 +97,7 @@ class PodmanStream:
         try:
             document = json.loads(line) if line.strip() else None
         except ValueError as error:
-            if self._closed:  # it broke off there
+            if self._closed:  # the stream broke off there
                 return
             raise self.fault(error) from None
         if isinstance(document, dict):
@@ -197,12 +197,12 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
         raise
     finally:
         stream.free()
-    for _attempt in range(50):  # its code is known a little after its last word
+    for _attempt in range(50):  # the exit code is available shortly after the last output
         state = _state(path, what, ident)
         if not state.get("Running"):
             return int(state.get("ExitCode") or 0)
         time.sleep(0.1)
-    _kill(path, what, ident)  # it has closed what it writes to, and goes on
+    _kill(path, what, ident)  # it has closed its output and still runs
     return EXPIRED
 
 

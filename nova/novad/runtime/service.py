@@ -17,7 +17,8 @@ from nova.novad.errors import RuntimeFault
 from nova.novad.secrets import private_directory
 
 _START = 30.0  # seconds
-# Seconds between two times that it is asked whether it is there, and how often it may say nothing in _LATE seconds.
+# Seconds between two health checks of the service, seconds until a check fails, and failed checks until it is
+# restarted.
 _PING, _LATE, _SILENT = 10.0, 5.0, 4
 _RUN = pathlib.Path("/run/novad")
 # Podman, and what it starts. It would miss some of them only when a container starts, without saying which; without
@@ -91,7 +92,7 @@ class PodmanService:
         try:
             pid = int(self._pid.read_text())
             if str(self.socket).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)  # one that is frozen would end later; containers go on
+                os.kill(pid, signal.SIGKILL)  # a frozen service would end later; containers keep running
         except (OSError, ValueError):
             return
 

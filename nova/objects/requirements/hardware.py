@@ -145,7 +145,7 @@ def required_traits(flavor: Flavor, image: Image | None, existing: bool = False)
         traits.add(architecture_trait(wanted.architecture))
     if wanted.requested_machine:
         traits.add(machine_trait(wanted.requested_machine, wanted.architecture))
-        # The machine type says more than the trait, which is about the default machine of the host.
+        # The machine type is more specific than the trait, which describes the host's default machine.
         if is_i440fx(wanted.requested_machine):
             traits.discard("COMPUTE_STORAGE_BUS_IDE")
     for is_requested, trait in ((wanted.locked_memory, LOCKED_MEMORY), (_realtime(flavor, image), CPU_REALTIME),

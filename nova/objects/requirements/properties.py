@@ -14,7 +14,7 @@ from nova.objects.instance import Instance
 
 _TRUE = ("1", "t", "true", "on", "y", "yes")
 _FALSE = ("0", "f", "false", "off", "n", "no", "")
-# Of an image: its guests have an agent; every snapshot of them wants file systems at rest.
+# Properties of an image: guests have an agent; snapshots require quiesced file systems.
 AGENT, QUIESCE = "hw_qemu_guest_agent", "os_require_quiesce"
 _LEGACY_NAMES = {
     "architecture": "hw_architecture", "vm_mode": "hw_vm_mode", "hypervisor_type": "img_hv_type",

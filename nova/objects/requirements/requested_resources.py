@@ -35,7 +35,7 @@ from nova.objects.share import VIRTIO_FS
 LOG = logging.getLogger(__name__)
 
 PCPU = "PCPU"
-# A host whose guests may share volumes.
+# Trait of a host whose guests may share volumes.
 MULTIATTACH = "COMPUTE_VOLUME_MULTI_ATTACH"
 HYPERTHREADING = "HW_CPU_HYPERTHREADING"
 

@@ -66,7 +66,7 @@ class ColdMigration:
             exists = self._guests.exists(uuid)
             if directories.is_aside(uuid):
                 if exists:
-                    # What is aside is of an earlier move, whose end this host was not told.
+                    # The set-aside files belong to an earlier move whose end was not reported to this host.
                     LOG.warning("[instance: %s] has a guest here, so what a move set aside is left there", uuid)
                     return
                 directories.put_back(uuid, self._host)
@@ -94,7 +94,7 @@ class ColdMigration:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid, PATIENCE), directories.full_disk():
             if self._guests.exists(uuid):
-                return  # it came to its end before
+                return  # already ended
             files = [file for file in source.files if _lasts(file, instance.flavor)]
             allowance.check(instance, files, source.bases)
             definition = received(source.definition) if source.definition else ""

@@ -12,12 +12,12 @@ _CONNECTION_CODES = frozenset({
     libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_RPC, libvirt.VIR_ERR_NO_CONNECT,
     libvirt.VIR_ERR_INVALID_CONN, libvirt.VIR_ERR_OPERATION_FAILED,
 })
-# The definition of the guest asks for what this hypervisor does not have.
+# Error codes for a definition that requests a feature which this hypervisor lacks.
 _BAD_REQUEST_CODES = frozenset({
     libvirt.VIR_ERR_CONFIG_UNSUPPORTED, libvirt.VIR_ERR_XML_ERROR, libvirt.VIR_ERR_XML_DETAIL,
     libvirt.VIR_ERR_UNKNOWN_HOST,
 })
-# The same, said of firmware without a code of its own.
+# The same for firmware, which has no error code of its own.
 _NO_FIRMWARE = "Unable to find any firmware"
 
 _NO_JOB_CODES = frozenset({libvirt.VIR_ERR_INVALID_ARG, libvirt.VIR_ERR_OPERATION_INVALID})

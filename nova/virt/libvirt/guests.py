@@ -34,7 +34,7 @@ T = TypeVar("T")
 # Seconds that an action which must come through waits for one that is under way.
 PATIENCE = 30.0
 
-# What a guest was defined like on the host that it came from, in its directory.
+# Name of the file, in the guest's directory, with its definition on the source host.
 MOVED_DEFINITION = "domain.xml"
 
 

@@ -39,7 +39,7 @@ def _start_event_loop() -> None:
     with _loop_lock:
         if _loop_runs:
             return
-        # libvirt would print every error to stderr, also those that are expected
+        # libvirt would print every error to stderr, including expected ones
         libvirt.registerErrorHandler(lambda _context, _error: None, None)
         libvirt.virEventRegisterDefaultImpl()
         threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()

@@ -25,11 +25,11 @@ from nova.virt.libvirt.xml.layout import serial_of, volume_disk
 
 LOG = logging.getLogger(__name__)
 
-# What finds a device in a definition (None: it is not there).
+# A function that returns a device of a definition, or None.
 Finder = Callable[[Definition], ET.Element | None]
 
 _LIVE, _CONFIG = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG
-# The guest was asked already, or lets go of the device just now.
+# The removal was already requested, or the guest is just releasing the device.
 _PASSING = frozenset({libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED,
                       libvirt.VIR_ERR_OPERATION_INVALID})
 

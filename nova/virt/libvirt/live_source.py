@@ -33,7 +33,7 @@ from nova.virt.libvirt.xml.definition import Definition
 LOG = logging.getLogger(__name__)
 
 _GIB = 1 << 30
-# Seconds between two looks at a migration.
+# Seconds between two polls of a migration.
 _POLL_INTERVAL = 0.5
 _MIGRATABLE = libvirt.VIR_DOMAIN_XML_MIGRATABLE | libvirt.VIR_DOMAIN_XML_SECURE
 _COMPLETED = libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED | libvirt.VIR_DOMAIN_JOB_STATS_KEEP_COMPLETED
@@ -192,7 +192,7 @@ class _Watch:
             try:
                 self._guests.on_domain(self._uuid, self._poll)
             except (libvirt.libvirtError, exception.NovaException) as error:
-                # It ended just now, or libvirtd is away; the end is told by who waits for it.
+                # The migration just ended, or libvirtd is unavailable; the waiting thread reports the end.
                 LOG.debug("[instance: %s] Its migration cannot be looked at: %s", self._uuid, error)
 
     def came_over(self) -> None:
@@ -225,7 +225,7 @@ class _Watch:
         progress = _under_way(stats, domain)
         size = progress.memory_total + progress.disk_total
         now = time.monotonic()
-        # At first libvirt knows no sizes.
+        # libvirt reports no sizes at first.
         if size and now - self._reported_at >= CONF.libvirt.live_migration_monitor_interval:
             self._reported_at = now
             self._last = progress
@@ -285,12 +285,12 @@ def _wait_while_leaving(guests: Guests, uuid: str, seconds: float) -> bool:
     try:
         return not guests.on_domain(uuid, is_leaving)
     except libvirt.libvirtError:
-        return True  # it is off
+        return True  # the guest is off
 
 
 def _flags(target: MigrationTarget) -> int:
     options = CONF.libvirt
-    # libvirt knows of few file systems that hosts share; that these do, was looked at.
+    # libvirt recognizes few shared file systems; the prechecks have verified that both hosts share these files.
     flags = (libvirt.VIR_MIGRATE_LIVE | libvirt.VIR_MIGRATE_PEER2PEER | libvirt.VIR_MIGRATE_PERSIST_DEST
              | libvirt.VIR_MIGRATE_UNSAFE)
     for wanted, flag in ((target.copied and target.incremental, libvirt.VIR_MIGRATE_NON_SHARED_INC),

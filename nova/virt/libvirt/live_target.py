@@ -54,7 +54,7 @@ class LiveMigrationTarget:
             directories.take(uuid, self._host)
             copies.complete(uuid)
             self._guests.define(instance)
-            # It was paused to come to an end, and nobody else paused it.
+            # The migration paused the guest in order to complete; no user paused it.
             if instance.vm_state != states.PAUSED:
                 self._guests.on_domain(uuid, power.unpause)
 

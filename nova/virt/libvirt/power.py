@@ -30,7 +30,7 @@ _POWER_STATES = {
     libvirt.VIR_DOMAIN_CRASHED: states.CRASHED,
     libvirt.VIR_DOMAIN_PMSUSPENDED: states.POWER_SUSPENDED,
 }
-# Why libvirt itself holds a guest for a moment: it is not paused for anybody who looks.
+# Reasons for which libvirt itself pauses a guest for a moment; such a guest is not reported as paused.
 _PASSING = (libvirt.VIR_DOMAIN_PAUSED_STARTING_UP, libvirt.VIR_DOMAIN_PAUSED_SAVE, libvirt.VIR_DOMAIN_PAUSED_DUMP,
             libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT, libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
             libvirt.VIR_DOMAIN_PAUSED_SHUTTING_DOWN)
@@ -72,7 +72,7 @@ def start(domain: libvirt.virDomain, paused: bool = False) -> None:
         try:
             domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
         except libvirt.libvirtError as error:
-            # somebody else was faster
+            # another caller was faster
             if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
                 raise
     if not paused:
@@ -119,7 +119,7 @@ def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: C
     pressed = float("-inf")
     pause = _FIRST_POLL
     while True:
-        # looked up every time: a domain object keeps the number that it was made with
+        # Looked up every time: a domain object keeps the domain number of its creation.
         domain = connection.lookupByUUIDString(uuid)
         number = domain.ID() if number is None else number
         if not domain.isActive() or domain.ID() != number:
@@ -130,7 +130,7 @@ def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: C
         if now - pressed >= PRESS_INTERVAL:
             pressed = now
             _press(domain)
-        # An event tells the end; the looks are for those that get lost with a connection.
+        # An event reports the end; polls are for events lost with a connection.
         wait(max(0.0, min(pause, deadline - now)))
         pause = min(pause * 2, _POLL_INTERVAL)
 

@@ -16,7 +16,7 @@ from nova.objects.instance import BlockDevice
 from nova.virt.libvirt.xml.layout import secret_of
 from nova.virt.libvirt.xml.xmltree import element
 
-# No path of any volume; whose secret it is can be read from it.
+# Usage name of a secret: unlike a volume's path, and it identifies the server.
 _USAGE = "nova/{server}/{volume}"
 
 

@@ -29,10 +29,10 @@ from nova.virt.libvirt.xml.xmltree import element
 
 LOG = logging.getLogger(__name__)
 
-# In the guest's directory, with the id of what is made of it.
+# Prefix of files in the guest's directory, followed by the id of the image.
 _NAME = "snapshot-"
 _FORMAT = "qcow2"
-# Seconds between two looks at a copy that is being made.
+# Seconds between two polls of a running copy.
 _POLL_INTERVAL = 0.2
 
 
@@ -63,7 +63,7 @@ class Snapshots:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid):
             self._resting.discard(uuid)
-            self._guests.on_domain(uuid, _thaw)  # who is at rest already refuses
+            self._guests.on_domain(uuid, _thaw)  # the agent refuses if the file systems are already frozen
             reason = self._rest(uuid)
             if not reason:
                 self._resting.add(uuid)
@@ -81,7 +81,7 @@ class Snapshots:
         root = disks.inspect_disks(instance).root
         if root is None:
             raise exception.InvalidDiskInfo(reason="the server has no root disk on its host")
-        _clear(os.path.dirname(path))  # what a host that was lost left behind
+        _clear(os.path.dirname(path))  # leftovers of a host that was lost
         with self._guests.locks.hold(instance.uuid):
             running = self._guests.is_active(instance.uuid)
             if running:
@@ -139,7 +139,7 @@ class Snapshots:
         except libvirt.libvirtError as error:
             reason = str(error.get_error_message()) or "its agent does not do it"
         with contextlib.suppress(exception.NovaException, libvirt.libvirtError):
-            self._guests.on_domain(uuid, _thaw)  # it may hear of it late
+            self._guests.on_domain(uuid, _thaw)  # the guest may execute the request late
         return reason
 
     def _wait(self, uuid: str, place: str, cancelled: Cancelled) -> None:

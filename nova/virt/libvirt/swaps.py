@@ -24,12 +24,12 @@ from nova.virt.libvirt.xml.layout import serial_of, volume_disk
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks at a copy that is being made.
+# Seconds between two polls of a running copy.
 _POLL_INTERVAL = 0.5
 # The new volume is there already, and no job of libvirt's outlives the guest's process.
 _COPY = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
 _PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
-# What says where the data of a disk are.
+# Attributes of a source that locate the data of a disk.
 _PLACES = ("file", "dev", "protocol", "name")
 
 

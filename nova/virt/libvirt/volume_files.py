@@ -28,7 +28,7 @@ from nova.virt.volume_files import NOT_ON_IT, files_of, is_merged, was_merged
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two looks at what QEMU does.
+# Seconds between two polls of QEMU's job.
 _POLL_INTERVAL = 0.5
 # The file is there already, and libvirt keeps no list of snapshots of its own.
 _TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
@@ -111,7 +111,7 @@ class VolumeFiles:
         with self._guests.locks.hold(uuid):
             running, disk = self._inspect(uuid, device)
             works = running is not None and disk is not None and self._works(uuid, disk.target)
-            if not works:  # it may have ended after the look at its files
+            if not works:  # the job may have ended after its files were checked
                 running, disk = self._inspect(uuid, device)
             if not works and is_merged(device.volume_id or "", _names(disk), top, base):
                 return True

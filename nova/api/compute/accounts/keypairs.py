@@ -108,7 +108,7 @@ def show(req: Request) -> dict[str, Any]:
 @accepts(body=CREATE, answer=Object({"keypair": CREATED}), errors=(409,))
 def create(req: Request) -> dict[str, Any]:
     """Import a public key or, before 2.92, have a pair generated."""
-    # Its library takes 8 MB of each worker, and few make keys.
+    # Imported here: the library takes 8 MB of each worker, and few requests create keys.
     from nova.api import keys
 
     wanted = req.body["keypair"]

@@ -37,7 +37,7 @@ from nova.conf import CONF
 from nova.objects.instance import Instance
 from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
 
-# The servers of each host, where they were asked for.
+# The servers of each host, or None if they were not requested.
 Servers = dict[str, list[Instance]] | None
 
 _WITH_SERVERS = Field(BOOLEAN, since=53, single=53)
@@ -106,7 +106,7 @@ def _used(node: ComputeNode, resource_class: str) -> int:
     return inventory.used + inventory.reserved
 
 
-# What was shown of a node's resources before 2.88, and is summed up in the statistics.
+# Resources of a node: shown until 2.87, and summed up in the statistics.
 RESOURCES: dict[str, Any] = {
     "vcpus": lambda node: _total(node, VCPU),
     "memory_mb": lambda node: _total(node, MEMORY_MB),

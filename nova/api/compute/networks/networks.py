@@ -42,7 +42,7 @@ _BASIC = [
     Out("netmask_v6", STRING_OR_NULL, lambda network, _req: network.cidr_v6 and network.cidr_v6.split("/")[1]),
 ]
 BASIC = View(_BASIC)
-# What administrators see.
+# The fields for administrators.
 NETWORK = View([
     *_BASIC,
     Out("bridge", STRING_OR_NULL),

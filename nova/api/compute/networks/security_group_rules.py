@@ -20,7 +20,7 @@ RULE_BODY = Object({"security_group_rule": Field(Object({
 }, additional=True), required=True)}, additional=True)
 
 EVERYBODY = "0.0.0.0/0"
-# What is a port or not is for the conductor to say; this much fits any message.
+# The conductor checks port numbers; this limit only fits any message.
 _HUGE = 1_000_000
 
 

@@ -14,7 +14,7 @@ from nova.api.router import accepts
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 _LENGTH = Plain(type=["integer", "string", "null"], pattern="^-?[0-9]+$", minimum=-1)
-# Nobody's log has more lines than this.
+# Maximum number of lines of a log.
 _MOST = 2**31 - 1
 
 

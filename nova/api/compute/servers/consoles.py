@@ -27,7 +27,7 @@ from nova.objects.instance import Instance
 
 _POLICY = "os_compute_api:os-remote-consoles"
 _TYPES = ("novnc", "xvpvnc", "spice-html5", "serial", "rdp-html5")
-# Long gone, or of hypervisors that are none of ours.
+# Console types that upstream removed, or of hypervisors that Nova does not support.
 _NEVER = ("rdp", "mks")
 
 _REMOTE = Object({

@@ -24,7 +24,7 @@ from nova.objects.external_event import COMPLETED, FAILED, IN_PROGRESS, External
 
 _NETWORK = ("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted")
 _POWER = "power-update"
-# The version from which an event is known, for those that must have a tag.
+# The first microversion of each event that must have a tag.
 _TAGGED = {"volume-extended": 51, _POWER: 76, "accelerator-request-bound": 82, "volume-reimaged": 93}
 _POWERS = frozenset({"POWER_ON", "POWER_OFF"})
 

@@ -30,7 +30,7 @@ from nova.objects import plain_ip
 from nova.objects.instance import Instance
 from nova.objects.network import VIF
 
-# Seconds for which a request waits until an outside service has made an interface, and between two looks.
+# Seconds that a request waits for an external service to create an interface, and seconds between two polls.
 _PATIENCE, _PAUSE = 60.0, 0.25
 
 POLICY = "os_compute_api:os-attach-interfaces:"

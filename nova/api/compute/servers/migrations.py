@@ -108,14 +108,14 @@ def index(req: Request) -> dict[str, Any]:
     if since is not None and before is not None and since > before:
         raise exception.Invalid("The value of changes-since must be less than or equal to changes-before.")
     limit, marker = req.page()
-    # Who may not know of hosts does not find them out by asking for one after the other.
+    # Callers without access to host names must not find them by filtering.
     hosts = req.allowed(POLICY + "index:host")
     query = MigrationQuery(
         project_id=_project(req), user_id=req.arg("user_id"), instance_uuid=req.arg("instance_uuid"),
         host=req.arg("host") if hosts else None, source_compute=req.arg("source_compute") if hosts else None,
         status=req.arg("status"), migration_type=req.arg("migration_type"), changes_since=since,
         changes_before=before, limit=limit, marker=marker)
-    # None is hidden here.
+    # No migration is hidden.
     migrations = [] if is_true(req.arg("hidden")) else req.clients.migrations.index(req.ctx, query)
     answer: dict[str, Any] = {"migrations": [MIGRATION.render(Shown(item, hosts), req) for item in migrations]}
     links = req.next_links("os-migrations", migrations, limit, migrations[-1].uuid if migrations else None) \

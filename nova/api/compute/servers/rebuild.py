@@ -22,7 +22,7 @@ from nova.objects.instance import Instance
 
 POLICY = "os_compute_api:servers:rebuild"
 
-# What a request may name, and the columns of the server that it changes.
+# Fields of a request, and the columns of the server that they change.
 _COLUMNS = {
     "name": "display_name", "description": "display_description", "hostname": "hostname", "accessIPv4": "access_ip_v4",
     "accessIPv6": "access_ip_v6", "OS-DCF:diskConfig": "disk_config", "metadata": "metadata",

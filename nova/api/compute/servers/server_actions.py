@@ -91,7 +91,7 @@ def reset_state(req: Request) -> None:
     """Set the state of a server by hand."""
     authorize(req, "os_compute_api:os-admin-actions:reset_state")
     if not req.ctx.is_admin:
-        get(req)  # a policy may let others do this, to servers that they can see
+        get(req)  # a policy may allow other callers this, for servers visible to them
     req.clients.servers.reset_state(req.ctx, server_id(req), req.body["os-resetState"]["state"])
 
 

@@ -14,9 +14,9 @@ from nova.api.request import Request, Response, whole
 from nova.api.router import accepts
 from nova.conf import CONF
 
-# Seconds for which a request waits until its image is known, so that the answer is true, and between two looks.
+# Seconds that a request waits until its image is visible, so that the Location header is valid, and between two polls.
 _PATIENCE, _PAUSE = 5.0, 0.05
-# Looks at the image after which it is asked whether what makes it failed.
+# Number of polls of the image after which the action is checked for a failure.
 _CHECKS = 10
 
 _NAMED = Plain(type="string", format="name", minLength=1, maxLength=255)
@@ -48,7 +48,7 @@ def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = Tr
     if req.version < 39 and wanted.get("metadata"):
         check_quota(req, wanted["metadata"])
     image_id = operate(req, operation, wanted)["image_id"]
-    if keeps:  # another one goes as soon as it is there
+    if keeps:  # the next queued image is created as soon as this one exists
         _wait_until_visible(req, image_id)
     if req.version >= 45:
         return {"image_id": image_id}
@@ -69,7 +69,7 @@ def _wait_until_visible(req: Request, image_id: str) -> None:
         except exception.ImageNotFound:
             return next(checks) % _CHECKS == 0 and _over(req)
         except exception.NovaException:
-            pass  # nobody can tell
+            pass  # the result is unknown
         return True
 
     polling.until(req, is_visible, _PATIENCE, _PAUSE)
@@ -80,4 +80,4 @@ def _over(req: Request) -> bool:
     try:
         return req.clients.actions.get(req.ctx, server_id(req), req.ctx.request_id).finish_time is not None
     except exception.NovaException:
-        return False  # nobody can tell
+        return False  # the result is unknown

@@ -134,7 +134,7 @@ def evacuate(req: Request) -> dict[str, Any] | None:
     password = _password(wanted)
     operate(req, "evacuate", {
         "host": wanted.get("host"), "admin_pass": password, "force": _forced(req, wanted, since=29),
-        # Whoever asks like before 2.95 expects the server as it was.
+        # Clients of versions before 2.95 expect the former power state.
         "stay_off": req.version >= 95})
     if req.version >= 14:
         return None

@@ -14,7 +14,7 @@ from nova.api.router import accepts
 from nova.objects.guest import password_items, password_of
 
 _POLICY = "os_compute_api:os-server-password:"
-# Seconds for which a request waits for the guest's agent, and between two looks.
+# Seconds that a request waits for the guest agent, and between two polls.
 _PATIENCE, _PAUSE = 15.0, 0.1
 
 

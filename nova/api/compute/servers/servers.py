@@ -96,7 +96,7 @@ def delete(req: Request) -> None:
         with contextlib.suppress(exception.InstanceStateUnknown, exception.InstanceInvalidState, exception.TooManyWait):
             operate(req, "soft_delete")
             return
-    # Also what never ran, what is being deleted already, and what would be one of too many that wait.
+    # Also for servers that never ran, that are being deleted, or that exceed the limit of queued operations.
     operate(req, "delete")
 
 

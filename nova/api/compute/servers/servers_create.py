@@ -94,7 +94,7 @@ def _created(req: Request, request: ServerCreate, image_ref: str | None) -> Serv
     try:
         _find_images(req, request, image_ref)
     except exception.NovaException:
-        # What the first request found may be gone when it is repeated.
+        # Images and volumes of the first request may be deleted when it is repeated.
         if not request.request_digest or (created := req.clients.servers.made(req.ctx, request)) is None:
             raise
         return created
@@ -102,7 +102,7 @@ def _created(req: Request, request: ServerCreate, image_ref: str | None) -> Serv
     try:
         return req.clients.servers.create(req.ctx, request)
     except exception.NotFound as error:
-        # What the request names and is not there makes it a bad request: /servers itself exists.
+        # A missing resource in the body makes the request invalid; the path /servers itself exists.
         raise exception.InvalidInput(error.message) from error
     except exception.NoListeners:
         raise
@@ -193,7 +193,7 @@ def _check_policy(req: Request, request: ServerCreate, wanted: Mapping[str, Any]
         needed.append(f"{POLICY}:trusted_certs")
     for rule in needed:
         req.authorize(rule)
-    # Whether the flavor has a disk is known to the conductor only.
+    # Only the conductor has the flavor's disk size.
     request.zero_disk_allowed = req.allowed(f"{POLICY}:zero_disk_flavor")
     request.shares_volumes = req.version >= 60
 

@@ -18,8 +18,8 @@ from nova.service.fair_semaphore import FairSemaphore
 
 _encode = msgspec.json.Encoder().encode
 
-# Servers of a page that waits for its turn, and how many of those are made at a time in this process. One that waits
-# for its conductor for longer than so many seconds does not hold up the others.
+# Number of servers from which a page waits for its turn, number of such pages rendered at a time in this process, and
+# seconds after which a page that waits for its conductor no longer delays the others.
 _LONG = 100
 _LONG_PAGES = FairSemaphore(2, stalled_after=1.0)
 
@@ -49,7 +49,7 @@ _EXPRESSIONS = (
 # Names of other tables: known, so that they can be refused.
 _JOINED = ("block_device_mapping", "services", "metadata", "system_metadata", "info_cache", "security_groups",
            "pci_devices")
-# Each is an expression of its own in the statement, which may have a thousand.
+# Maximum number of tags: each is an expression in the statement, which may have a thousand.
 _MOST_TAGS = 100
 _TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 
@@ -64,7 +64,7 @@ QUERY = Query({
     **dict.fromkeys(_TAG_FILTERS, Field(REGEX, since=26)),
 }, strict=75, patterns={"^_": STRING})
 
-# Filters that everybody may use, with the version from which.
+# Filters for all users, with their first microversion.
 _FOR_ALL = {
     **dict.fromkeys(("reservation_id", "name", "status", "image", "flavor", "ip", "changes-since", "all_tenants"), 0),
     "ip6": 5,
@@ -108,7 +108,7 @@ def _in_turn(req: Request) -> contextlib.AbstractContextManager[None]:
 
 def _answer(req: Request, path: str, view: View, page: ServerPage, limit: int) -> dict[str, Any]:
     context, servers = servers_view.ViewContext(req), page.servers
-    # Each is encoded at once: a thousand rendered servers would take five times the memory of the answer.
+    # Each server is encoded at once: a thousand rendered servers would take five times the memory of the response.
     answer: dict[str, Any] = {"servers": [msgspec.Raw(_encode(view.render(server, context))) for server in servers]}
     links = req.next_links(path, servers, limit, servers[-1].uuid if servers else None, cut_at=page.marker)
     if links:

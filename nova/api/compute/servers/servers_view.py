@@ -31,7 +31,7 @@ HOST_STATUS_UNKNOWN = "os_compute_api:servers:show:host_status:unknown-only"
 _HOSTS_FRESH = 3.0
 _OPEN = Object(additional=True)
 
-# Image properties that Nova acts upon; the rest are the business of others.
+# Prefixes of image properties that Nova reads; Nova ignores other properties.
 _IMAGE_PREFIXES = ("hw_", "img_", "os_", "trait:")
 _IMAGE_NAMES = frozenset({
     "architecture", "auto_disk_config", "bdm_v2", "block_device_mapping", "bittorrent", "cache_in_nova",

@@ -24,7 +24,7 @@ CREATE = Object({"share": Field(Object({
 
 _BASIC = [Out("share_id", STRING), Out("status", STRING), Out("tag", STRING)]
 BASIC = View(_BASIC)
-# What administrators see.
+# The fields for administrators.
 SHARE = View([Out("uuid", STRING), *_BASIC, Out("export_location", STRING_OR_NULL)])
 EITHER = Object({"share": SHARE})
 

@@ -73,7 +73,7 @@ def _refused() -> Iterator[None]:
 def _delete_info(text: str | None) -> dict[str, Any]:
     """The volume, and the files that are to be put together."""
     try:
-        info = msgspec.json.decode(text or "")  # which takes no characters that cannot be answered
+        info = msgspec.json.decode(text or "")  # rejects characters that cannot be encoded in a response
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise exception.InvalidInput(reason="delete_info is no JSON.") from error
     if not isinstance(info, dict) or not isinstance(info.get("volume_id"), str):

@@ -31,8 +31,7 @@ LOG = logging.getLogger(__name__)
 # In the directory of a copy that is not finished: the token of the disks that it is made from.
 _COPIED_FROM = "copied-from"
 
-# How the file of an image in the cache of a host is called after its id: what it was verified by, and from where it was
-# copied.
+# Suffix of the file of a cached image after its id: a digest of how it was verified, and of where it was copied from.
 _BASE = re.compile(r"(?P<variant>(-[0-9a-f]{32})?)(-from-[0-9a-f]{16})?\.(?P<format>raw|qcow2)")
 _ORIGIN = 16
 

@@ -23,7 +23,7 @@ class CopyRoom:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # What copies whose size is known will take.
+        # Bytes reserved for running copies of known size.
         self._promised: dict[str, int] = {}
 
     def check(self, place: str) -> None:

@@ -138,7 +138,8 @@ def _remove_whatever(path: str) -> None:
         os.unlink(path)
 
 
-# --- whose it is -------------------------------------------------------------------------------------
+# ---
+# ownership ---------------------------------------------------------------------------------------
 def owner(place: str) -> Owner | None:
     """Return the owner of the directory, or None if the directory or its owner file (older releases) is missing."""
     try:

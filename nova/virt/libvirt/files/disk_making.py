@@ -39,7 +39,7 @@ _GIB = 1 << 30
 _MIB = 1 << 20
 _MKFS_TIMEOUT = 600
 
-# How a file system is made and given a label.
+# Commands that create a file system with a label.
 _MKFS = {
     **{name: [f"mkfs.{name}", "-q", "-F", "-L"] for name in ("ext2", "ext3", "ext4")},
     "xfs": ["mkfs.xfs", "-q", "-f", "-L"],
@@ -82,7 +82,7 @@ def make_rescue(instance: Instance, image: Image, disks: Disks, definition: str,
     Raises what make() raises, and InstanceNotRescuable.
     """
     most = rescue_disk_gb(instance)
-    # (also of an image that somebody else had fetched)
+    # Checked also for an image that was already in the cache.
     if disks.root and most and os.path.exists(disks.root) and virtual_size(
             disks.root, format_of(disks.root) or disks.root_format) > most * _GIB:
         raise exception.InstanceNotRescuable(
@@ -207,7 +207,7 @@ def _format(path: str, label: str, size: int, filesystem: str) -> None:
         with open(raw, "wb") as file:
             file.truncate(size)
         qemuimg.run([*command, raw], _MKFS_TIMEOUT)
-        os.chmod(raw, 0o644)  # nothing is in it yet
+        os.chmod(raw, 0o644)  # the file is still empty
         qemuimg.convert(raw, "raw", path, "qcow2", size)
     finally:
         with contextlib.suppress(FileNotFoundError):

@@ -15,7 +15,7 @@ from nova.virt.libvirt.files.console import log_path
 
 ROOT, SWAP, CONFIG_DRIVE, KERNEL, RAMDISK = "disk", "disk.swap", "disk.config", "kernel", "ramdisk"
 NVRAM = "nvram"
-# What a guest has while it is rescued, and how it was defined before.
+# Names of the files of a rescue: the guest's disks while it is rescued, and its definition before.
 RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK = (
     f"{name}.rescue" for name in (ROOT, CONFIG_DRIVE, KERNEL, RAMDISK))
 RENAMED = {ROOT: RESCUE, CONFIG_DRIVE: RESCUE_DRIVE, KERNEL: RESCUE_KERNEL, RAMDISK: RESCUE_RAMDISK}

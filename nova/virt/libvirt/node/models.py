@@ -28,7 +28,7 @@ _DEVICES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 # libvirt's version from which it writes XML of a model into a command line of QEMU, where that is not an old one.
 _LIBVIRT_SINCE = {"COMPUTE_SOUND_MODEL_VIRTIO": 10_004_000, "COMPUTE_VIOMMU_MODEL_VIRTIO": 8_003_000}
 
-# What libvirt does to limit the rates of an interface, tried on a device of a network namespace of its own.
+# A script that limits the rates of an interface as libvirt does, tried in a network namespace of its own.
 _LIMITS = """set -e
 tc qdisc add dev lo root handle 1: htb default 1
 tc class add dev lo parent 1: classid 1:1 htb rate 8kbps ceil 8kbps

@@ -43,7 +43,7 @@ class Definition:
 # Characters of a definition; a large one has some ten thousand.
 _LONGEST = 1 << 20
 
-# What is carried over of a device, beside its own attributes: it says where the guest sees it.
+# Elements carried over with a device beside its attributes, since the guest depends on them.
 _SEEN = ("address", "target", "serial", "mac", "model")
 
 

@@ -21,7 +21,7 @@ from nova.virt.libvirt.xml.xmltree import element
 _NETWORK_PROTOCOLS = ("rbd", "iscsi", "nbd")
 # Protocols that take the SCSI commands of a guest as they are.
 _PASSED_THROUGH = ("block", "iscsi")
-# PCI Express ports for screen, balloon and so on, and for what is attached while the guest runs.
+# PCI Express ports for screen, balloon and other fixed devices, and spare ones for hotplug.
 _PORTS_OF_HELPERS, _SPARE_PORTS = 6, 8
 
 
@@ -98,7 +98,7 @@ def _local_disk(devices: ET.Element, disk: GuestDisk, local: LocalDisk, settings
             discard=settings.discard if disk.device == "disk" else None)
     element(item, "source", file=local.path)
     if local.base is not None:
-        # The chain is told, so that nothing is probed, and the image that guests share stays root's.
+        # The whole chain is declared, so that QEMU probes no file and the shared base image keeps its owner root.
         path, image_format = local.base
         base = element(item, "backingStore", type="file")
         element(base, "format", type=image_format)
@@ -116,7 +116,7 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
         raise exception.InvalidDiskInfo(
             reason=f"device_type=lun: commands of guests cannot reach a volume of the protocol {volume.protocol}")
     item = element(devices, "disk", type=kind, device=disk.device)
-    # Past the page cache of the host wherever that is possible: somebody else may read the volume next.
+    # Bypass the page cache of the host wherever possible, since another host may read the volume next.
     cache = settings.cache if kind == "file" and not volume.shareable else "none"
     element(item, "driver", name="qemu", type=volume.format, cache=cache,
             discard="unmap" if volume.discard and disk.device == "disk" else None)
@@ -162,7 +162,7 @@ def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[G
     if config.packed and (config.guest_agent or (settings.spice and settings.spice.agent)):
         _pack(element(devices, "controller", type="virtio-serial", index=0), config)
     if config.has_pcie:
-        # Every device sits on a port of its own, and ports cannot come later.
+        # Every device has a port of its own, and ports cannot be added to a running guest.
         own = len(disks) + others + len(config.parts.devices) + (2 if config.input_bus == "virtio" else 0)
         ports = settings.pcie_ports or own + _PORTS_OF_HELPERS + _SPARE_PORTS
         for index in range(1, ports + 1):

@@ -15,7 +15,7 @@ from nova.objects.requirements.properties import Properties, choice, is_unset
 from nova.virt.libvirt.xml.guest_parts import Parts, parts_of
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
 
-# The values of properties for which there is XML; which of them this QEMU has, node/models.py says.
+# Values of properties that this driver can define; node/models.py determines which of them this QEMU supports.
 DISK_BUSES = ("virtio", "scsi", "sata", "ide", "usb")
 SCSI_MODELS = ("virtio-scsi", "lsilogic", "lsisas1068", "lsisas1078", "vmpvscsi", "ibmvscsi")
 VIF_MODELS = ("virtio", "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "igb")
@@ -132,7 +132,7 @@ def _machine(wanted: Hardware, guest: GuestArchitecture, settings: Settings) -> 
     if guest.machines:
         choice("hw_machine_type", requested or None, guest.machines)
     machine = requested or default_machine(settings, guest.name)
-    # What an i440FX board does not have is asked for without saying which board: then it is the other one.
+    # A device that an i440FX board lacks was requested without a machine type: choose q35.
     if not requested and guest.name in X86 and is_i440fx(machine) and (
             wanted.secure_boot_wish == "required" or wanted.viommu_model):
         return "q35"

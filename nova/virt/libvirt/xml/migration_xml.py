@@ -9,7 +9,7 @@ from nova import exception
 from nova.virt.libvirt.xml.definition import Definition, disk_key
 from nova.virt.libvirt.xml.domain_xml import NAMESPACE
 
-# What the destination decides of the guest as a whole; all the rest is what the guest sees, and stays.
+# Parts of the definition that the destination decides; the guest sees all other parts, which stay.
 _OWN = ("metadata", "cputune", "numatune", "memoryBacking")
 _OWN_FILES = ("os/kernel", "os/initrd", "os/nvram")
 
