@@ -160,7 +160,7 @@ def boot_new(cloud, name, options):
     start = time.monotonic()
     server = cloud.compute.create_server(name=name, image_id=image.id, flavor_id=flavor.id, key_name=options.key,
                                          networks="auto", availability_zone=f"nova:{options.host}")
-    say(f"server {name}: asked for")
+    say(f"server {name}: requested")
     server = wait_active(cloud, server, start)
     wait_prompt(cloud, server, start)
     return server
