@@ -26,7 +26,7 @@ class Pair:
 
 @contextlib.contextmanager
 def authority() -> Iterator[Authority]:
-    """One whose files servers may read that run as other users."""
+    """Create a certificate authority whose files are readable by servers of other users."""
     with tempfile.TemporaryDirectory(prefix="nova-ca-", dir="/tmp") as directory:
         pathlib.Path(directory).chmod(0o755)
         yield Authority(pathlib.Path(directory))

@@ -189,7 +189,7 @@ class CinderService:
 
     # --- the verbs -----------------------------------------------------------------------------------
     def answer(self, verb: str, project: str, act: Callable[[], tuple[int, Any]]) -> tuple[int, Any] | None:
-        """What to answer; None: nothing."""
+        """Return the configured response, or None to proceed normally."""
         with self._lock:
             self.asked.append((verb, project))
             failure = next((each for each in self._failures if each[0] == verb), None)

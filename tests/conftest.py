@@ -1,7 +1,7 @@
-"""Before any test module: nova.bus chooses the threading back end of oslo's libraries.
+"""Setup before any test module: nova.bus chooses the threading back end of oslo's libraries.
 
-Property tests try the same examples in every run, so that a change is judged by what it changes; with NOVA_EXAMPLES
-they look for new ones, and the engine's takes so many.
+Property tests try the same examples in every run, so that results depend on the change only; NOVA_EXAMPLES requests new
+examples, and their number for the engine.
 """
 
 import logging

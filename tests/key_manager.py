@@ -12,7 +12,7 @@ from castellan.key_manager.key_manager import KeyManager
 
 
 class _Answered(Exception):
-    """As the client of a real one has it."""
+    """A response of the client of a real key manager."""
 
     def __init__(self, status_code: int) -> None:
         super().__init__(f"it answered {status_code}")
@@ -27,7 +27,7 @@ class Keys(KeyManager):
     failures: ClassVar[list[Callable[[], NoReturn]]] = []
 
     def __init__(self, configuration: Any) -> None:
-        """All of it is known."""
+        """Create the response with all data known."""
 
     @classmethod
     def new(cls, project: str, value: bytes = b"") -> str:
@@ -58,7 +58,7 @@ class Keys(KeyManager):
 
 
 def answers(status_code: int) -> Callable[[], NoReturn]:
-    """As castellan tells of it."""
+    """Return a function that responds as castellan does."""
     def fail() -> NoReturn:
         try:
             raise _Answered(status_code)

@@ -10,7 +10,7 @@ _OF_ANYBODY = ("instance.update", "compute.exception", "service.create", "servic
 
 
 def wrong(message):
-    """What is not as it should be of a versioned notification; "" if all is."""
+    """Return the errors of a versioned notification, "" if there are none."""
     expected = SHAPES["events"].get(message["event_type"])
     if expected is None:
         # Reboots and others that fail are in no sample with each of their phases.

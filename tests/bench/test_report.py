@@ -1,4 +1,4 @@
-"""What the benchmark says about its numbers."""
+"""Tests of the benchmark's report."""
 
 import json
 

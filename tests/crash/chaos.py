@@ -1,7 +1,7 @@
-"""What a storm breaks: processes, the broker, messages, the database, clocks.
+"""Faults of a storm: processes, the broker, messages, the database, clocks.
 
-Every fault heals: what was killed runs again and what was frozen goes on when :meth:`Chaos.run` returns. Only clocks
-stay wrong.
+Every fault heals: when :meth:`Chaos.run` returns, killed processes run again and frozen ones continue. Only clocks stay
+wrong.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Chaos:
         self._evacuate = evacuate
 
     def run(self, plan: Plan) -> None:
-        """Both lanes, to their ends."""
+        """Run both lanes to their ends."""
         with concurrent.futures.ThreadPoolExecutor(len(plan.faults)) as pool:
             for future in [pool.submit(self._lane, lane) for lane in plan.faults]:
                 future.result()
@@ -76,7 +76,7 @@ class Chaos:
         self.nova.thaw(fault.victim)
 
     def _down(self, fault: Fault) -> None:
-        """It is dead, and an operator knows; until it has let go of what is elsewhere it may not count as up."""
+        """Keep a dead host forced down, as an operator would, until it has removed its evacuated guests."""
         self.nova.kill(fault.victim)
         if self._declared(fault.victim, down=True):
             self._evacuate(fault.victim)
@@ -86,7 +86,7 @@ class Chaos:
                    interval=0.5)
 
     def _declared(self, host: str, down: bool) -> bool:
-        """Whether that is so now, which nobody says while the API or the conductors are away."""
+        """Return True if the host is declared so now; False also while the API or the conductors are unavailable."""
         try:
             found = self.nova.api.get(f"/os-services?binary=nova-compute&host={host}")["services"][0]
             response = self.nova.api.request("PUT", f"/os-services/{found['id']}", {"forced_down": down})
@@ -138,7 +138,7 @@ class Chaos:
         self._note(f"{provoke_deadlocks(self.nova.database_url, fault.seconds)} transactions of ours were in the way")
 
     def _locks(self, fault: Fault) -> None:
-        """Somebody else writes to the SQLite file, and takes his time."""
+        """Hold the write lock of the SQLite file for a while, as another writer would."""
         file = sa.make_url(self.nova.database_url).database
         connection = sqlite3.connect(str(file), timeout=30, isolation_level=None)
         connection.execute("BEGIN IMMEDIATE")

@@ -26,7 +26,7 @@ _LOOK = 0.1
 
 
 def launcher(directory: pathlib.Path) -> list[str]:
-    """What gives a Cluster such processes; ``directory`` must exist and belong to that cluster."""
+    """Return a launcher of such processes for a Cluster; ``directory`` must exist and belong to that cluster."""
     for name in ("wishes", "held"):
         (directory / name).mkdir()
     return [sys.executable, "-m", "tests.crash.clockwork", str(directory)]

@@ -121,7 +121,7 @@ class Proxy:
 
 
 class _Session:
-    """One connection, forwarded message by message."""
+    """A connection, forwarded message by message."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket, mysql: bool) -> None:
         self._proxy = proxy

@@ -1,7 +1,7 @@
-"""What must hold after every crash: checked from outside, through the API, the database and the hypervisors.
+"""Invariants after every crash, checked from outside: through the API, the database and the hypervisors.
 
-The books (claims, quotas, addresses, actions) are checked by nova.db.audit, which ``nova-manage audit`` and the unit
-tests of the engine use, too. Here it is joined by what only shows in a running system.
+nova.db.audit, which ``nova-manage audit`` and the unit tests of the engine also use, checks the records (claims,
+quotas, addresses, actions). This module adds what only shows in a running system.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check(nova: Cluster, accepted: Collection[str], *, deleted: Collection[str] 
 
 
 def violations(nova: Cluster, accepted: Collection[str], deleted: Collection[str] = ()) -> Iterator[str]:
-    """What is wrong now. The dear checks run only once the cheap ones find nothing."""
+    """Return the current violations. The expensive checks run only if the cheap ones find none."""
     wanted = _Wanted(set(accepted) - set(deleted), set(deleted))
     for look in (_servers, _guests, _volumes, _shares, _files, _interfaces, _disks, _images, _migrations, _sums,
                  _actions, _journal, _audit):
@@ -100,7 +100,7 @@ class _Wanted:
 
 
 def _servers(nova: Cluster, wanted: _Wanted) -> Iterator[str]:
-    """Every accepted server is in a final state that the API explains, or gone if that was asked for."""
+    """Check that every accepted server is in a final state that the API explains, or deleted if that was requested."""
     servers = nova.api.servers()
     for uuid in wanted.kept - servers.keys():
         yield f"{uuid} was accepted and is not there"
@@ -152,8 +152,8 @@ def _guests(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 
 def _is_to_be_made(nova: Cluster, uuid: str) -> bool:
-    """Whether a rebuild failed, between old and new disks maybe: who stops the server then has no guest until a start.
-    """
+    """Return True if a rebuild failed, maybe between old and new disks: a server stopped then has no guest until its
+    next start."""
     found = nova.api.get(f"/servers/{uuid}/os-instance-actions")["instanceActions"]
     return any(action["action"] == "rebuild" and action["message"] for action in found)
 
@@ -181,7 +181,7 @@ def _remembered(nova: Cluster) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """Every volume is free or one server's, and that server's guest has it; no guest has another one."""
+    """Check that every volume is free or attached to one server, and that this server's guest, and no other, has it."""
     servers, owned = nova.api.servers(), _outside_volumes(nova)
     for row in _rows(nova, sa.select(models.volumes)):
         if row.status not in ("available", "in-use") or (row.status == "in-use") != (row.instance_uuid is not None):
@@ -209,7 +209,7 @@ def _shares(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 
 def _files(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """Where volumes are files, every guest writes to the one that its server would start with."""
+    """Check that every guest writes to the file of the volume that its server would start with."""
     rows = _rows(nova, sa.select(models.instances.c.uuid, models.instances.c.block_devices).where(
         models.instances.c.deleted == sa.false()))
     known = {row.uuid: {device.volume_id: device for device in row.block_devices if device.is_volume} for row in rows}
@@ -222,7 +222,7 @@ def _files(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 
 def _outside_volumes(nova: Cluster) -> dict[str, set[str]]:
-    """By server the volumes that it has of an outside service."""
+    """Return the external volumes of each server."""
     known = {row.uuid for row in _rows(nova, sa.select(models.volumes.c.uuid))}
     owned: dict[str, set[str]] = collections.defaultdict(set)
     for row in _rows(nova, sa.select(models.instances.c.uuid, models.instances.c.block_devices).where(
@@ -232,7 +232,7 @@ def _outside_volumes(nova: Cluster) -> dict[str, set[str]]:
 
 
 def _interfaces(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """Every guest has the interfaces of its server, and is rescued if its server is."""
+    """Check that every guest has the interfaces of its server, and is rescued if its server is."""
     rows = {row.uuid: row for row in _rows(nova, sa.select(
         models.instances.c.uuid, models.instances.c.vm_state, models.instances.c.network_info).where(
         models.instances.c.deleted == sa.false(), models.instances.c.vm_state != states.ERROR))}
@@ -285,7 +285,7 @@ def _moving(nova: Cluster) -> Sequence[Any]:
 
 
 def _images(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """No image waits for data, and a server is saved in one as long as it is on the shelf."""
+    """Check that no image waits for data, and that every shelved server has its image."""
     shelved = {uuid for uuid, server in nova.api.servers().items() if server["status"].startswith("SHELVED")}
     for image in nova.api.get("/images/detail", version="2.35")["images"]:
         server = image["metadata"].get("instance_uuid")
@@ -308,7 +308,7 @@ def _rows(nova: Cluster, statement: sa.Select[Any]) -> Sequence[Any]:
 
 
 def _sums(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """What hypervisors and limits show as used is what the flavors of the servers sum up to."""
+    """Check that usage shown by hypervisors and limits equals the sums over the flavors of the servers."""
     servers, moving = nova.api.servers(), _moving(nova)
     for node in nova.api.get("/os-hypervisors/detail", version="2.87")["hypervisors"]:
         here = [server for server in servers.values()
@@ -336,7 +336,7 @@ def _sum(servers: Iterable[dict[str, Any]], name: str) -> int:
 
 
 def _actions(nova: Cluster, wanted: _Wanted) -> Iterator[str]:
-    """Nothing is under way, and every step that os-instance-actions shows has a result."""
+    """Check that no action is running, and that every step in os-instance-actions has a result."""
     engine = sa.create_engine(nova.database_url, poolclass=sa.pool.NullPool)
     with engine.connect() as connection:
         yield from (f"under way: {operation}" for operation in audit.unfinished(connection))

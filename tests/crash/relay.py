@@ -33,7 +33,10 @@ def purge(transport_url: str, *queues: str) -> int:
 
 
 class Relay:
-    """While it is entered, what is sent to ``queues`` goes through here. What is still held back arrives at the end."""
+    """A relay of the messages to ``queues`` while its context is active.
+
+    Messages still held are delivered at the end.
+    """
 
     def __init__(self, transport_url: str, queues: Sequence[str], treat: Treat, seed: int = 1) -> None:
         self._url, self._queues, self._treat = transport_url, queues, treat

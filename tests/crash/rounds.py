@@ -116,7 +116,7 @@ def operate(cluster: Cluster) -> Iterator[Operate]:
 
 
 class Round:
-    """One server for each case, brought to where its operation begins; then all are asked for and held."""
+    """One server per case, brought to the state before its operation; then all operations are requested and held."""
 
     def __init__(self, nova: Cluster, points: Points, chosen: Sequence[Case], when: When,
                  operate: Operate) -> None:
@@ -172,7 +172,7 @@ class Round:
             eventually(lambda: self.volume_status(volume) == "in-use", _PREPARES, f"volume {volume} is attached")
 
     def _give_share(self, uuid: str) -> None:
-        """Its guest runs with one."""
+        """Attach a share to the server and start its guest."""
         self._operate(uuid, "stop")
         self.nova.api.wait(uuid, states.status(states.STOPPED, None), _PREPARES)
         self._operate(uuid, _SHARES[0], share_id=new_share(self.nova))
@@ -215,13 +215,13 @@ class Round:
         return sorted({hold.wait() for hold in self.holds.values()})
 
     def release(self, holder: str) -> None:
-        """What this process holds goes on."""
+        """Release everything that this process holds."""
         for hold in self.holds.values():
             if hold.holder() == holder:
                 hold.release()
 
     def settle(self) -> list[str]:
-        """All invariants hold, after what waits for a word was confirmed; returns the servers that were deleted."""
+        """Check all invariants after confirmations of pending resizes; return the deleted servers."""
         self._confirm()
         gone = [self.uuids[name] for name, case in self.names.items() if case.operation.name in ("delete", "reclaim")]
         invariants.check(self.nova, self.ids, deleted=gone)
@@ -236,7 +236,7 @@ class Round:
                            interval=0.5)
 
     def _confirmed(self, uuid: str) -> bool:
-        """Whether that was accepted, now or before: the source has to be up."""
+        """Return True if the confirmation was accepted, now or before: the source host must be up."""
         try:
             self._operate(uuid, "confirm_resize")
         except exception.ComputeServiceUnavailable:
@@ -246,7 +246,7 @@ class Round:
         return True
 
     def ends(self) -> None:
-        """Every operation has gone on to its end, without a second guest for any server."""
+        """Check that every operation has completed without a second guest for any server."""
         nova, gone = self.nova, self.settle()
         servers, built, images = nova.api.servers(), invariants.times_built(nova), invariants.images_of_servers(nova)
         wrong = []
@@ -280,7 +280,7 @@ class Moment:
 
     @property
     def named(self) -> bool:
-        """Whether the server is known there: who is told of a step's end or chooses a host does not know its name."""
+        """Return True if the process knows the server's name; receivers of reports and schedulers do not."""
         return self.method not in ("select", "step_done")
 
     def hold(self, points: Points, server: str) -> Hold:
@@ -319,9 +319,9 @@ class Boots:
         return sorted({hold.wait() for hold in self._holds})
 
     def all_active(self, lost: int = 0, once: bool = True) -> None:
-        """Every accepted server, and every one that was made though its answer got lost, is ACTIVE.
+        """Check that every accepted server, also those whose response was lost, is ACTIVE.
 
-        ``once``: no host was given up meanwhile, so that no guest may ever have been made a second time.
+        ``once``: no host was declared down meanwhile, so no guest may have been created twice.
         """
         accepted = [uuid for uuid in (answer.result() for answer in self._answers) if uuid]
         self.pool.shutdown()

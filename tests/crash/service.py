@@ -39,7 +39,7 @@ _HELD = pathlib.Path()
 
 
 class Bad(exception.NovaException):
-    """What a step fails with that a test wants to fail."""
+    """The error of a step that a test makes fail."""
 
     message = "The test wants this step to fail."
 
@@ -186,7 +186,7 @@ def _journal_guests() -> None:
                     file.write(f"{'create' if here else 'remove'} {driver.host} {uuid}\n")
 
     def starting(self: FakeDriver, on_event: Any) -> None:
-        """What a kill cut off between a deed and its note is made up for."""
+        """Repair at the start what a kill left between an effect and its record."""
         start(self, on_event)
         known = noted.setdefault(self.host, set())
         path = pathlib.Path(CONF.state_path) / "guests.journal"

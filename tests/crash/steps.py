@@ -33,7 +33,7 @@ OPTIONS = {"conductor": {"threads": 64, "outside_threads": 64},
 
 
 class Hold:
-    """One wish: that a process stops at a point. It comes true once."""
+    """A request to stop a process at a point; it takes effect once."""
 
     def __init__(self, wish: pathlib.Path, held: pathlib.Path, what: str) -> None:
         self._wish, self._held, self._what = wish, held, what
@@ -52,7 +52,7 @@ class Hold:
 
 
 class Points:
-    """Where processes are held. ``directory`` must exist and belong to one cluster."""
+    """The points at which processes are held. ``directory`` must exist and belong to one cluster."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         self._wishes, self._held = directory / "wishes", directory / "held"
@@ -145,12 +145,12 @@ def ordinary(operation: type[Operation]) -> list[Step]:
 
 
 def shared(operation: type[Operation]) -> list[Step]:
-    """Those where servers have shares."""
+    """Return the points at which servers have shares."""
     return [step for step in operation.steps if step.when == SHARED and (operation.name, step.name) not in _ALIKE]
 
 
 def cases(operations: Iterable[type[Operation]] = tuple(REGISTRY.values())) -> list[Case]:
-    """Every step and every compensation of every operation that exists and can be asked for beside others."""
+    """Return every step and compensation of every operation that can be requested beside other operations."""
     found = []
     for operation in operations:
         if operation.name in ALONE:

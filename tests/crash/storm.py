@@ -66,7 +66,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """What is done to ``victim``, ``pause`` seconds after the fault before; it lasts ``seconds``."""
+    """A fault for ``victim``, ``pause`` seconds after the previous fault, lasting ``seconds``."""
 
     kind: str
     victim: str
@@ -210,7 +210,7 @@ class Storm:
         return accepted - (self._doomed - deleted), deleted
 
     def evacuate(self, host: str) -> None:
-        """What an operator does when a host is down: every server that is there is asked for elsewhere."""
+        """Evacuate every server of a failed host, as an operator does."""
         with contextlib.suppress(requests.RequestException, AssertionError):
             for uuid, server in self.nova.api.servers().items():
                 if server["OS-EXT-SRV-ATTR:host"] == host:
@@ -240,7 +240,7 @@ class Storm:
                 del self.under_way[number]
 
     def _is_over(self) -> bool:
-        """Who was served enough ends in time, with what is left of the plan."""
+        """Return True for a client that was served often enough, which then skips the rest of its plan."""
         return time.monotonic() - self._begin > LENGTH * (1 if len(self.accepted) >= ENOUGH else _PROLONGED)
 
     def _target(self, operation: Operation) -> str | None:
@@ -300,7 +300,7 @@ class Storm:
         return 0
 
     def _interface(self, session: Any, path: str, number: int) -> str:
-        """One of the server's interfaces; one that nobody has, if nobody says which it has."""
+        """Return an interface of the server, or an unknown one if the server's interfaces are unavailable."""
         found = self._list(session, path, "interfaceAttachments")
         return str(found[number % len(found)]["port_id"] if found else uuidlib.uuid4())
 

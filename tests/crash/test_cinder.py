@@ -56,7 +56,7 @@ def on_volume(nova: Cluster, cinder: CinderService, name: str, **fields: Any) ->
 
 
 class OnVolumes(Round):
-    """Every server boots from a volume of its own, and its guest has an agent."""
+    """A life of servers that boot from volumes and have guest agents."""
 
     cinder: CinderService
 
@@ -82,7 +82,7 @@ class OnVolumes(Round):
 
 
 def _cases() -> list[Case]:
-    """All that is done for the sake of the service."""
+    """Return the cases of operations that call the service."""
     theirs = [(REGISTRY[name], step) for name in _OPERATIONS for step in REGISTRY[name].steps if step.when in _NEEDS]
     return [case for operation, step in [*theirs, *((_IMAGE, step) for step in _IMAGE.steps)]
             for case in (Case(operation, step), Case(operation, step, undo=True))
@@ -111,7 +111,7 @@ def test_a_kill_in_the_middle_leaves_nothing_with_the_volume_service(
 
 
 class OnFiles(OnVolumes):
-    """Every server has a volume that is a file, and the service wants its help with a snapshot of that."""
+    """A life of servers with a volume in a file, of which the service requests assisted snapshots."""
 
     share: pathlib.Path
     snapshots: dict[str, str]
@@ -169,14 +169,14 @@ def test_a_kill_in_the_middle_of_a_snapshot_of_files_is_told_and_leaves_files_th
 
 
 def _told(case: Case) -> str:
-    """What failed before anything was done is told as that; what fails when all is done is done."""
+    """Check that a failure before any effect is reported as such, and that a failure after all effects is a success."""
     if case.undo and case.step.name != "hand_over":
         return {_CREATES: "error", _DELETES: "error_deleting"}[case.operation]
     return {_CREATES: "creating", _DELETES: "deleting"}[case.operation]
 
 
 class OnLargerFiles(OnFiles):
-    """Every server has a volume that is a file, and the service wants its guest to make that larger."""
+    """A life of servers with a volume in a file that the service extends."""
 
     volumes: dict[str, str]
 
@@ -212,7 +212,7 @@ def test_a_kill_in_the_middle_of_an_extension_is_told_and_the_volume_has_one_siz
 
 
 class Evacuated(Evacuation):
-    """Every server boots from a volume of its own."""
+    """An evacuation of servers that boot from volumes."""
 
     cinder: CinderService
 

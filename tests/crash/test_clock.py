@@ -86,7 +86,7 @@ def run(database_url: str, *statements: str, **values: int) -> None:
 
 
 def full(cases: list[tuple[str, int]]) -> list[object]:
-    """All but the first are left out with --quick."""
+    """Mark all cases but the first as left out by --quick."""
     return [pytest.param(*case, id=f"{case[0]}{case[1]:+d}", marks=[pytest.mark.full] if case != cases[0] else [])
             for case in cases]
 
@@ -111,7 +111,7 @@ def test_builds_go_on_as_if_nothing_had_happened(nova: Cluster, name: str, secon
 @pytest.mark.full
 @pytest.mark.parametrize("seconds", [300, -300])
 def test_what_a_dead_conductor_held_is_taken_over_in_time(nova: Cluster, seconds: int) -> None:
-    """Its leases were written by a wrong clock."""
+    """Leases written by a wrong clock."""
     clockwork.jump(nova, "conductor-1", seconds)
     time.sleep(2)
     accepted = nova.boot_many(_SERVERS, "held")
@@ -127,7 +127,7 @@ def test_what_a_dead_conductor_held_is_taken_over_in_time(nova: Cluster, seconds
 @pytest.mark.full
 @pytest.mark.parametrize("seconds", [300, -300])
 def test_a_dead_host_is_found_under_a_wrong_clock(nova: Cluster, seconds: int) -> None:
-    """By the conductor whose clock is wrong as by the other one; its servers are deleted without it."""
+    """Detected by the conductor with the wrong clock as by the other one; its servers are deleted without it."""
     accepted = nova.boot_many(_SERVERS, "lost")
     nova.all_active(accepted, 60)
     for number in (1, 2):

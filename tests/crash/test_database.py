@@ -35,7 +35,7 @@ def proxy(server: Server) -> Iterator[Proxy]:
 
 @pytest.fixture
 def database(proxy: Proxy) -> Iterator[Database]:
-    """With a table ``t`` of (id, n); two rows."""
+    """Return a database with a table ``t`` of (id, n) and two rows."""
     made = Database(proxy.url)
     made.write(lambda connection: connection.execute(sa.text("CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER)")))
     made.write(lambda connection: connection.execute(sa.text("INSERT INTO t VALUES (1, 0), (2, 0)")))
@@ -138,7 +138,7 @@ def _kill(server: Server, _url: str) -> None:
 
 
 def _interrupt(server: Server, url: str) -> None:
-    """Only the statement, as an operator does with one that takes too long."""
+    """Cancel only the statement, as an operator does with one that takes too long."""
     engine = sa.create_engine(server.admin_url, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
     name = sa.make_url(url).database
     with engine.connect() as connection:

@@ -78,7 +78,7 @@ def test_a_create_whose_commit_loses_its_connection_is_accepted_once(
 @WHEN
 def test_an_operation_whose_commit_loses_its_connection_is_accepted_once(
         nova: Cluster, proxy: Proxy, when: When) -> None:
-    """It is not refused because of itself."""
+    """The repeated request is not refused because of the first one."""
     uuid = nova.api.boot("stopped")
     nova.api.wait(uuid, "ACTIVE")
     cut = proxy.cut("^COMMIT", of="INSERT INTO actions", when=when)
@@ -90,7 +90,8 @@ def test_an_operation_whose_commit_loses_its_connection_is_accepted_once(
 
 
 def test_every_commit_of_a_life_may_lose_its_connection(nova: Cluster, proxy: Proxy) -> None:
-    """Each transaction that moves an operation on loses its connection in the COMMIT once, before or after."""
+    """Each transaction that advances an operation loses its connection in COMMIT once, before or after it takes
+    effect."""
     for number in range(4):
         when: When = "after" if number % 2 else "before"
         cut = proxy.cut("^COMMIT", of="UPDATE actions", when=when, times=1 + number // 2)

@@ -91,7 +91,7 @@ class Life:
 
 
 def lives(nova: Cluster, count: int) -> list[Life]:
-    """These lives, a few at a time, to their ends."""
+    """Run these lives to their ends, a few at a time."""
     made = [Life(nova, number) for number in range(count)]
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         list(pool.map(Life.live, made))
@@ -246,7 +246,7 @@ def attach_volume(nova: Cluster, uuid: str) -> None:
 
 
 def swap_volume(nova: Cluster, uuid: str) -> None:
-    """For another one, and back: the server has the first one in the end."""
+    """Swap the volume for another one and back."""
     one, two = (nova.api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"] for _ in range(2))
     path = f"/servers/{uuid}/os-volume_attachments"
 
@@ -292,7 +292,7 @@ _CASES = [pytest.param(kind, treatment, marks=[] if (kind, treatment) == ("order
 
 
 def met(relay: Relay, treatment: str) -> None:
-    """What was to befall the messages has done so."""
+    """Check that the intended faults of messages have occurred."""
     assert relay.taken
     assert relay.delivered == {"doubled": 2 * relay.taken, "late": relay.taken}.get(treatment, relay.delivered)
     assert (relay.delivered < relay.taken) == (treatment == "lost")

@@ -45,18 +45,18 @@ class Evacuation:
         return self.nova.api.boot(name, host=SOURCE)
 
     def _force_down(self, down: bool) -> bool:
-        """Whether that was accepted: a host may not count as up before it has removed what was evacuated."""
+        """Return True if the host accepted to count as up: it must have removed its evacuated guests."""
         found = self.nova.api.get(f"/os-services?binary=nova-compute&host={SOURCE}")["services"][0]
         response = self.nova.api.request("PUT", f"/os-services/{found['id']}", {"forced_down": down})
         assert response.status_code in ((200,) if down else (200, 400)), response.text
         return response.status_code == 200
 
     def holders(self) -> set[str]:
-        """Who holds the steps, once all are held."""
+        """Return the holders of the steps when all are held."""
         return {hold.wait() for hold in self._holds.values()}
 
     def source_returns(self) -> None:
-        """It runs, is up again, and has looked at its guests for the first time."""
+        """Wait until the source host runs, is up, and has compared its guests for the first time."""
         self.nova.start(SOURCE)
         eventually(lambda: self._force_down(False), invariants.BOUND, f"{SOURCE} counts as up again", interval=0.3)
         self.nova.wait_ready()
@@ -65,11 +65,12 @@ class Evacuation:
         self.points.release_all()
 
     def on(self, host: str) -> set[str]:
-        """Those of these servers that have a guest on this host."""
+        """Return those servers that have a guest on this host."""
         return set(self.uuids.values()) & invariants.guests_of(self.nova)[host].keys()
 
     def ends(self, status: str = "ACTIVE") -> None:
-        """All invariants hold, and every server is where it was evacuated to (or, failed, nowhere else)."""
+        """Check all invariants, and that every server is on the host of its evacuation or, if that failed, nowhere
+        else."""
         invariants.check(self.nova, self.uuids.values())
         servers = self.nova.api.servers()
         here = DESTINATION if status == "ACTIVE" else SOURCE

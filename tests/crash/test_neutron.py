@@ -25,7 +25,7 @@ _OPERATIONS = ("build", "attach_interface", "detach_interface", "delete")
 
 
 class Plugger(threading.Thread):
-    """What the agents of the service do: a port that is bound is plugged after a while, and Nova is told."""
+    """The agents of the network service: a bound port is plugged after a while, and reported to Nova."""
 
     def __init__(self, neutron: NeutronServer, nova: Cluster) -> None:
         super().__init__(daemon=True)
@@ -41,7 +41,7 @@ class Plugger(threading.Thread):
                             row["status"] = "ACTIVE"
 
     def _tell(self, port: dict[str, str]) -> bool:
-        """Whether Nova has noted it."""
+        """Return True if Nova has recorded the event."""
         event = {"server_uuid": port["device_id"], "name": "network-vif-plugged", "tag": port["id"]}
         try:
             answer = self._nova.api.request("POST", "/os-server-external-events", {"events": [event]})
@@ -88,7 +88,7 @@ def _without_switch(config: pathlib.Path) -> None:
 
 
 def _cases() -> list[Case]:
-    """All that is done for the sake of an outside service."""
+    """Return the cases of operations that call an external service."""
     return [case for name in _OPERATIONS for step in REGISTRY[name].steps if step.when in _NEEDS
             for case in (Case(REGISTRY[name], step), *([Case(REGISTRY[name], step, undo=True)] if step.undo else ()))]
 

@@ -98,7 +98,7 @@ def test_a_transaction_waits_until_the_disk_of_sqlite_can_be_written(
 
 
 def test_callers_do_not_queue_for_a_server_that_is_read_only(server: Server) -> None:
-    """Those that wait hold threads, which those that read need: after some seconds one try tells each of them."""
+    """Waiting calls hold threads that readers need: after some seconds one attempt answers all of them."""
     url = refusals.ordinary_account(server, server.new_database())
     database = Database(url)
     make_table(database)

@@ -66,7 +66,7 @@ def test_builds_that_went_elsewhere_are_not_built_again_by_the_host_that_returns
     hosts: dict[str, list[str]] = {}
 
     def spread() -> bool:
-        """Some host has a guest, and builds that wait for their turn."""
+        """Give a host a guest, and builds that wait in its queue."""
         hosts.clear()
         for uuid, server in nova.api.servers().items():
             if server["status"] == "BUILD" and server["OS-EXT-SRV-ATTR:host"]:

@@ -25,7 +25,7 @@ def at(place: str) -> list[Case]:
 
 
 def answers(nova: Cluster) -> bool:
-    """Whether users get an answer."""
+    """Return True if users receive responses."""
     try:
         return nova.api.request("GET", "/servers?limit=1").status_code == 200
     except requests.RequestException:  # no API has its port yet
@@ -41,7 +41,7 @@ def kill(nova: Cluster, points: Points, *names: str) -> None:
 
 
 def taken_over(nova: Cluster) -> int:
-    """How often a conductor went on with what another process had left."""
+    """Return how often a conductor continued the work of another process."""
     return sum(process.log.read_bytes().count(b"Took over ") for process in nova.processes.values())
 
 

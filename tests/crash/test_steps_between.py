@@ -63,9 +63,9 @@ def test_a_kill_at_this_moment_alone(nova: Cluster, points: Points, moment: Mome
 @pytest.mark.parametrize("moment", _MOMENTS, ids=str)
 @pytest.mark.parametrize("seconds", [invariants.LEASE + 2.5, 13.0])
 def test_a_freeze_at_this_moment(nova: Cluster, points: Points, moment: Moment, seconds: float) -> None:
-    """For longer than a lease; and for longer than anybody waits for an answer, and than a host counts as up.
+    """The freeze lasts longer than a lease, than any call waits, and than a host counts as up.
 
-    A frozen conductor swallows heartbeats, too: either way a host may have been given up then.
+    A frozen conductor also withholds heartbeats, so a host may have been declared down either way.
     """
     boots = Boots(nova, points, [moment])
     [holder] = boots.holders()
@@ -77,7 +77,7 @@ def test_a_freeze_at_this_moment(nova: Cluster, points: Points, moment: Moment, 
 
 @pytest.mark.parametrize("moment", _STOPPING, ids=str)
 def test_a_stop_is_done_or_was_never_promised(nova: Cluster, points: Points, moment: Moment) -> None:
-    """Who takes a user's request for it, or a conductor's part in it, is killed."""
+    """The process that receives the user's request, or the conductor that handles it, is killed."""
     uuid = nova.api.boot("to-be-stopped")
     nova.api.wait(uuid, "ACTIVE", 40)
     hold = points.hold(moment.point, moment.when, method=moment.method)

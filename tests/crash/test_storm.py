@@ -1,7 +1,7 @@
-"""Everything at once: parallel clients ask for all kinds of things while all kinds of things break.
+"""A storm: parallel clients request all kinds of operations during all kinds of faults.
 
-``pytest tests/crash/test_storm.py --seed 7 --seeds 1`` repeats the plan of seed 7. Without ``--database`` the seeds
-take turns with SQLite, PostgreSQL and MariaDB.
+``pytest tests/crash/test_storm.py --seed 7 --seeds 1`` repeats the plan of seed 7. Without ``--database`` the seeds use
+SQLite, PostgreSQL and MariaDB in turn.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def nova(transport_url: str, server: Server | None, tmp_path: pathlib.Path) -> I
 
 @pytest.fixture
 def image(nova: Cluster) -> str:
-    """Another one than that from which servers are made; no hypervisor here looks into it."""
+    """Create another image than that of the servers; the fake hypervisor does not read it."""
     file = nova.directory / "other-image"
     file.write_bytes(b"1" * 512)
     return nova.import_image(file, "other", "raw")
@@ -125,9 +125,9 @@ def rage(storm: Storm, chaos: Chaos) -> None:
 
 
 def left_over(nova: Cluster, volumes: Sequence[str]) -> dict[str, int]:
-    """What is held in the name of servers, by table; nothing, once all of them are deleted.
+    """Return leftovers of servers by table, none after all are deleted.
 
-    ``volumes`` are those that were made by themselves: nothing else was to be kept.
+    ``volumes`` were created separately and remain.
     """
     held = {
         "allocations": sa.select(sa.func.count()).select_from(models.allocations),

@@ -1,4 +1,4 @@
-"""What the clients of a storm ask for, how often, and which answers are right."""
+"""The requests of a storm's clients, their frequency, and the accepted responses."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ RIGHT_ON_VOLUME = {"image": {400}, "backup": {400}, "rescue": {400}}
 
 @dataclasses.dataclass(frozen=True)
 class World:
-    """What servers are made of: two images, a volume, a share, a security group."""
+    """Resources for servers: two images, a volume, a share, a security group."""
 
     images: tuple[str, str]
     volume: str

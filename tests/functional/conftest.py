@@ -135,7 +135,7 @@ def hold(driver, monkeypatch):
 
 @pytest.fixture
 def second(suite, admin, flavor, image_id):
-    """Another compute host with a fake driver of its own; both are equally good choices."""
+    """Start another compute host with a fake driver; both hosts are equally suitable."""
     # a host whose last build failed would be avoided
     forgiven = admin.boot(flavor, image_id)
     admin.wait(forgiven, "ACTIVE")
@@ -167,7 +167,7 @@ def pair(suite, admin, second, flavor, image_id):
 
 @pytest.fixture(autouse=True)
 def balanced_books(request):
-    """After every test: nothing is under way for long, and all invariants hold."""
+    """Check after every test that no operation stays unfinished and that all invariants hold."""
     yield
     if "suite" not in request.fixturenames:
         return
@@ -182,7 +182,7 @@ def balanced_books(request):
 
 
 def remove_images(kept):
-    """All but this one: what tests have made of servers."""
+    """Delete all images but this one, which tests created from servers."""
     store = DirectoryStore()
     for found in store.index(None, {}):
         if found.id != kept:

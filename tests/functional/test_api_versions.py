@@ -1,4 +1,4 @@
-"""Every microversion of the running suite: what exists in it answers, what does not is not found."""
+"""Every microversion of the running suite: existing operations respond, others are not found."""
 
 import json
 import pathlib

@@ -43,7 +43,7 @@ class Files:
         return f"{self.first}.{snapshot}"
 
     def make(self, snapshot, below):
-        """As the service does: the file below is named without its directory."""
+        """Create the snapshot as the service does: the file below is named without its directory."""
         path = str(self.share / self.name(snapshot))
         qemuimg.create_overlay(path, str(self.share / below), "qcow2", _SIZE)
         qemuimg.rebase(path, below, "qcow2")

@@ -46,7 +46,7 @@ def test_a_hint_that_is_nested_too_deep_is_refused(admin, shelf, nothing_left, d
 
 
 def _bodies(number, shelf, flavor, server):
-    """Every place of a request that takes numbers: method, path, body, version."""
+    """Return every place of a request that accepts numbers: method, path, body, version."""
     new = {"name": "s", "flavorRef": shelf["flavor"], "imageRef": shelf["image"], "networks": "none"}
     disk = {"source_type": "blank", "destination_type": "local", "boot_index": -1, "volume_size": 1}
     for name in ("boot_index", "volume_size"):
@@ -89,7 +89,7 @@ def test_no_number_in_a_body_is_a_5xx(suite, admin, shelf, server, number):
 
 
 def _take_back(admin, path, answer):
-    """What a number was fine for."""
+    """Undo the effect of a valid number."""
     if answer.status_code >= 300 or path not in ("/servers", "/flavors", "/os-volumes", "/os-server-groups"):
         return
     made = next(iter(answer.json().values()))

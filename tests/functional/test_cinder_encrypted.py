@@ -45,8 +45,8 @@ TOKEN = f"m:{MEMBER}"
 
 
 class Given:
-    """What the hosts were given: (host, step, passphrases) of each order, and the keys by which volumes were connected.
-    """
+    """Records of what the hosts received: (host, step, passphrases) of each order, and the keys of connected
+    volumes."""
 
     def __init__(self, monkeypatch):
         self.orders, self.said = [], []
@@ -63,7 +63,7 @@ class Given:
         monkeypatch.setattr(StepExecutor, "send", send)
 
     def steps(self, passphrase):
-        """Those for which a host was given it."""
+        """Return the steps for which a host received the key."""
         return [step for _host, step, given in self.orders if passphrase in given]
 
     def hosts(self, passphrase):
@@ -82,7 +82,7 @@ def keys(outside):
 
 
 def unset():
-    """No key manager is configured; whether one is, oslo.config does not forget by itself."""
+    """Configure no key manager; oslo.config would not reset the option."""
     CONF.clear_override("backend", "key_manager")
     CONF._get_opt_info("backend", "key_manager").pop("location", None)
 
@@ -95,7 +95,7 @@ def _options():
 
 @pytest.fixture(autouse=True)
 def nothing_is_said(suite, outside, keys, caplog, given):
-    """No passphrase is in any log, row or text of a message."""
+    """Check that no passphrase is in any log, row or message text."""
     caplog.set_level(logging.DEBUG)
     yield
     assert keys.kept
@@ -323,7 +323,7 @@ def test_a_server_boots_from_it_and_is_shelved_and_unshelved_by_others(
 @pytest.mark.parametrize("looks", [0, 2])
 def test_a_new_volume_of_an_encrypted_type_and_one_of_a_snapshot(admin, member, flavor, image_id, cinder, driver, given,
                                                                  volume, looks):
-    """Their keys are had before anybody waits for them."""
+    """The keys are read before any operation waits for them."""
     made = Snapshot(cinder.volumes[volume])
     cinder.snapshots[made.id] = made
     cinder.looks = looks

@@ -57,7 +57,7 @@ def tell(client, server, volume, code=200, **values):
 
 
 def sees(driver, server):
-    """What the guest was told of while it ran."""
+    """Return the events that the running guest received."""
     return dict(driver.guest(server).sizes)
 
 
@@ -180,7 +180,7 @@ def test_a_host_that_fails_says_so_and_the_size_is_known_all_the_same(suite, adm
 
 
 def test_a_user_cannot_make_a_volume_larger_by_its_metadata(suite, admin, server, cinder, driver, volume):
-    """Of a volume that is being made larger again meanwhile: Cinder shows its user's metadata."""
+    """Cinder shows the metadata that users write to a volume, also while it is extended again."""
     cinder.extend(volume, 2)
     cinder.volumes[volume].metadata["extend_new_size"] = "1000"
     cinder.volumes[volume].status = "extending"

@@ -34,7 +34,7 @@ from tests.functional.test_swaps import swap
 
 
 def journals(suite, uuid):
-    """What the ended actions of a server have kept."""
+    """Return the journals of the ended actions of a server."""
     found = suite.conductor.core.db.read(lambda connection: connection.execute(sa.select(
         models.actions.c.operation, models.actions.c.payload).where(
             models.actions.c.instance_uuid == uuid, models.actions.c.outcome.is_not(None))).all())

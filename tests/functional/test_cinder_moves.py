@@ -22,7 +22,7 @@ _LIVE = {"host": None, "block_migration": "auto"}
 
 
 class Ways:
-    """What the hosts of a pair were told of their ways to volumes: (host, attachment), in order."""
+    """Records of the connections that the hosts of a pair received: (host, attachment), in order."""
 
     def __init__(self, pair, cinder, monkeypatch):
         self.used = []
@@ -40,14 +40,14 @@ class Ways:
         monkeypatch.setattr(service.machine.volumes, "connect", connect)
 
     def right(self):
-        """No host has ever used the way of another one."""
+        """Check that no host used the connection of another one."""
         assert self.used
         assert [each for each in self.used if each[0] != each[1]] == []
 
 
 @pytest.fixture
 def hosts(cinder, pair):
-    """After the suite has its volumes outside."""
+    """Start two hosts with external volumes."""
     return pair
 
 
@@ -58,7 +58,7 @@ def ways(hosts, cinder, monkeypatch):
 
 @pytest.fixture
 def server(hosts, admin, cinder):
-    """It boots from a volume, and has another one."""
+    """Create a server that boots from a volume and has another one."""
     return volumes_on(hosts, admin, cinder, hosts.first.host)
 
 
@@ -86,7 +86,7 @@ def move(admin, uuid, how, flavor=None):
 
 
 def is_reached_from(admin, cinder, uuid, service):
-    """Its volumes are in use by the guest of this host, by one attachment each, which the server's row knows."""
+    """Check that the guest of this host uses the volumes by one attachment each, recorded in the server's row."""
     volumes = {volume: [service.host] for volume in cinder.volumes}
     wait_for(lambda: {volume: way(cinder, volume) for volume in cinder.volumes} == volumes, 40,
              f"{service.host} has the only way")

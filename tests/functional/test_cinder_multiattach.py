@@ -26,7 +26,7 @@ def attach(client, server, volume, version="2.60", **values):
 
 
 def have(cinder, volume, *servers):
-    """These servers have the volume for good, and no others."""
+    """Check that exactly these servers have the volume."""
     def look():
         return (sorted(each.server for each in cinder.attachments.values() if each.volume == volume and each.complete)
                 == sorted(servers) and len(cinder.attachments) == len(servers) and cinder.volumes[volume].status)

@@ -24,7 +24,7 @@ def make(client, **values):
 
 
 def asked(cinder):  # noqa: F811
-    """Which projects' tokens it was asked with for volumes by themselves."""
+    """Return the projects whose tokens were used for requests of volumes."""
     return {project for verb, project in cinder.asked
             if verb in ("create_volume", "list_volumes", "show_volume", "delete_volume")}
 

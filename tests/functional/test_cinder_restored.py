@@ -10,7 +10,7 @@ from tests.functional.test_cinder import MEMBER, boot, cinder, outside  # noqa: 
 
 @pytest.fixture
 def snapshot(cinder):
-    """Of a bootable volume of 2 GiB."""
+    """Create a snapshot of a bootable volume of 2 GiB."""
     origin = cinder.new(MEMBER, bootable=True, size=2, image={"image_id": "i", "hw_disk_bus": "scsi"})
     made = Snapshot(cinder.volumes[origin])
     cinder.snapshots[made.id] = made

@@ -41,7 +41,7 @@ def moved(cinder, driver, client, server, old, way):  # noqa: F811
 
 
 def stayed(cinder, driver, client, server, old, way):  # noqa: F811
-    """Everything is as it was, and the service knows it."""
+    """Check that everything is unchanged, also at the service."""
     wait_for(lambda: cinder.volumes[old].migration == "error", 60)
     assert list(cinder.attachments) == [way]
     assert (list(cinder.volumes), cinder.volumes[old].status) == ([old], "in-use")

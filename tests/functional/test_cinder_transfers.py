@@ -6,7 +6,7 @@ from tests.functional.test_cinder import MEMBER, attach, cinder, ended, outside,
 
 def test_a_volume_that_went_to_another_project_while_its_attach_waited_is_not_attached(
         admin, member, server, cinder, driver, hold):
-    """It is had with Nova's own rights, and nobody can say what that project has written to it since."""
+    """A queued attach uses Nova's credentials, and the new project may have written anything to the volume."""
     first, volume, held = cinder.new(MEMBER), cinder.new(MEMBER), hold("attach_volume")
     attach(member, server, first)
     held.wait_until_begun()

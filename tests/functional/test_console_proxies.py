@@ -1,4 +1,4 @@
-"""What the options of a console proxy do: a proxy of its own for each test, beside the suite's."""
+"""Options of a console proxy: each test has its own proxy beside the suite's."""
 
 import contextlib
 import socket
@@ -50,7 +50,7 @@ def proxy(suite, tmp_path):
 
 @pytest.fixture
 def token(member, flavor, image_id):
-    """Of the screen of a server that runs; ``scheme`` is that of the proxy's URL."""
+    """Return a token for the screen of a running server; ``scheme`` is that of the proxy's URL."""
     def token(scheme="http"):
         CONF.set_override("novncproxy_base_url", f"{scheme}://127.0.0.1/vnc_auto.html", group="vnc")
         uuid = member.boot(flavor, image_id)
@@ -137,7 +137,7 @@ def test_who_begins_no_tls_is_counted_too(proxy, token, tmp_path):
 
 
 def test_a_client_that_asks_too_often_is_told_when_to_ask_again(proxy, tmp_path):
-    """Whether for pages or with tokens."""
+    """For pages and for tokens."""
     port = proxy(rate_limit_address="3/600")
     (tmp_path / "hello.html").write_text("<p>hello</p>")
     upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",

@@ -467,7 +467,7 @@ def test_an_open_console_ends_though_its_host_cannot_say_so(member, port, server
 
 
 def test_a_client_that_shows_no_token_has_few_connections(member, port, server):
-    """Those that are open do not count, nor do those that are gone."""
+    """Connections with a token do not count, nor do closed ones."""
     told = token(member, server)
     with contextlib.ExitStack() as stack, opened(port, told) as websocket:
         screen = Screen(websocket)

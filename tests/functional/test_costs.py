@@ -1,4 +1,4 @@
-"""What operations cost on the bus and in the database, counted."""
+"""Costs of operations on the bus and in the database, counted."""
 
 import time
 
@@ -17,7 +17,7 @@ BACKGROUND = ("heartbeat.", "guests.", "fleet.")
 
 @pytest.fixture(autouse=True)
 def no_hosts_of_other_tests(suite):
-    """Until the scheduler knows that they are gone a boot may go there first, and costs more or never ends."""
+    """Wait until the scheduler has removed hosts of other tests: a boot might be sent there, cost more or never end."""
     def alone():
         with suite.scheduler.fleet.view() as view:
             usable = view.alive & view.up & ~view.disabled
@@ -27,7 +27,7 @@ def no_hosts_of_other_tests(suite):
 
 
 def measured(suite, client, act):
-    """What ``act`` (one request of ``client``) brings about: its answer, messages by kind, statements."""
+    """Return the effects of ``act`` (one request of ``client``): its response, messages by kind, statements."""
     time.sleep(0.6)  # what earlier work still publishes
     bus.SENT.take()
     answer = act()
@@ -60,7 +60,7 @@ def remove_all(client):
 
 
 def test_a_boot_without_network_costs_what_doc_performance_says(suite, admin, flavor, image_id):
-    """As measured there, and one more: its targets of 10 and 30 would let a regression pass."""
+    """The bound is one more than the measured value: the targets of 10 and 30 would hide a regression."""
     def boot():
         return admin.boot(flavor, image_id, networks="none")
 

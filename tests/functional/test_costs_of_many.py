@@ -1,4 +1,4 @@
-"""What moves and attachments cost does not depend on how many hosts and servers there are."""
+"""Costs of moves and attachments are independent of the numbers of hosts and servers."""
 
 import collections
 
@@ -47,7 +47,7 @@ def more_hosts(suite, admin, tmp_path):
 
 @pytest.fixture
 def volume(suite, admin, second):
-    """One of a pool that all hosts have, so that the server of the moves may have it, too."""
+    """Create a volume of a pool shared by all hosts, so that the moved server may have it, too."""
     CONF.set_override("shared", True, group="volume")
     made = make(admin)
     yield made
@@ -66,7 +66,7 @@ def network(admin, networks):
 
 
 class Costs:
-    """Has operations done on one server, and counts their messages by kind, and their statements by how they begin."""
+    """Counters for operations on one server: messages by kind, and statements by their beginning."""
 
     def __init__(self, suite, admin, flavors, server, volume, network):
         self._suite, self._admin, self._flavors = suite, admin, flavors
@@ -100,7 +100,7 @@ class Costs:
                 f"/servers/{self._server}/os-interface/{ports[0]}"))}
 
     def _of(self, *requests):
-        """Of several requests together. The news for schedulers come at intervals: they are left out."""
+        """Return the counts of several requests together, without the periodic updates of schedulers."""
         messages, statements = collections.Counter(), collections.Counter()
         for request in requests:
             _answer, sent, run = measured(self._suite, self._admin, request)
@@ -111,7 +111,7 @@ class Costs:
 
 
 def least(one, other):
-    """What is looked up once in a while, or told because the machine was slow, may be so in one of two rounds."""
+    """Return the minimum of two rounds, without occasional lookups and messages of a slow machine."""
     return {name: min(one[name], other[name], key=lambda costs: (costs[0].total(), costs[1].total())) for name in one}
 
 

@@ -88,7 +88,7 @@ def freed(suite, *expected):
 
 
 def nowhere(admin, uuid):
-    """Whether no host had room; a scheduler that has not heard of the last server leaves that to the claim."""
+    """Return True if no host had room; a scheduler with outdated usage leaves the check to the claim."""
     shown = admin.server(uuid)
     return shown["status"] == "ERROR" and shown["fault"]["message"].startswith("No valid host was found. ")
 
@@ -164,7 +164,7 @@ def test_devices_go_to_one_server_each(suite, admin, cells, flavored, boot):
 
 
 def test_a_forced_host_is_asked_by_the_claim(suite, admin, cells, flavored, boot):
-    """It skips the filters, and still nothing is given twice."""
+    """A forced host skips the filters, and still no resource is claimed twice."""
     gpu = flavored(_GPU)
     forced = {"availability_zone": f"nova:{_FIRST}"}
     for _number in range(2):

@@ -1,4 +1,4 @@
-"""What guests are told of their devices: the buses and addresses that their hosts have told."""
+"""Metadata about devices: the buses and addresses that hosts reported."""
 
 import json
 

@@ -170,7 +170,7 @@ def test_a_server_that_something_is_done_with_is_waited_for(run, pair, admin, em
 
 
 def test_what_was_begun_by_a_conductor_that_died_is_taken_up(run, suite, pair, admin, emptied):
-    """It died before it asked for the move, or after that: the line has the request id in both cases."""
+    """The conductor died before or after it requested the move: the line has the request id in both cases."""
     core, engine = suite.conductor.core, suite.conductor.engine
     asked, not_asked = stopped(pair, admin), stopped(pair, admin)
     wanted = Drain(uuid=new_uuid(), host=emptied, parallel=2, patience=60, created_at=utcnow())

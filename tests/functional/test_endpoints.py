@@ -1,4 +1,4 @@
-"""What answers for an interface takes what the interface says, by the same names."""
+"""Implementations of an interface have the parameters of the interface."""
 
 import inspect
 

@@ -1,4 +1,4 @@
-"""When something goes wrong: a clear error or a server in ERROR, and nothing leaked."""
+"""Faults: a clear error or a server in ERROR, and no leak."""
 
 
 import pytest

@@ -160,7 +160,7 @@ def test_a_slow_action_is_overtaken_by_a_delete(admin, driver, server, hold):
 
 @pytest.fixture
 def hang(driver, monkeypatch):
-    """Has a verb of the hypervisor hang until the test is over; gives back what is set once it does."""
+    """Make a verb of the hypervisor hang until the end of the test; return an event that is set once it hangs."""
     over = threading.Event()
 
     def let_hang(verb):

@@ -84,7 +84,7 @@ def zones_of_scheduler(suite):
 
 
 def settled(admin, ids, seconds=60):
-    """These servers, once nothing is under way."""
+    """Return these servers once no operation runs."""
     end = time.monotonic() + seconds
     while True:
         found = [admin.server(uuid) for uuid in ids]

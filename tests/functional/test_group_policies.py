@@ -89,13 +89,13 @@ def unaware(suite, monkeypatch):
 
 
 def at_once(suite, count, act):
-    """What ``act(client, number)`` returns for each number, all at the same moment."""
+    """Return the results of ``act(client, number)`` for all numbers, called at the same moment."""
     with concurrent.futures.ThreadPoolExecutor(count) as pool:
         return list(pool.map(lambda number: act(Client(suite.url), number), range(count)))
 
 
 def hosts_of(admin, uuids):
-    """How many of the servers are on which host, once all are active."""
+    """Return the number of servers per host, once all are active."""
     return Counter(admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] for uuid in uuids)
 
 

@@ -1,4 +1,4 @@
-"""What hints of a project tell of the servers of others: nothing; and what no user may say by them."""
+"""Scheduler hints: they reveal nothing about servers of other projects, and some are refused."""
 
 import pytest
 

@@ -73,7 +73,7 @@ def test_guests_that_ran_run_again_and_their_servers_say_who_started_them(host, 
 
 
 def test_a_service_that_only_starts_again_starts_no_guests(host, admin, boot):
-    """What does not run though its host was not booted went off by itself: its server is STOPPED, as ever."""
+    """A guest that does not run although its host was not booted stopped by itself: its server is STOPPED."""
     uuid = boot()
     host.off(uuid)
     service = host.start(booted=False)

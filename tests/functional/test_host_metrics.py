@@ -1,4 +1,4 @@
-"""What hosts measure of themselves, from the monitor to where servers go, and on the bus."""
+"""Measurements of hosts, from the monitor to scheduling, and on the bus."""
 
 import dataclasses
 

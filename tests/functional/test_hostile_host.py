@@ -69,7 +69,7 @@ def said(name, host=SECOND, **chosen):
 
 
 class Evil:
-    """What somebody has who has taken the host SECOND: its key, and an account of the broker."""
+    """An attacker who controls the host SECOND: with its key, and an account of the broker."""
 
     def __init__(self, suite, victim):
         self.transport = bus.connect(CONF, SECOND)
@@ -78,7 +78,7 @@ class Evil:
         self.suite = suite
 
     def proxy(self, declared, host=SECOND):
-        """What the attacker asks with; or another host, which it is not."""
+        """Return a client of the attacker, or of another host that it impersonates."""
         made = bus.client(self.transport if host == SECOND else bus.connect(CONF, host), declared)
         return bus.at(made, CONF.host) if declared.on_hosts else made
 
@@ -87,7 +87,7 @@ class Evil:
         return getattr(self.proxy(declared), method.name)(CTX, **said(name, **chosen))
 
     def rows(self):
-        """What the attacker wants to change."""
+        """Return the rows that the attacker tries to change."""
         named = (models.instances, models.precached_images, models.compute_nodes, models.providers, models.inventories,
                  models.allocations, models.volume_removals, models.evictions, models.network_hosts, models.migrations)
 
@@ -148,7 +148,7 @@ def test_who_has_no_key_is_told_nothing(evil):
 
 
 def test_what_a_host_says_is_bounded(evil):
-    """Not only by the broker: what is small while it is compressed becomes a thousand times as large."""
+    """Not only by the broker: a small compressed message may expand a thousandfold."""
     guests = [GuestStatus(uuid="x" * 1000, power_state=1)] * 3000
     with pytest.raises(exception.InvalidInput, match="max_host_message_size"):
         evil.proxy(Guests).power_states(CTX, SECOND, guests)
@@ -247,7 +247,7 @@ def power_states_of_others(evil):
 
 
 def evicted_elsewhere(evil):
-    """Its own host has to remove what is left of the victim, and has not done so yet."""
+    """Evict the victim from its own host, which has not removed it yet."""
     now = datetime.datetime.now(datetime.UTC)
     evil.db.write(lambda connection: connection.execute(models.evictions.insert().values(
         instance_uuid=evil.victim, host=CONF.host, keep_disks=False, created_at=now)))
@@ -261,7 +261,7 @@ def evicted_elsewhere(evil):
 
 
 def evacuated_elsewhere(evil):
-    """What the victim left on its former host is removed when that host says so."""
+    """Evacuate the victim: leftovers on its former host are removed when that host reports."""
     now = datetime.datetime.now(datetime.UTC)
     evil.db.write(lambda connection: connection.execute(models.migrations.insert().values(
         uuid="m", instance_uuid=evil.victim, migration_type="evacuation", status="done", open=False, shared=False,
@@ -328,7 +328,7 @@ def join_a_network(evil):
 
 
 def names_of_other_zones(evil):
-    """It says that it is another host, or that it knew a domain of a zone that it is not in."""
+    """Request names as another host, or with a version of a domain of another zone."""
     zone, other = (Domain(domain=f"{name}.test", scope="private", availability_zone=name)
                    for name in ("nova", "elsewhere"))
     for domain in (zone, other):
@@ -397,7 +397,7 @@ def test_a_host_takes_no_node_that_another_has_though_nothing_is_claimed_there(a
 
 @contextlib.contextmanager
 def counted_volume(admin, evil):
-    """What is counted of a volume that the victim has meanwhile."""
+    """Report usage of a volume that the victim has attached meanwhile."""
     volume = admin.post("/os-volumes", {"volume": {"size": 1}}, version="2.1")["volume"]["id"]
     path = f"/servers/{evil.victim}/os-volume_attachments"
     admin.post(path, {"volumeAttachment": {"volumeId": volume}})
@@ -446,7 +446,8 @@ def test_what_a_host_measures_is_bounded(evil):
 
 # --- what a host says of its own -----------------------------------------------------------------------
 def test_a_report_changes_what_its_step_declares_and_nothing_else(suite, admin, second, flavor, image_id, monkeypatch):
-    """Its own order in its own hands: it cannot make its server another's, another flavor, or free of charge."""
+    """A host cannot give its server to another project, change its flavor, or make it free of charge by a report of its
+    own order."""
     real = second.runner._report
 
     def report(job, told):
@@ -540,7 +541,7 @@ def test_a_host_cannot_report_a_step_that_it_was_not_ordered(suite, admin, pair,
 
 
 def test_a_compute_takes_orders_from_the_control_plane_alone(suite):
-    """Not even those that its own key has sealed: nobody with a host's key gives orders."""
+    """Not even orders signed with the host's own key: the owner of a host's key gives no orders."""
     own = bus.connect(CONF, CONF.host)
     with pytest.raises(exception.CallerRefused, match="not for hosts"):
         bus.at(bus.client(own, Compute), CONF.host).guests(CTX)

@@ -33,7 +33,7 @@ def test_of_its_processes_a_host_tells_what_lists_can_bear(evil):  # noqa: F811
 
 @pytest.fixture
 def network(evil):  # noqa: F811
-    """One in tunnels, on which the victim has an address."""
+    """Create a network in tunnels on which the victim has an address."""
     def make(connection):
         connection.execute(models.networks.insert().values(
             uuid="tenant", label="tenant", cidr="10.8.0.0/24", gateway="10.8.0.1", dns=[], mtu=1450,
@@ -73,7 +73,8 @@ def test_of_a_volume_is_told_once_whatever_the_host_repeats(admin, evil):  # noq
 
 
 def test_what_a_host_has_told_on_the_bus_has_a_rate(evil, caplog, monkeypatch):  # noqa: F811
-    """Each is a row until it is sent, and consumers keep it; that the host says it is logged as rarely."""
+    """Each notification is a row until it is sent, and consumers store it; the log line about the host is limited,
+    too."""
     monkeypatch.setattr(evil.suite.conductor.core, "host_rates", HostRates(lost=10))
     with listen(evil.suite) as listener:
         for number in range(40):
@@ -86,7 +87,7 @@ def test_what_a_host_has_told_on_the_bus_has_a_rate(evil, caplog, monkeypatch): 
 
 
 def test_what_a_host_has_done_for_a_guest_has_a_rate(admin, evil, monkeypatch):  # noqa: F811
-    """Each operation is a row of the server, which its owner sees in place of what was done before."""
+    """Each operation is a row of the server, which its owner sees in place of earlier ones."""
     monkeypatch.setattr(evil.suite.conductor.core, "host_rates", HostRates(of_guest=3))
     wrong = GuestStatus(uuid=evil.victim, power_state=4)
     for _time in range(12):
@@ -97,7 +98,7 @@ def test_what_a_host_has_done_for_a_guest_has_a_rate(admin, evil, monkeypatch): 
 
 
 def test_what_a_step_has_for_later_ones_is_bounded(suite, admin, second, flavor, image_id, monkeypatch):
-    """It is in the row of the action, and lists of actions read many of these. The step has failed then."""
+    """The results are in the row of the action, and lists read many of these. The step fails then."""
     real = second.runner._report
 
     def report(job, told):

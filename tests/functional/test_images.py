@@ -1,4 +1,4 @@
-"""What a request leads to of images and local disks: seen with the caller's rights, and counted."""
+"""Requests for images and local disks: with the caller's rights, and counted."""
 
 import json
 import uuid

@@ -1,4 +1,4 @@
-"""What is done inside a running guest: a new password, a crash dump; and what old clients believe is done."""
+"""Actions inside a running guest: a new password, a crash dump, and actions that old clients expect."""
 
 import base64
 import threading

@@ -56,7 +56,7 @@ def wait_active(client, server, port):
 
 
 def wait_idle(client, server):
-    """Until nothing is under way: the newest action has a result for each of its events."""
+    """Wait until no operation runs: the newest action has a result for each of its events."""
     def idle():
         action = client.get(f"/servers/{server}/os-instance-actions")["instanceActions"][0]
         shown = client.get(f"/servers/{server}/os-instance-actions/{action['request_id']}")["instanceAction"]

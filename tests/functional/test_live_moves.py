@@ -211,7 +211,7 @@ def test_a_live_migration_without_a_host_is_refused_at_once_before_2_34(pair, ad
 
 @pytest.fixture
 def third(suite, admin):
-    """One more compute host."""
+    """Start a third compute host."""
     service = ComputeService(bus.connect(CONF, "third"), host="third")
     service.start()
     wait_scheduler(suite, "third", True)

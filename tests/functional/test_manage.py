@@ -179,7 +179,7 @@ def test_a_server_without_a_guest_is_found(run, suite, admin, flavor, image_id):
 
 
 def deleted_long_ago(suite, uuid):
-    """As if the deleted server had been so for two hours."""
+    """Move the deletion of the server two hours into the past."""
     when = utcnow() - datetime.timedelta(hours=2)
     suite.conductor.core.db.write(lambda connection: connection.execute(
         sa.update(models.instances).where(models.instances.c.uuid == uuid).values(terminated_at=when)))

@@ -47,7 +47,7 @@ def cycles(suite, flavor, image_id, count):
 
 
 def containers():
-    """All containers of this process by their address; gc does not track dictionaries of strings, but their holders."""
+    """Return all containers of this process by address; gc tracks no dictionaries of strings, but their holders."""
     found = {}
     for tracked in gc.get_objects():
         for one in (tracked, *gc.get_referents(tracked)):
@@ -73,7 +73,7 @@ def described(container):
 
 
 def grown(suite, before):
-    """What has an entry or an object for each of the servers since ``before``, described."""
+    """Return descriptions of containers with an entry or object per server since ``before``."""
     old_sizes, old_classes = before
     new_sizes, classes = sizes(suite)
     addresses = {address for address, entries in new_sizes.items()

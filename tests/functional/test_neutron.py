@@ -116,7 +116,7 @@ def test_a_service_that_is_away_refuses_servers_and_promises_nothing(member, neu
 
 # --- answers that make no sense ----------------------------------------------------------------------------
 def having(**values):
-    """What changes each row of an answer."""
+    """Return a function that changes each row of an answer."""
     def change(answer):
         return {kind: [{**row, **values} for row in told] if isinstance(told, list) else {**told, **values}
                 for kind, told in answer.items()}
@@ -351,7 +351,7 @@ def test_a_guest_that_came_over_before_its_host_was_lost_takes_its_binding_along
 
 
 def without_its_first_port(neutron, server):
-    """Its owner deletes a port, and Nova hears nothing of it; the id of the other one."""
+    """Delete the first port as its owner, without an event to Nova; return the id of the other port."""
     with neutron.lock:
         gone, left = neutron.ports(device_id=server)
         del neutron.rows["ports"][gone["id"]]

@@ -1,4 +1,4 @@
-"""What is told on the bus of what is done with servers."""
+"""Notifications about actions on servers."""
 
 import pytest
 import sqlalchemy as sa

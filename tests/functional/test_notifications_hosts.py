@@ -1,4 +1,4 @@
-"""What hosts notice and is told on the bus: what guests do with volumes, and a hypervisor that is away."""
+"""Notifications about observations of hosts: volume usage of guests, and an unavailable hypervisor."""
 
 import pytest
 

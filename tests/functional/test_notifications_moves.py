@@ -1,4 +1,4 @@
-"""What is told on the bus of servers that move, and of what they are given."""
+"""Notifications about moves of servers and about attached resources."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is told on the bus of what is no server: aggregates, flavors, key pairs, server groups, services."""
+"""Notifications about other resources: aggregates, flavors, key pairs, server groups, services."""
 
 import pytest
 

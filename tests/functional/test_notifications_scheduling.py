@@ -1,4 +1,4 @@
-"""What is told on the bus of requests for a host, of servers that got none, and of images that hosts fetch."""
+"""Notifications about scheduler requests, servers without a host, and images fetched by hosts."""
 
 import pytest
 

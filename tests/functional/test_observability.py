@@ -169,7 +169,7 @@ def used(suite):
 
 
 def test_a_lost_claim_and_the_next_try_are_counted(suite, admin, flavor, image_id, scrape):
-    """Somebody took all of the host without the scheduler knowing."""
+    """The host is full, and the scheduler's data are outdated."""
     db, usage = suite.conductor.core.db, suite.conductor.core.usage
     usage.flush()  # the deletes of the test before: told later, they would tell of our claim, too
     node = db.read(lambda connection: connection.scalar(sa.select(models.compute_nodes.c.uuid)))

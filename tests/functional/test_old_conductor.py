@@ -21,7 +21,7 @@ _NAMESPACES = {declared.namespace for declared in INTERFACES.values() if declare
 
 
 class OldConductor:
-    """What a conductor answers when it knows the methods in ``known``, and no others of those that the API calls."""
+    """A conductor that has only the methods in ``known`` of those that the API calls."""
 
     def __init__(self) -> None:
         self.known: set[str] = set()

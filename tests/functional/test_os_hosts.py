@@ -1,4 +1,4 @@
-"""What old clients ask of hosts and of bare metal nodes."""
+"""Requests of old clients for hosts and bare metal nodes."""
 
 import pytest
 

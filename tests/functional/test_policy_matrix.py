@@ -1,7 +1,6 @@
-"""Every route, asked by every role, in the project that has the things and in another: as the reference's policy says.
-
-The oracle is oslo.policy with the defaults of tests/data/policy_defaults.json; nothing of our own policy decides here.
-"""
+"""Every route, requested with every role, in the project with the resources and in another one, compared with the
+reference's policy. The oracle is oslo.policy with the defaults of tests/data/policy_defaults.json; Nova's own policy is
+not used."""
 
 import contextlib
 import json
@@ -93,7 +92,7 @@ def reference():
 
 
 class Things:
-    """What a project has, by the parameters of paths and the fields of bodies that name them."""
+    """The resources of a project, by the parameters of paths and the fields of bodies that name them."""
 
     def __init__(self, admin, project, flavor, image_id):
         self.owner = Client(admin.url, project=project, user=project)
@@ -108,7 +107,7 @@ class Things:
         self.others = {}
 
     def furnish(self):
-        """What is no server: an image, a volume, a rule."""
+        """Create resources that are no servers: an image, a volume, a rule."""
         old = {"version": "2.1"}
         image = new_uuid()
         path = os.path.join(CONF.state_path, f"{image}.raw")
@@ -138,7 +137,7 @@ class Things:
                 old.call("DELETE", f"/{kind}/{ident}")
 
     def seen(self):
-        """All that a stranger might have changed."""
+        """Return everything that a caller without rights might have changed."""
         old = Client(self.admin.url, project=self.owner.project, user=self.owner.project, version="2.1")
         return (self.owner.server(self.server), self.owner.get("/servers/detail"),
                 self.owner.get(f"/servers/{self.server}/os-instance-actions"), self.owner.get("/os-server-groups"),
@@ -219,7 +218,7 @@ def _ask(url, things, route, **identity):
 
 
 def _is_anothers(route):
-    """Whether the path names a thing of a project."""
+    """Return True if the path names a resource of a project."""
     return "{" in route.path and route.path.split("/")[1] in (
         "servers", "os-volumes_boot", "os-server-groups", "os-security-groups", "images", "os-volumes",
         "os-security-group-rules")

@@ -139,7 +139,7 @@ def theirs(admin, member, flavor, cinder):  # noqa: F811
 
 
 def tell(admin, service, server, volume, status="completed"):
-    """What the service says when it has written the volume."""
+    """Report the volume as written, as the service does."""
     wait_for(lambda: service.volumes[volume].status == "downloading", reason="the volume is written")
     service.volumes[volume].status = "reserved" if status == "completed" else "error"
     admin.post("/os-server-external-events", {"events": [{

@@ -1,4 +1,4 @@
-"""While hosts are upgraded one after the other, some do not know yet what the API offers."""
+"""Features of the API that some hosts lack during a rolling upgrade."""
 
 import contextlib
 

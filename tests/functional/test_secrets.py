@@ -27,7 +27,7 @@ def given(driver, monkeypatch):
 
 
 def everything(suite):
-    """All rows of all tables as text."""
+    """Return all rows of all tables as text."""
     def look(connection):
         return "\n".join(str(row) for table in models.metadata.sorted_tables
                          for row in connection.execute(sa.text(f"SELECT * FROM {table.name}")))  # noqa: S608
@@ -41,7 +41,7 @@ def row(suite, uuid):
 
 
 def no_password(suite, uuid):
-    """Nothing of it is left in the row, and it was never in the file."""
+    """Check that the row no longer contains the password, and that the file never did."""
     assert (row(suite, uuid).admin_pass, row(suite, uuid).encrypted_pass) == (None, None)
     for name in ("nova.sqlite", "nova.sqlite-wal"):
         with open(os.path.join(CONF.state_path, name), "rb") as file:

@@ -21,7 +21,7 @@ def network(suite, admin, networks):
 
 @pytest.fixture
 def heard(suite, monkeypatch):
-    """What the network of the host was told of groups, and of servers."""
+    """Return the updates of groups and servers that the host's network received."""
     found = {"groups": [], "servers": []}
     host = suite.compute.machine.network
     monkeypatch.setattr(host, "refresh_groups", lambda filters: found["groups"].extend(filters))
@@ -86,7 +86,7 @@ def test_a_server_that_leaves_a_group_is_let_in_no_more(
     address = next(iter(admin.server(uuid)["addresses"].values()))[0]["addr"]
 
     def members():
-        """As the host was told last."""
+        """Return the members in the last update of the host."""
         told = [each for each in heard["groups"] if each.members_version is not None]
         return max(told, key=lambda each: each.members_version).members if told else None
 

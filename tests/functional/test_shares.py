@@ -244,7 +244,7 @@ def test_stale_accesses_are_taken_away(suite, member, server, make):
 
 # --- moves -----------------------------------------------------------------------------------------------
 def test_what_a_conductor_of_the_previous_release_leaves_open_is_closed_by_the_next_one(suite, member, server, make):
-    """It deletes the server without its accesses, of which it knows nothing."""
+    """The previous release deletes the server without its accesses, which it does not support."""
     first, second = make(), make()
     for share in (first, second):
         attach(member, server, share)

@@ -35,7 +35,7 @@ OLD = "2.35"
 
 @pytest.fixture(autouse=True)
 def nothing_left(suite, image_id, request):
-    """When a test's servers are deleted there is no image of them, and no file on a host."""
+    """Check that no image of the deleted servers and no file on a host is left."""
     before = images()
     yield before
     from tests.functional.conftest import remove_servers
@@ -136,7 +136,7 @@ def test_a_server_may_be_shelved_on_its_host(admin, member, server, driver, kept
 
 
 def test_the_guest_of_a_server_on_the_shelf_does_not_run(admin, server, driver, kept):
-    """As when its host was given up in the middle of an unshelving, and comes back."""
+    """For example after its host was declared down during an unshelve, and returns."""
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED")
     driver.change_by_itself(server, states.RUNNING)
@@ -378,7 +378,7 @@ def test_a_reset_in_the_middle_of_shelving_takes_it_back(admin, server, driver, 
 
 
 def given_up(admin, server, hold):
-    """On the shelf, by an administrator's word in the middle of giving its only host back; returns what is held."""
+    """Shelve a server and reset its state while it releases its only host; return the held step."""
     held = hold("destroy")
     admin.action(server, "shelve")
     held.wait_until_begun()

@@ -1,4 +1,4 @@
-"""Where the shelf meets what goes on elsewhere: image services that are away, guests, dead hosts, administrators."""
+"""Shelving beside faults elsewhere: image services, guests, dead hosts, administrators."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""How long a guest gets to shut down by itself: what its image says, else what its host is configured with."""
+"""The shutdown timeout of a guest: that of its image, else that of its host."""
 
 import pytest
 

@@ -16,7 +16,7 @@ from tests.functional.hosts import error_of, events_of, refused
 
 @pytest.fixture(autouse=True)
 def no_image_left(suite, image_id):
-    """Every test has its own images; files that nobody needs any more are none of them."""
+    """Check that every test leaves no images; pending removals of files do not count."""
     yield
     snapshots = os.path.join(CONF.state_path, "fake-snapshots")
     assert not os.path.isdir(snapshots) or os.listdir(snapshots) == []
@@ -209,7 +209,7 @@ def test_a_rotation_of_0_keeps_none(admin, server):
 
 
 def test_nobody_waits_for_an_image_that_will_not_be(admin, server, monkeypatch):
-    """One that goes as soon as it is there; one that could not be made."""
+    """An image deleted at once, and an image whose creation failed."""
     def full(*_args, **_more):
         raise exception.QuotaLimit("Maximum number of images exceeded")
 

@@ -124,7 +124,7 @@ def test_what_waits_is_bounded_by_the_quota_too(suite, patient, flavor, image_id
 
 def test_a_delete_that_is_repeated_while_the_first_is_under_way_does_not_delete_for_good(suite, patient, flavor,
                                                                                          image_id, hold):
-    """It is not one more server that would wait, though it waits already."""
+    """The server already waits, so it does not count as one more waiting server."""
     client = Client(suite.url, project="twice", user="t")
     client.put("/os-quota-sets/twice", {"quota_set": {"instances": 1}})
     uuid = client.boot(flavor, image_id)
@@ -195,7 +195,7 @@ def test_what_never_ran_is_deleted_at_once(patient, admin, driver, flavor, image
 
 @pytest.fixture
 def other(admin, flavor, image_id):
-    """Another server, which counts on."""
+    """Create another server, which counts."""
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     yield uuid
@@ -238,7 +238,7 @@ def test_the_oldest_are_due_first_and_so_many_at_a_time(suite, patient, admin, f
 
 
 def test_the_wall_clock_of_a_conductor_does_not_decide_when_it_is_reclaimed(suite, admin, server, monkeypatch):
-    """What it takes for long ago may have been a minute ago; all conductors go by the database's clock."""
+    """A wrong clock may make the deletion appear old; all conductors use the database's clock."""
     soft_deleted(admin, server)
     age(suite, server, 3601)
     with monkeypatch.context() as patch:
@@ -381,7 +381,7 @@ def test_what_it_costs(suite, admin, server):
 
 
 def test_looking_for_what_is_due_uses_an_index(suite):
-    """It is done every few seconds, among all servers that there are and were."""
+    """The search runs every few seconds among all current and deleted servers."""
     asked = []
 
     def look(connection):

@@ -1,4 +1,4 @@
-"""What stock clients do by themselves, on the embedded networks: openstacksdk's cloud layer without a Neutron."""
+"""Stock clients on the embedded networks: openstacksdk's cloud layer without a Neutron."""
 
 import openstack
 import pytest

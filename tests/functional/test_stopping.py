@@ -33,7 +33,7 @@ class Served:
         self._clients: list[threading.Thread] = []
 
     def another(self, last: Callable[[], bool] = lambda: True) -> Server:
-        """One more process's server on the socket."""
+        """Start the server of another process on the socket."""
         server = service.serve(self.socket.dup(), hello, 4, linger=0.2, last=last)
         server.prepare()
         threading.Thread(target=server.serve, daemon=True).start()

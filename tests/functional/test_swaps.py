@@ -1,4 +1,4 @@
-"""One embedded volume takes the place of another in a server that runs, over HTTP, on the fake hypervisor."""
+"""Swap of embedded volumes of a running server, over HTTP, on the fake hypervisor."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def has(admin, server, driver, volume, free):  # noqa: F811
 
 
 def serials(suite, uuid):
-    """What the guest knows its volumes by."""
+    """Return the serial numbers of the guest's volumes."""
     found = suite.conductor.core.db.read(lambda connection: servers.get(connection, uuid))
     return disk_names(found.volumes)
 

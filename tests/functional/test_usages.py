@@ -1,4 +1,4 @@
-"""What servers have used of a period, and which audits of it ran."""
+"""Usage of servers in a period, and its audits."""
 
 import datetime
 import urllib.parse

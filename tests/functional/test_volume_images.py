@@ -31,7 +31,7 @@ AGENT = {"hw_qemu_guest_agent": "yes"}
 
 @pytest.fixture(autouse=True)
 def no_image_left(suite, image_id, cinder):
-    """Every test has its own images and snapshots."""
+    """Check that the test leaves no images and snapshots."""
     yield
     store = DirectoryStore()
     for name in os.listdir(store.directory):
@@ -78,7 +78,7 @@ def saved(client, server, **values):
 
 
 def failed(admin, server):
-    """Why the image was not made; nothing is under way any more."""
+    """Return the reason of the failed image after the operation ended."""
     wait_for(lambda: newest_action(admin, server, "createImage")["message"], 60, "it failed")
     return error_of(admin, server, "createImage")
 

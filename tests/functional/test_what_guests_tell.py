@@ -1,4 +1,4 @@
-"""What a hypervisor tells of a guest (diagnostics), and what the guest says itself (its password)."""
+"""Data about a guest from the hypervisor (diagnostics) and from the guest itself (its password)."""
 
 import pytest
 
@@ -91,7 +91,7 @@ def test_a_host_that_is_down_is_not_asked(admin, suite, server):
 
 # --- passwords ---------------------------------------------------------------------------------------
 def post(suite, uuid, text):
-    """As the metadata service does when a guest posts its password."""
+    """Post the password as the metadata service does for a guest."""
     guests = bus.client(suite.transport, Guests)
     guests.set_password(context.admin(), uuid, password_items(text))
 

@@ -65,7 +65,7 @@ def _operations(version: int) -> st.SearchStrategy[Any]:
 
 
 def _weight(operation: Any) -> int:
-    """What takes a body has more ways to go wrong, and behind one path are many actions."""
+    """Return the weight of a route: bodies have more kinds of errors, and a path may have many actions."""
     if operation.method.upper() not in ("POST", "PUT"):
         return 1
     return {"/servers": 8, "/servers/{server_id}/action": 16}.get(operation.path, 3)
@@ -73,7 +73,7 @@ def _weight(operation: Any) -> int:
 
 @st.composite
 def requests(draw: Any, world: World, versions: tuple[int, ...]) -> Sent:
-    """Of these microversions."""
+    """Return requests of these microversions."""
     version = draw(st.sampled_from(versions))
     case = draw(_operations(version))
     persona = draw(st.sampled_from(PERSONAS))

@@ -26,7 +26,7 @@ _GROWTH = 40
 
 
 class Found:
-    """What went wrong, once for each operation and kind."""
+    """Faults, recorded once per operation and kind."""
 
     def __init__(self) -> None:
         self._wrong: dict[tuple[str, str], str] = {}

@@ -24,7 +24,7 @@ from tests.integration.processes import Process
 
 @dataclasses.dataclass(frozen=True)
 class Persona:
-    """Who asks: roles in a project. ``victim``: tries the things of the project "owner"."""
+    """A client with roles in a project. ``victim``: it targets the resources of the project "owner"."""
 
     name: str
     project: str
@@ -61,7 +61,7 @@ class World:
 
     # --- things -----------------------------------------------------------------------------------
     def furnish(self, project: str, word: str) -> None:
-        """Everything that a project can have, with this name."""
+        """Create every kind of resource of a project, with this name."""
         admin, client = self.client("admin"), self.client(project)
         admin.post("/flavors", {"flavor": {"name": word, "id": word, "vcpus": 1, "ram": 128, "disk": 1,
                                            "os-flavor-access:is_public": False}})
@@ -76,7 +76,7 @@ class World:
             "os-server-groups": group["server_group"]["id"], "os-security-groups": wall["security_group"]["id"]}
 
     def renew(self) -> None:
-        """What requests made is removed; the project "fuzz" has everything once more."""
+        """Remove the results of requests and give the project "fuzz" every resource again."""
         for project in ("fuzz", "strangers"):
             client = self.client(project)
             servers = list(client.servers())
@@ -93,7 +93,7 @@ class World:
         self.furnish("fuzz", f"fuzz-{uuid.uuid4().hex[:8]}")
 
     def owned(self) -> Any:
-        """All that the owner has, as it sees it."""
+        """Return all resources of the owner, as the owner sees them."""
         client = self.client("owner")
         server = self.things["owner"]["servers"]
         return [client.get(f"/servers/{server}"), client.get("/servers/detail"),
@@ -107,7 +107,7 @@ class World:
         return float(psutil.Process(self.process.pid).memory_info().rss / 2**20)
 
     def findings(self) -> list[str]:
-        """What is wrong with the books, of a suite that does nothing any more."""
+        """Return the findings of the audit of an idle suite."""
         conf.load([], default_files=[])
         database = Database(self._database)
         try:

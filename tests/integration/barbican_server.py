@@ -26,9 +26,9 @@ application = deploy.loadapp("config:{paste}", name="main")
 
 
 class Barbican:
-    """Its API with a database of its own; ``identity`` is its [keystone_authtoken].
+    """A Barbican API with its own database; ``identity`` is its [keystone_authtoken].
 
-    Everything that was started ends with stop(). ``directory`` is made if it is not there.
+    stop() ends all its processes. ``directory`` is created if it is missing.
     """
 
     def __init__(self, directory: pathlib.Path, identity: Mapping[str, Any]) -> None:

@@ -40,5 +40,5 @@ def start_browser(profile: pathlib.Path) -> Iterator[webdriver.Chrome]:
 
 
 def complaints(browser: webdriver.Chrome) -> list[str]:
-    """What the pages' scripts and policies have complained of since the last time."""
+    """Return the errors of scripts and policies of the pages since the last call."""
     return [entry["message"] for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]

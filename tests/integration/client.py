@@ -27,7 +27,7 @@ class Client:
 
     def request(self, method: str, path: str, body: Any = None, version: str = NEWEST,
                 timeout: float = 30.0, headers: Mapping[str, str] | None = None) -> requests.Response:
-        """Any answer; requests.RequestException when there is none."""
+        """Send a request and return any response. Raises requests.RequestException without one."""
         return self._session.request(method, f"{self.url}{path}", json=body, timeout=timeout,
                                      headers={"OpenStack-API-Version": f"compute {version}", **(headers or {})})
 
@@ -58,7 +58,7 @@ class Client:
         return self.get(f"/servers/{server_id}")["server"]
 
     def servers(self) -> dict[str, Any]:
-        """All servers of the project in detail, by id; also soft-deleted ones."""
+        """Return all servers of the project in detail by id, also soft-deleted ones."""
         found: dict[str, Any] = {}
         path = "/servers/detail?limit=200&soft_deleted=1"
         while True:

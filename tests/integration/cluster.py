@@ -154,7 +154,7 @@ class Cluster:
             list(pool.map(lambda name: self.processes[name].stop(), names))
 
     def freeze(self, name: str) -> None:
-        """Not while it has SQLite's lock: all others could not write until it thaws, and no server would end that."""
+        """Freeze the process, but not while it holds SQLite's lock, which would block all others."""
         eventually(lambda: self._frozen(name), 30, f"{name} is at rest", interval=0.05)
 
     def _frozen(self, name: str) -> bool:
@@ -168,7 +168,7 @@ class Cluster:
         self.processes[name].thaw()
 
     def wait_ready(self, timeout: float = _START) -> None:
-        """Every process that runs is registered and up, and every compute has reported its nodes."""
+        """Wait until every process is registered and up, and every compute has reported its nodes."""
         eventually(lambda: self._missing() == set(), timeout, "all services are up", interval=0.2)
 
     def api_returns(self, timeout: float = 30.0) -> None:
@@ -223,13 +223,13 @@ class Cluster:
         assert (done.returncode, done.stdout) == (0, ""), f"nova-manage audit:\n{done.stdout}{done.stderr[-3000:]}"
 
     def no_crashes(self) -> None:
-        """No process has died of an error in C code: its supervisor makes a new one, and nobody might notice."""
+        """Check that no process died of an error in C code, which the supervisor's restart would hide."""
         for name, process in self.processes.items():
             if process.log.exists() and b"Fatal Python error" in process.log.read_bytes():
                 pytest.fail(f"{name} crashed:\n{process.log.read_text()[-6000:]}")
 
     def books_balance(self) -> bool:
-        """Whether the audit finds nothing."""
+        """Check that the audit finds no fault."""
         done = self._run("manage", ("audit",), 120.0)
         return (done.returncode, done.stdout) == (0, "")
 
@@ -253,7 +253,7 @@ class Cluster:
             return list(pool.map(lambda number: self.api.boot(f"{name}-{number}"), range(count)))
 
     def wait_settled(self, ids: Sequence[str], timeout: float) -> dict[str, Any]:
-        """All these servers once none of them has anything under way; by id. Servers that are gone are left out."""
+        """Wait until these servers have no running operation, and return them by id without the deleted ones."""
         def look() -> list[dict[str, Any]]:
             servers = {uuid: server for uuid, server in self.api.servers().items() if uuid in set(ids)}
             busy = [server for server in servers.values()
@@ -263,7 +263,7 @@ class Cluster:
         return dict(eventually(look, timeout, "all servers have settled", interval=0.3)[0])
 
     def all_active(self, ids: Sequence[str], timeout: float) -> None:
-        """Every one of these servers ends ACTIVE."""
+        """Check that every one of these servers becomes ACTIVE."""
         servers = self.wait_settled(ids, timeout)
         others = {uuid: (server["status"], server.get("fault")) for uuid, server in servers.items()
                   if server["status"] != "ACTIVE"}
@@ -283,7 +283,7 @@ class Cluster:
         self.api.wait_gone(ids, timeout)
 
     def restore(self, timeout: float | None = None) -> None:
-        """All services run and are known; with a ``timeout`` there is no server any more, either."""
+        """Restart all services and wait until they are up; with a ``timeout`` also until there is no server."""
         self.start_missing()
         self.wait_ready()
         if timeout is not None:

@@ -1,4 +1,4 @@
-"""What the integration tests share: the broker, libvirt, a network, and the logs of a cluster whose test failed."""
+"""Fixtures of the integration tests: the broker, libvirt, a network, and the logs of a failed test's cluster."""
 
 from __future__ import annotations
 

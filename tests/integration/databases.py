@@ -51,7 +51,7 @@ class Server:
         return sa.make_url(self.admin_url).set(database=name).render_as_string(hide_password=False)
 
     def kill(self) -> None:
-        """As if the machine of the database had lost power."""
+        """Kill the database as a power failure would."""
         self.process.kill()
         self.process.wait(30)
 

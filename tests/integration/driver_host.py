@@ -26,7 +26,7 @@ _KEY = b"tests"
 
 
 class _Host:
-    """What can be asked: the driver's verbs, and what the tests need beside."""
+    """The methods of a remote driver: its verbs, and helpers of the tests."""
 
     def __init__(self, name: str) -> None:
         from nova.virt.libvirt.driver import LibvirtDriver
@@ -37,7 +37,7 @@ class _Host:
         self.seen: list[MigrationProgress] = []
 
     def cache_image(self, source: str, name: str) -> str:
-        """As if it had been downloaded."""
+        """Put an image into the cache as if it had been downloaded."""
         import shutil
 
         return ImageCache().adopt(name, lambda path: shutil.copyfile(source, path) and None, os.stat(source).st_size)

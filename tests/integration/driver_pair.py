@@ -83,7 +83,7 @@ class LabHost:
         wait_for(lambda: os.path.exists(self._socket), 60, f"the driver of {self.name} starts")
 
     def stop_driver(self) -> None:
-        """As a crash of nova-compute."""
+        """End the driver as a crash of nova-compute would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(10)
@@ -91,12 +91,12 @@ class LabHost:
             os.unlink(self._socket)
 
     def files(self, shared: bool = False) -> set[str]:
-        """What lies in instances_path."""
+        """Return the files in instances_path."""
         place = self._shared if shared else os.path.join(self.state, "instances")
         return set(os.listdir(place)) if os.path.isdir(place) else set()
 
     def processes(self, program: str) -> list[int]:
-        """Those of this host."""
+        """Return the processes of this host."""
         found = []
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ class LabHost:
         return found
 
     def clear(self) -> None:
-        """Nothing of an earlier test is left."""
+        """Remove leftovers of earlier tests."""
         for name in self.run("virsh", "-c", self.libvirt.uri, "list", "--all", "--name").split():
             for command in (["destroy", name], ["undefine", name, "--nvram", "--managed-save"]):
                 with contextlib.suppress(subprocess.CalledProcessError):
@@ -153,7 +153,7 @@ def lab_hosts_fixture() -> Iterator[tuple[LabHost, LabHost]]:
 
 @pytest.fixture(name="hosts")
 def hosts_fixture(lab_hosts: tuple[LabHost, LabHost]) -> Iterator[tuple[LabHost, LabHost]]:
-    """Both, with drivers on disks of their own."""
+    """Start both hosts, with drivers on separate disks."""
     for host in lab_hosts:
         host.clear()
         host.start_driver()

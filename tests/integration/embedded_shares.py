@@ -23,7 +23,7 @@ def new_share(nova: Cluster) -> str:
 
 
 def statuses(nova: Cluster, server: str) -> list[str]:
-    """Of the server's shares."""
+    """Return the statuses of the server's shares."""
     return [each["status"] for each in nova.api.get(f"/servers/{server}/shares")["shares"]]
 
 

@@ -53,7 +53,7 @@ class Forked:
             self._file = os.pidfd_open(pid)
 
     def poll(self) -> int | None:
-        """None as long as it runs, then 0."""
+        """Return None while the process runs, then 0."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self.wait(0)
         return None
@@ -94,7 +94,7 @@ def start(command: Sequence[str], env: Mapping[str, str], output: IO[bytes],
 
 
 def run(command: Sequence[str], env: Mapping[str, str], timeout: float) -> subprocess.CompletedProcess[str]:
-    """As subprocess.run with captured output."""
+    """Run a program like subprocess.run with captured output."""
     reader, writer = os.pipe()
     try:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

@@ -45,7 +45,7 @@ class GuestShell:
         os.close(self._handle)
 
     def run(self, command: str, seconds: float = 30.0) -> str:
-        """What a command printed, without carriage returns; it must succeed."""
+        """Run a command, which must succeed, and return its output without carriage returns."""
         mark = uuid.uuid4().hex[:8]
         # The terminal shows what is typed: the marks must not be read there.
         line = f"echo {mark[:4]}''{mark[4:]}; {command}; echo {mark[4:]}''{mark[:4]}:$?"
@@ -70,7 +70,7 @@ class GuestShell:
             self._type("\x03")  # so that neither half of it nor a late one is left
 
     def _log_in(self) -> None:
-        """Whether the guest still boots, asks for a login, or has somebody logged in."""
+        """Log in, whether the guest still boots, shows a login prompt, or has a session."""
         deadline = time.monotonic() + self._seconds
         waiting, prompt = re.compile(rb"login: $|Password: $|" + _PROMPT.pattern), _PROMPT
         text, seen = b"", ""
@@ -97,7 +97,7 @@ class GuestShell:
         os.write(self._handle, f"{line}\r".encode())
 
     def _read(self, until: re.Pattern[bytes], seconds: float, text: bytes = b"") -> bytes:
-        """What the guest says up to this, after the ``text`` that was read already."""
+        """Read the guest's output up to this text, after the ``text`` that was already read."""
         deadline = time.monotonic() + seconds
         while not until.search(text):
             left = deadline - time.monotonic()

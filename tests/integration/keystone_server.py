@@ -28,7 +28,7 @@ class KeystoneServer:
         self._http.server_close()
 
     def options(self, password: str) -> dict[str, str]:
-        """What a section of nova.conf says of whoever has this password."""
+        """Return the options of a section of nova.conf for the user with this password."""
         return {"auth_type": "password", "auth_url": self.url, "username": "nova", "password": password,
                 "user_domain_name": "Default", "project_name": "service", "project_domain_name": "Default"}
 

@@ -131,7 +131,7 @@ class PrivateLibvirt:
         wait_for(lambda: os.path.exists(f"{self.place}/libvirt-sock"), 60, "libvirtd starts")
 
     def kill_daemon(self) -> None:
-        """As a crash: guests run on."""
+        """Kill libvirtd; guests continue to run."""
         assert self._daemon is not None
         self._daemon.send_signal(signal.SIGKILL)
         self._daemon.wait(timeout=10)
@@ -202,7 +202,7 @@ def state_fixture(libvirt_daemon: PrivateLibvirt) -> Iterator[pathlib.Path]:
 
 @pytest.fixture(name="events")
 def events_fixture() -> list[GuestStatus]:
-    """What the driver reported."""
+    """Return the events reported by the driver."""
     return []
 
 

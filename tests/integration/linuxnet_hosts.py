@@ -75,7 +75,7 @@ class Host:
         threading.Thread(target=self._listen, args=(self.agent,), daemon=True).start()
 
     def restart(self, *instances):
-        """Of the service: guests and networks go on."""
+        """Restart the service; guests and networks continue."""
         self.agent.kill()
         self.agent.wait()
         self._start()
@@ -103,7 +103,7 @@ class Host:
             agent.stdin.flush()
 
     def do(self, what, **args):
-        """Have the agent do something; returns what that returned."""
+        """Call a function in the agent and return its result."""
         number = next(self._numbers)
         event, answer = self._waiting[number] = threading.Event(), {}
         self._say(self.agent, {"id": number, "do": what, "args": msgspec.to_builtins(args)})
@@ -115,7 +115,7 @@ class Host:
         return self.host.run(argv, **more)
 
     def targets(self, net):
-        """Where the network's broadcasts go from here."""
+        """Return the destinations of the network's broadcasts on this host."""
         device = f"nvx{net.id.replace('-', '')[:11]}"
         shown = json.loads(self.run("bridge", "-json", "fdb", "show", "dev", device, check=False) or "[]")
         return {entry["dst"] for entry in shown if entry["mac"] == "00:00:00:00:00:00"}

@@ -117,7 +117,7 @@ class Guest:
         return sh("ip", "netns", "exec", self.ns, *argv, check=check, timeout=timeout)
 
     def dhcp(self, tries=3, name=None):
-        """What the DHCP server offered; None without an answer. ``name``: what the guest says that it is called."""
+        """Return the offer of the DHCP server, or None. ``name``: the host name that the guest sends."""
         file, script = self.folder / f"{self.ns}.env", self.folder / f"{self.ns}.sh"
         script.write_text(UDHCPC.format(file=file))
         script.chmod(0o755)
@@ -140,7 +140,7 @@ class Guest:
         return self.run("busybox", "ping", *six, "-c", str(count), "-W", "1", address).returncode == 0
 
     def reaches(self, address, seconds=5):
-        """Whether pings come back, sooner or later."""
+        """Return True if pings are answered within a while."""
         deadline = time.monotonic() + seconds
         while not self.pings(address):
             if time.monotonic() > deadline:

@@ -134,7 +134,7 @@ class NeutronLab:
                                f"--ovnsb-db=unix:{self.directory}/sb.sock", f"--unixctl={self.directory}/northd.ctl"])
 
     def _start_switch(self) -> None:
-        """On the host, where libvirt and Nova look for it; packets go through user space."""
+        """Start the switch where libvirt and Nova expect it; packets go through user space."""
         host = self.host.host
         for path in ("/run/openvswitch", "/run/ovn"):
             host.run(["mkdir", "-p", path])

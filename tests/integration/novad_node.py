@@ -36,7 +36,7 @@ default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
 
 
 def missing() -> str:
-    """Why this machine cannot have such a node; "" if it can."""
+    """Return the reason why this machine cannot have such a node, or ""."""
     if os.geteuid() != 0:
         return "needs root"
     absent = dict.fromkeys([*service.missing(), *(name for name in NEEDED if shutil.which(name) is None)])
@@ -81,7 +81,7 @@ class Registry:
         self.build(place, name, version)
 
     def build(self, place: pathlib.Path, name: str, version: str) -> None:
-        """Of a directory with a Dockerfile."""
+        """Build an image from a directory with a Dockerfile."""
         reference = f"{self.host}/{name}:{version}"
         self._podman("build", "-q", "-t", reference, str(place))
         self._podman("push", "-q", "--tls-verify=false", reference)
@@ -158,7 +158,7 @@ class Node:
         return (self.data / "volumes" / component / "state" / "written").read_text().split()
 
     def podman(self, *words: str) -> str:
-        """In novad's own storage, beside novad."""
+        """Run podman in novad's storage, beside novad."""
         place, run = self.data / "podman", PodmanService(self.data / "podman").run
         return subprocess.run(
             [*self.inside, "podman", "--root", str(place / "storage"), "--runroot", str(run / "root"), "--tmpdir",
@@ -167,7 +167,7 @@ class Node:
             env={**os.environ, "CONTAINERS_CONF": str(place / "containers.conf")}).stdout
 
     def stop(self) -> None:
-        """With all that it runs."""
+        """Stop the node with all its processes."""
         try:
             if self.process is None:
                 self.start()
@@ -203,7 +203,7 @@ def runs_in(directory: pathlib.Path) -> list[str]:
 
 
 def unmount(directory: pathlib.Path) -> None:
-    """What podman leaves mounted there, the innermost first."""
+    """Unmount podman's mounts in the directory, the innermost first."""
     mounted = [line.split()[1] for line in pathlib.Path("/proc/self/mounts").read_text().splitlines()]
     for place in reversed([one for one in mounted if one.startswith(f"{directory}/")]):
         subprocess.run(["umount", "-l", place], check=False, capture_output=True)

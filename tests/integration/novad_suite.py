@@ -81,7 +81,7 @@ class Suite:
             load_yaml_config=False, load_envvars=False)
 
     def ask(self, what: Callable[[Any], Any]) -> Any:
-        """What a client on the node is told."""
+        """Return the response to a client on the node."""
         def asked() -> Any:
             with contextlib.closing(self.cloud()) as cloud:
                 return what(cloud)
@@ -93,7 +93,7 @@ class Suite:
                                 "-N", "-e", statement, "nova").split()
 
     def versions(self) -> dict[str, tuple[str, str]]:
-        """By component: the version that it tells, and its state."""
+        """Return the reported version and the state of each component."""
         rows = [[cell.strip() for cell in line.strip("|").split("|")]
                 for line in self.node.nova("platform-info", "-f", "table").stdout.splitlines() if line.startswith("|")]
         return {row[0]: (row[1], row[2]) for row in rows[1:]}
@@ -103,7 +103,7 @@ class Suite:
 
 
 def left(node: Node, name: str) -> list[str]:
-    """What a node still has of platform ``name``: containers, networks, and what novad keeps."""
+    """Return leftovers of platform ``name`` on a node: containers, networks, and novad's records."""
     return [*node.podman("ps", "-a", "-q").split(),
             *re.findall(rf"{name}-\S+", node.podman("network", "ls")),
             *(str(path) for place in ("volumes", "secrets", "files") for path in (node.data / place).glob("*"))]

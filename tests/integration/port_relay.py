@@ -19,7 +19,7 @@ class PortRelay:
         start_relay(self._listener, lambda: socket.create_connection(("127.0.0.1", outer or port), timeout=5))
 
     def close(self) -> None:
-        """Nobody new reaches the port."""
+        """Refuse new connections to the port."""
         self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that would keep the namespace alive
         self._listener.close()
 

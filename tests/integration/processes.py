@@ -98,7 +98,7 @@ class Process:
             return file.read().decode(errors="replace")
 
     def _stopped(self) -> bool:
-        """Whether no thread does anything: the signal reaches one after the other, each when it comes to its turn."""
+        """Return True if all threads are stopped: the signal reaches them one after the other."""
         try:
             root = psutil.Process(self.pid)
             processes = [root, *root.children(recursive=True)]

@@ -49,7 +49,7 @@ class Rabbit:
 
     @property
     def pid(self) -> int:
-        """Of the server."""
+        """Return the pid of the server."""
         return self._server.pid
 
     def new_vhost(self) -> str:

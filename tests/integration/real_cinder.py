@@ -53,7 +53,7 @@ def cinder_fixture(request: pytest.FixtureRequest, rabbitmq: Rabbit, mariadb: Se
 @contextlib.contextmanager
 def real_cinder(rabbit: Rabbit, mariadb: Server, disk_format: str = "raw", backends: Sequence[str] = ("nfs",),
                 keys: bool = False) -> Iterator[RealCinder]:
-    """As :class:`RealCinder` says."""
+    """Return a :class:`RealCinder`."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cinder-", dir="/tmp"))
     directory.chmod(0o755)
     made = RealCinder(directory, rabbit, mariadb, disk_format, backends, keys)
@@ -94,7 +94,7 @@ class RealCinder:
 
     # --- how others mount what it exports ------------------------------------------------------------
     def mounting(self) -> list[str]:
-        """What a command line begins with whose process can mount the exports: in a room of mounts of its own."""
+        """Return the beginning of a command line whose process can mount the exports, in its own mount namespace."""
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c",
                 f'{" ".join(self.helper())} && exec "$@"', "sh"]
 
@@ -146,7 +146,7 @@ class RealCinder:
             "auth_endpoint": self.keystone, "barbican_endpoint": self.barbican.url}}
 
     def introduce_nova(self, url: str) -> None:
-        """To Cinder, which asks it for help with snapshots of volumes that servers have: by Keystone's catalog."""
+        """Register Nova in Keystone's catalog, so that Cinder requests assisted snapshots of attached volumes."""
         for known in self._identity("GET", "/services?type=compute")["services"]:
             self._identity("DELETE", f"/services/{known['id']}")
         kind = self._make("/services", "service", name="nova", type="compute")["id"]
@@ -198,7 +198,7 @@ class RealCinder:
         return list(self.ask("GET", "/attachments?all_tenants=1")["attachments"])
 
     def files(self, *backends: str) -> dict[str, pathlib.Path]:
-        """What is in the exports (of these back ends), by name."""
+        """Return the files in the exports (of these back ends) by name."""
         return {path.name: path for name in backends or self.exports for path in self.exports[name].iterdir()}
 
     # --- setting up ----------------------------------------------------------------------------------

@@ -48,12 +48,12 @@ class RealCloud:
         return uuid
 
     def note(self, uuid: str) -> str:
-        """What is on the disk of a server that booted() made: its name, while the disk is the one it had."""
+        """Return the mark on the disk of a server of booted(): its name, while the disk is the original one."""
         with self.shell(uuid) as shell:
             return shell.run("cat note").strip()
 
     def console(self, uuid: str) -> str:
-        """What the guest printed; nothing while its host does not answer (503), or is known to be away (409)."""
+        """Return the guest's output; nothing while its host does not answer (503) or is known to be down (409)."""
         answer = self.api.request("POST", f"/servers/{uuid}/action", {"os-getConsoleOutput": {}})
         assert answer.status_code in (200, 409, 503), answer.text
         return str(answer.json()["output"]) if answer.status_code == 200 else ""
@@ -64,13 +64,13 @@ class RealCloud:
                    interval=0.5)
 
     def host_of(self, uuid: str) -> RealHost:
-        """Where the server is, as its row says."""
+        """Return the host of the server from its row."""
         name = self.api.show(uuid)["OS-EXT-SRV-ATTR:host"]
         return next(host for host in self.hosts.hosts if host.name == name)
 
     @property
     def own_instances(self) -> pathlib.Path | None:
-        """Where guests' disks are that no other host sees."""
+        """Return the directory of guests' disks that no other host shares."""
         return None if self.instances.is_relative_to(self.hosts.site.shared) else self.instances
 
     def address(self, uuid: str) -> str:
@@ -120,8 +120,10 @@ class RealCloud:
 def real_cloud(rabbit: Rabbit, hosts: RealHosts, image: pathlib.Path, database: str | None = None, *,
                shared: bool = False, options: Options | None = None, token: str = "",
                proxies: Sequence[str] = ()) -> Iterator[RealCloud]:
-    """Everything that Nova consists of, with these hosts. ``shared``: they have the directory of the guests' disks
-    in common. ``token``: of who uses it, where a Keystone is asked."""
+    """Start all services of Nova with these hosts.
+
+    ``shared``: they share the directory of the guests' disks. ``token``: of the user, where Keystone is used.
+    """
     instances = (hosts.site.shared if shared else hosts.site.state) / "instances"
     sections = {name: dict(values) for name, values in hosts.options().items()}
     for name, values in (options or {}).items():

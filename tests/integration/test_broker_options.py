@@ -1,4 +1,4 @@
-"""What operators may want of RabbitMQ: quorum queues, clusters. Each with a private broker that has it."""
+"""Options of operators for RabbitMQ: quorum queues, clusters. Each uses a private broker that supports it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def small(transport_url: str, **rabbit: Any) -> Cluster:
 
 
 def kinds_of_queues(rabbit: Rabbit, url: str, name: str) -> str:
-    """What the broker says a queue is: declaring it otherwise is refused with the difference."""
+    """Return the types of queues from the broker, which refuses a declaration with another type and names the
+    difference."""
     with amqp.Connection(f"127.0.0.1:{rabbit.port}", userid="nova", password="nova",
                          virtual_host=url.rpartition("/")[2]) as connection:
         try:
@@ -100,7 +101,7 @@ def url_of(rabbits: list[Rabbit], vhost: str) -> str:
 
 
 def running_nodes(rabbit: Rabbit) -> int:
-    """How many brokers this one is one with (itself included)."""
+    """Return the number of brokers of the cluster, including this one."""
     environment = {**rabbit._server._env, "RABBITMQ_NODENAME": f"nova-test-{rabbit.port}@localhost"}
     owner = pathlib.Path(rabbit._server._env["HOME"]).stat()
     done = subprocess.run(

@@ -38,11 +38,11 @@ class Secured:
     management: int
 
     def url(self, host: str = "127.0.0.1") -> str:
-        """Of a new vhost."""
+        """Return the URL of a new vhost."""
         return self.rabbit.new_vhost().replace(f"127.0.0.1:{self.rabbit.port}/", f"{host}:{self.port}/")
 
     def options(self, name: str, **others: Any) -> dict[str, Any]:
-        """Those of [oslo_messaging_rabbit], with a certificate of its own for whoever has this name."""
+        """Return options of [oslo_messaging_rabbit] with a certificate for a client of this name."""
         pair = self.authority.issue(name)
         return {"ssl": True, "ssl_ca_file": self.authority.file, "ssl_cert_file": pair.certificate,
                 "ssl_key_file": pair.key, **others}
@@ -76,7 +76,7 @@ def desk(directory: pathlib.Path, url: str, **options: Any) -> Iterator[Desk]:
 
 
 def says(directory: pathlib.Path, url: str, **options: Any) -> bool:
-    """Whether a service with these options has a broker."""
+    """Return the state of a service's connection with these options."""
     with desk(directory, url, **options) as there:
         try:
             there.shout(CTX, "hello")
@@ -101,7 +101,7 @@ def test_broker_and_client_vouch_for_themselves(
 
 
 def urls(secured: Secured, *hosts: str) -> str:
-    """Of several brokers; behind 127.0.0.3 and so on is none."""
+    """Return URLs of several brokers; no broker listens at 127.0.0.3 and later addresses."""
     first = secured.url()
     _scheme, _slashes, rest = first.partition("://")
     account, _at, place = rest.partition("@")

@@ -97,7 +97,7 @@ def new_world(rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[Callable[...
 
 
 def answers(world: World, count: int, seconds: float = 0.0, callers: int = 16) -> collections.Counter[str]:
-    """How often whom answered, or that nobody did ("")."""
+    """Return how often each server answered, and "" for no answer."""
     def ask(number: int) -> str:
         try:
             return world.desk.ask(CTX, f"call {number}", seconds)

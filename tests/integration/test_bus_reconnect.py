@@ -1,4 +1,4 @@
-"""When a broker is started again, its clients do not all come back at the same moment."""
+"""Clients reconnect at different moments after a restart of the broker."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ _MOVES = [
 
 def test_cinder_is_asked_how_large_a_volume_is_and_understands_what_it_is_told_of_that(
         nova: Cluster, cinder: RealCinder, server: str) -> None:
-    """Its own driver of NFS makes nothing larger that a server has: all the same it knows the word."""
+    """Cinder's NFS driver does not extend attached volumes, but it accepts the report."""
     volume = cinder.new()
     nova.api.post(path(server), {"volumeAttachment": {"volumeId": volume}})
     cinder.wait(volume, "in-use")

@@ -42,7 +42,7 @@ def write(shell: GuestShell, place: int) -> None:
 
 
 def digest(shell: GuestShell, places: int) -> str:
-    """Of what the volume has."""
+    """Return the digest of the volume's content."""
     text = shell.run(f"dd if=/dev/vdb bs=1M count={places * _MIB} 2> /dev/null | md5sum", 120)
     return text.split()[-2]  # behind what the kernel may have to say
 
@@ -52,7 +52,7 @@ def wait_for_volume(shell: GuestShell) -> None:
 
 
 def files(cinder: RealCinder, volume: str) -> set[str]:
-    """What its name goes on with."""
+    """Return the suffixes of the volume's files."""
     name = f"volume-{volume}"
     return {path.name.removeprefix(name) for path in cinder.export.iterdir() if path.name.startswith(name)}
 

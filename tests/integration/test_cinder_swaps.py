@@ -42,7 +42,7 @@ def wait_for_volume(shell: GuestShell) -> None:
 
 
 def digest(shell: GuestShell) -> str:
-    """Of what the volume begins with."""
+    """Return the digest of the beginning of the volume."""
     return shell.run("dd if=/dev/vdb bs=1M count=16 2> /dev/null | md5sum", 120).split()[-2]
 
 
@@ -102,7 +102,7 @@ def test_a_guest_goes_on_and_keeps_all_while_its_volume_is_retyped_to_another_ba
 
 
 def test_a_volume_that_was_moved_has_snapshots_and_is_moved_back(cloud: RealCloud, cinder: RealCinder) -> None:
-    """Its file is called by another volume from then on."""
+    """The volume's file has the name of another volume from then on."""
     volume = cinder.new()  # of a type that may be anywhere
     backends = ["two", "one"] if cinder.volume(volume)["os-vol-host-attr:host"].endswith("#one") else ["one", "two"]
     server = booted(cloud, volume)

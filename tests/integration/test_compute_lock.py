@@ -17,7 +17,7 @@ LOCK = "nova-compute-{}.lock"
 
 @pytest.fixture
 def config(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Of a host whose broker does not answer: its nova-compute waits for that, and has its lock meanwhile."""
+    """Return the configuration of a host whose broker does not answer: its nova-compute waits and holds its lock."""
     file = tmp_path / "nova.conf"
     file.write_text(f"[DEFAULT]\ntransport_url = rabbit://n:n@127.0.0.1:1/\nstate_path = {tmp_path}\nhost = one\n"
                     "compute_driver = fake\n[network]\ndriver = none\n")
@@ -50,7 +50,7 @@ def test_a_second_one_ends_with_an_error_and_a_code(first: Process, config: path
 
 
 def test_a_lock_file_that_nobody_holds_is_none(first: Process, config: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """As of a container that was killed; and a host of another name is another host."""
+    """For example after the kill of a container; a host of another name is another host."""
     lock = tmp_path / LOCK.format("one")
     other = Process("other", command("two", config), tmp_path / "other.log", env=environment())
     again = Process("again", command("one", config), tmp_path / "again.log", env=environment())

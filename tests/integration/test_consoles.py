@@ -87,7 +87,7 @@ def idle(rabbitmq: Rabbit) -> Iterator[tuple[Cluster, int]]:
 
 
 async def _open(url: str, count: int) -> list[ClientConnection]:
-    """So many idle consoles, twenty at a time."""
+    """Open that many idle consoles, twenty at a time."""
     turns, ready = asyncio.Semaphore(20), b"RFB 003.008\n\x01\x01"
 
     async def one() -> ClientConnection:

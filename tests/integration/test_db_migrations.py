@@ -18,7 +18,7 @@ def database_url(request: pytest.FixtureRequest) -> str:
 
 
 def test_indexes_of_a_full_table_are_made_beside_its_writers(postgresql: Server) -> None:
-    """They are made after the upgrade and without locks; one that was cut short is made anew."""
+    """Indexes are created after the upgrade and without locks; an interrupted one is created again."""
     url = postgresql.new_database()
     migrate.sync(url, "0025")
     database, noted = Database(url), list[str]()

@@ -60,13 +60,13 @@ def core(books: Books) -> Books:
 
 
 def impatient(core: Books, connection: sa.Connection) -> None:
-    """It waits a second for a lock, no longer."""
+    """Set the lock timeout of the database to a second."""
     connection.execute(sa.text("SET SESSION innodb_lock_wait_timeout = 1" if core.db.dialect != "postgresql"
                                else "SET LOCAL lock_timeout = '1s'"))
 
 
 def test_boots_on_one_network_do_not_wait_for_one_another(core: Books) -> None:
-    """Of two transactions under way the second one takes an address before the first has ended."""
+    """The second of two open transactions takes an address before the first has ended."""
     made = Networks(core).create(ctx(), Network(uuid="", label="n", cidr="10.0.0.0/24", gateway="", bridge="",
                                                 cidr_v6="fd00::/64"))
     taken = []
@@ -94,7 +94,7 @@ def test_a_server_that_wants_a_share_while_another_one_leaves_it_keeps_the_acces
 
 def test_placements_on_one_network_do_not_wait_for_one_another(
         core: Books, selections: dict[str, Selection]) -> None:  # noqa: F811
-    """All that the transaction of a placement takes, on two nodes: whoever waits does so for its node only."""
+    """All locks of a placement, on two nodes: a transaction waits for its node only."""
     made = Networks(core).create(ctx(), Network(uuid="", label="n", cidr="10.0.0.0/24", gateway="", bridge=""))
 
     def place(host: str, connection: sa.Connection) -> ConductorControl:

@@ -39,7 +39,7 @@ class Secured:
     other: Authority
 
     def url(self, query: str, ca: str | None = None, host: str = "127.0.0.1") -> str:
-        """Of a new database."""
+        """Return the URL of a new database."""
         made = sa.make_url(self.server.new_database()).set(
             host=host, port=self.server.port, query={}, password=None if self.server.kind == "mariadb" else "secret")
         return f"{made.render_as_string(hide_password=False)}?{query.format(ca=ca or self.authority.file)}"

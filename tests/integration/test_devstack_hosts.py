@@ -67,13 +67,13 @@ class Stack:
                        timeout=120, cwd="/")
 
     def on_second(self, *command: str) -> str:
-        """What it prints; "": it failed."""
+        """Run a command on the second host and return its output, "" after a failure."""
         done = subprocess.run([_DEVSTACK / "stackctl", "on", "2", *command], env=self._env, timeout=60, check=False,
                               capture_output=True, text=True, cwd="/")
         return done.stdout.strip() if done.returncode == 0 else ""
 
     def programs(self) -> dict[str, str]:
-        """What the supervisor is to run: name -> command, in the order in which they start."""
+        """Return the supervisor's programs: name -> command, in the order of their start."""
         found = {}
         for file in (self.directory / "etc/supervisor.d").glob("*.conf"):
             parser = configparser.RawConfigParser()

@@ -116,7 +116,7 @@ class Room:
         return [node[name] for name in ("vcpus_used", "memory_mb_used", "local_gb_used", "running_vms")]
 
     def guest_files(self) -> list[str]:
-        """What is on the guests' file system beside cached images, and what fills it."""
+        """Return the files on the guests' file system beside cached images, and the file that fills it."""
         return sorted(set(os.listdir(self.instances)) - {"_base", "filler"})
 
     def partial_images(self) -> list[str]:

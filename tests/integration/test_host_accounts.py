@@ -54,7 +54,7 @@ class Enrolled:
         return done.stdout
 
     def options(self, host: str) -> dict[str, dict[str, Any]]:
-        """What enrolling has written for the host's services."""
+        """Return the configuration that the enrolment wrote for the host's services."""
         parser = configparser.ConfigParser(interpolation=None, default_section="")
         parser.read(self.directory / f"{host}.conf")
         found = {section: dict(parser[section]) for section in parser.sections()}
@@ -89,7 +89,7 @@ def test_only_their_owner_reads_the_files(enrolled: Enrolled) -> None:
 
 
 def test_hosts_with_their_own_accounts_carry_servers(enrolled: Enrolled, nova: Cluster) -> None:
-    """Also while they move, and after the broker was away, with everything that was not durable."""
+    """Also while servers move, and after a restart of the broker without its transient objects."""
     servers = [nova.api.boot("one", networks="none", availability_zone=f"nova:{host}") for host in _HOSTS]
     nova.all_active(servers, 60)
     nova.api.action(servers[0], "os-migrateLive", {"host": _HOSTS[1], "block_migration": "auto"})

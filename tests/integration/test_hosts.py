@@ -105,7 +105,8 @@ def test_a_host_without_its_cable_is_not_reached(pair: tuple[RealHost, RealHost]
 
 
 def test_hosts_answer_the_machine_and_cannot_begin_to_talk_to_it(tmp_path: pathlib.Path) -> None:
-    """As those of devstack, behind whose outside addresses are servers; the networks are of this process alone."""
+    """Like the hosts of devstack, behind whose external addresses are servers; the networks belong to this process
+    only."""
     network = f"10.{100 + os.getpid() // 256 % 100}.{os.getpid() % 256 & 254}"
     outside = f"{network.rsplit('.', 1)[0]}.{int(network.rsplit('.', 1)[1]) + 1}"
     site = Site.create(tmp_path / "site", own=False, network=network, outside=outside)

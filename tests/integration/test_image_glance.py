@@ -305,7 +305,7 @@ def test_data_of_an_image_that_is_gone_or_has_another_sender_are_refused(glance,
 
 
 def test_who_has_sent_all_data_waits_until_they_are_put_away(glance, store, tmp_path):
-    """That takes longer than any other answer, and sending them once more would not help."""
+    """Storing takes longer than any other response, and sending the data again would not help."""
     source = tmp_path / "disk"
     source.write_bytes(DATA)
     CONF.set_override("timeout", 1, group="glance")  # which counts from the first request on

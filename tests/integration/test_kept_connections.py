@@ -33,7 +33,7 @@ pytestmark = pytest.mark.skipif(not (HOME / "bin/gunicorn").exists(), reason="NO
 
 
 class Service:
-    """One of them, with a database of its own, under gunicorn with the options that devstack writes."""
+    """Keystone or Glance with its own database, under gunicorn with the options of devstack."""
 
     def __init__(self, name: str, folder: pathlib.Path, sections: Mapping[str, Mapping[str, Any]]) -> None:
         self.name, self.folder, self.etc = name, folder, folder / "etc" / name
@@ -150,7 +150,7 @@ class Kept:
 
 
 def _ask_keystone(client: Kept) -> None:
-    """What has a body and what has none, what is there and what is not, in turn."""
+    """Send requests with and without a body, for existing and missing resources, in turn."""
     subject = {"X-Subject-Token": client.token}
     client.ask("GET", "/v3/auth/tokens", 200, headers=subject)
     client.ask("HEAD", "/v3/auth/tokens", 200, headers=subject)

@@ -77,7 +77,7 @@ def in_the_middle(nova: Cluster) -> None:
 
 
 def settles(nova: Cluster, accepted: list[str]) -> None:
-    """Every accepted server, and every one that was made though its answer was lost, becomes ACTIVE."""
+    """Wait until every accepted server, also those whose response was lost, is ACTIVE."""
     nova.api_returns()
     known = set(accepted) | set(nova.api.servers())
     nova.all_active(sorted(known), _SETTLE)

@@ -62,7 +62,7 @@ def disks_of(root: ET.Element) -> dict[str, str]:
 
 
 def addresses(root: ET.Element) -> dict[str, str]:
-    """Where the disks and interfaces sit."""
+    """Return the addresses of disks and interfaces."""
     found = {}
     for item in root.findall("devices/disk") + root.findall("devices/interface"):
         name = item.find("target").get("dev") if item.tag == "disk" else item.find("mac").get("address")

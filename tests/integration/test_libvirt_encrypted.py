@@ -55,7 +55,7 @@ def configured(state: pathlib.Path) -> None:
 
 
 def formatted(path: pathlib.Path, passphrase: str = PASSPHRASE, size: str = "32M") -> pathlib.Path:
-    """As the volume service formats it: in LUKS or, where the file is called so, in qcow2 with LUKS inside."""
+    """Format the volume as the volume service does: in LUKS or, for such file names, in qcow2 with LUKS inside."""
     kind, options = ("qcow2", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=200") if (
         path.suffix == _QCOW2) else ("luks", "key-secret=s,iter-time=200")
     for _ in range(_TRIES):
@@ -85,7 +85,7 @@ def device(path: pathlib.Path, key: str | None = PASSPHRASE, name: str = "/dev/v
 
 
 def away(volume: BlockDevice) -> BlockDevice:
-    """As who takes it away describes it: there is no key."""
+    """Return the device as for a detach: without a key."""
     return msgspec.structs.replace(volume, connection=None)
 
 
@@ -182,7 +182,7 @@ def test_a_wrong_key_is_told_and_is_not_left(
 def test_one_takes_the_place_of_another(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt,
         suffix: str) -> None:
-    """Of one that is not encrypted, and of one with another key; what was its own is forgotten."""
+    """An unencrypted volume, and one with another key, replaces it; its own key is removed."""
     plain, new, other = state / "plain", formatted(state / f"new{suffix}"), formatted(
         state / f"other{suffix}", "0dd" * 8)
     subprocess.run(["qemu-img", "create", "-q", "-f", "raw", str(plain), "32M"], check=True, timeout=60)

@@ -356,7 +356,7 @@ def test_converting_takes_room_before_it_begins(state: pathlib.Path) -> None:
 
 # --- disks -----------------------------------------------------------------------------------------
 def _files(instance: Any) -> set[str]:
-    """What was made for the guest (whose it is left out)."""
+    """Return the files of the guest without their owner."""
     return set(os.listdir(directories.directory(instance.uuid))) - {"owner"}
 
 

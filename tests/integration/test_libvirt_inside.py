@@ -1,4 +1,4 @@
-"""What the libvirt driver does inside real guests: by the agent in them, past it, and back from a soft delete."""
+"""Actions of the libvirt driver inside real guests: with the agent, without it, and after a soft delete."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_the_agent_in_the_guest_sets_the_password_of_its_administrator(
 def test_an_agent_that_says_nothing_holds_nobody_up(
         driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is a tenant's program: it must not take the threads in which all snapshots of the host are made."""
+    """The agent is a tenant's program: it must not block the threads of all snapshots of the host."""
     monkeypatch.setattr(agent, "REST", 2)
     instance = started(driver, libvirt_daemon, guest_image, state, properties={"os_require_quiesce": "yes"})
     ended: list[Exception] = []

@@ -34,7 +34,7 @@ Hosts = tuple[LabHost, LabHost]
 
 
 def ticks(host: LabHost, instance: Instance) -> list[int]:
-    """What the counting process in the guest wrote."""
+    """Return the output of the counting process in the guest."""
     return [int(number) for number in re.findall(rb"tick (\d+)\r?\n", console(host, instance))]
 
 

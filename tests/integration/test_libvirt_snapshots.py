@@ -105,7 +105,7 @@ def test_a_snapshot_that_is_not_wanted_any_more_leaves_the_guest_and_no_file(
 
 def test_a_snapshot_is_broken_off_before_the_host_is_full(driver: Any, guest_image: pathlib.Path) -> None:
     class Filling(threading.Event):
-        """What was free when the copy began is gone when it is looked at."""
+        """A disk whose free space is used up between the start of the copy and the next check."""
 
         def is_set(self) -> bool:
             CONF.set_override("reserved_host_disk_mb", (shutil.disk_usage(CONF.instances_path).free >> 20) + 1024)

@@ -1,4 +1,4 @@
-"""One volume takes the place of another under real guests: whatever stops that, a guest has one of both, whole."""
+"""Volume swaps under real guests: after any interruption the guest has one of both volumes with all data."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def place(daemon: PrivateLibvirt, instance: Any, *options: str) -> tuple[str, st
 
 
 def begin_slowly(daemon: PrivateLibvirt, instance: Any, new: BlockDevice) -> None:
-    """What the driver does first, with a copy that takes a minute."""
+    """Start the swap with a copy that takes a minute."""
     daemon.run("virsh", "-c", daemon.uri, "blockcopy", instance.uuid, "vdb", new.connection.path, "--raw",
                "--reuse-external", "--transient-job", "--bandwidth", "1")
 

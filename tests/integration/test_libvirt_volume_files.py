@@ -53,7 +53,7 @@ class Share:
         return self.device(name, *below)
 
     def named(self, name: str) -> Any:
-        """What a file says that it stands on."""
+        """Return the backing file named in a file."""
         return QemuTools().backing_file(str(self.path / name), "qcow2")
 
     def write(self, name: str, offset: int, pattern: int) -> None:
@@ -64,7 +64,7 @@ class Share:
         _qemu_io(self.path / name, f"read -P {pattern} {offset}M {_WRITTEN}M")
 
     def is_whole(self) -> None:
-        """With what was written before, between and (slowly()) while files were put together."""
+        """Check the data written before, between and (slowly()) during the merges of files."""
         for position, pattern in enumerate((0xaa, 0xbb, 0xcc)):
             self.has("volume.2", position * _WRITTEN, pattern)
         subprocess.run(["qemu-img", "check", "-f", "qcow2", str(self.path / "volume.2")], check=True, timeout=60,

@@ -119,7 +119,7 @@ def test_guests_reach_the_outside_behind_the_hosts_address(lab):
 
 @pytest.fixture(name="other_address")
 def other_address_fixture():
-    """Another address of the host."""
+    """Return another address of the host."""
     sh("ip", "address", "add", "198.18.77.1/32", "dev", "lo")
     yield "198.18.77.1"
     sh("ip", "address", "del", "198.18.77.1/32", "dev", "lo")
@@ -431,7 +431,7 @@ def test_a_restart_after_a_reboot_makes_all_again_with_the_rules(lab):
 
 
 def test_a_restart_keeps_the_network_of_guests_that_nobody_knows(lab):
-    """Whether they may stay is decided elsewhere; then one word with a uuid removes all."""
+    """Another service decides whether they may stay; then one call with a uuid removes everything."""
     net, other = Net(), Net("10.78.0")
     stays, orphan = net.instance(5), instance([net.vif(6), other.vif(6)])
     lab.driver.plug(stays, rules())

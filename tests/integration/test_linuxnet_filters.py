@@ -19,7 +19,7 @@ needs_nft = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nft", path
 
 
 def accepted(lines):
-    """Whether nft takes the commands (nothing is changed)."""
+    """Return True if nft accepts the commands (without executing them)."""
     done = subprocess.run(["/usr/sbin/nft", "-c", "-f", "-"], input="\n".join(lines) + "\n", text=True,
                           capture_output=True, check=False)
     return done.returncode == 0 or done.stderr

@@ -27,7 +27,7 @@ def booted(lab, server, address, version=1):
 
 @pytest.fixture
 def outside(lab):
-    """Who is behind the uplink finds floating addresses on the wire."""
+    """Machines behind the uplink resolve floating addresses on the link."""
     for address in (FLOATING, OTHER):
         sh("ip", "-n", lab.outside, "route", "add", f"{address}/32", "dev", "eth0", "src", lab.beyond)
 

@@ -1,4 +1,4 @@
-"""Somebody flushes the packet filters of a host, as a restart of nftables does. Namespaces play the guests."""
+"""Flushed packet filters of a host, as after a restart of nftables. Namespaces act as guests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def watched_fixture(lab, monkeypatch):
 
 
 def flush(lab):
-    """What a flush does to the tables of this lab; others may have some on this machine."""
+    """Flush the tables of this lab only, since this machine may have others."""
     for table in lab.tables():
         sh("nft", "delete", *table.split())
 
@@ -53,7 +53,7 @@ def wait_for_guards(lab, *nets):
 
 
 def _heard(sock):
-    """All that comes until nothing comes for a while."""
+    """Return all packets until none arrives for a while."""
     found = []
     with contextlib.suppress(TimeoutError):
         while True:
@@ -92,7 +92,7 @@ def test_flushed_filters_are_made_again(watched, caplog, monkeypatch):
 
 
 def test_a_guest_that_comes_after_a_flush_does_not_hide_it(lab):
-    """What is made then is our own change, and all that is missing somebody else's."""
+    """The new devices are a change of the service itself; all other missing filters are an external change."""
     net = Net()
     guest = lab.booted(net.instance(5), [SSH])
     lab.listen(guest.ns, "0.0.0.0", 22)
@@ -104,7 +104,7 @@ def test_a_guest_that_comes_after_a_flush_does_not_hide_it(lab):
 
 
 def test_a_connection_outlives_a_flush(watched, caplog):
-    """Also one on which the guest only listens."""
+    """Also a connection on which the guest only receives."""
     lab, net = watched, Net()
     guest, peer = lab.booted(net.instance(5), [SSH]), lab.booted(net.instance(6))
     server = netns.call(guest.ns, lambda: socket.create_server(("10.77.0.5", 22)))

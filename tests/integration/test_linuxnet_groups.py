@@ -34,7 +34,7 @@ def rules(*found, version=1, group=WEB):
 
 
 def members(*addresses, version=1, group=APP):
-    """Of the first of the networks with these addresses."""
+    """Return the members in the first network with these addresses."""
     return GroupFilter(id=group, members_version=version, members=list(addresses),
                        macs=[mac_of(int(address.rpartition(".")[2].rpartition(":")[2])) for address in addresses])
 
@@ -153,7 +153,7 @@ def test_groups_outlive_a_restart_and_a_flush(lab, caplog, monkeypatch):
 
 
 def compared(lab):
-    """Somebody else changes what is theirs, so that all of ours is compared with what it shall be."""
+    """Make an external change, so that all filters are compared."""
     for verb in ("add", "delete"):
         sh("nft", verb, "table", "ip", f"lab_{lab.tag}")
     lab.driver._filters.verify()

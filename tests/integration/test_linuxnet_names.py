@@ -88,7 +88,7 @@ def answer(guest, name):
 
 
 def answers(guest, name, wanted):
-    """Whether it does so, sooner or later: it is told by a signal."""
+    """Return True if it answers within a while; it is notified by a signal."""
     return wait(lambda: answer(guest, name) == wanted)
 
 

@@ -35,7 +35,10 @@ class Pair:
         self.family = socket.AF_INET if version == 4 else socket.AF_INET6
 
     def packet(self, protocol, payload, source=None, number=None, offset=0, more=False):
-        """From the peer (or ``source``) to the guest. ``number``, ``offset`` (octets) and ``more``: a fragment."""
+        """Return a packet from the peer (or ``source``) to the guest.
+
+        ``number``, ``offset`` (octets) and ``more``: a fragment.
+        """
         source, target = socket.inet_pton(self.family, source or self.other), socket.inet_pton(self.family, self.own)
         if self.version == 4:
             head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(payload), number or 0, more << 13 | offset // 8, 64,
@@ -47,7 +50,7 @@ class Pair:
         return struct.pack("!IHBB", 0x60000000, len(payload), protocol, 64) + source + target + payload
 
     def arrive(self, *packets):
-        """Which of these the guest hears, sent one after the other."""
+        """Return which of these packets the guest receives, sent one after the other."""
         sock = netns.call(self.guest.ns, ear)
         kind = b"\x08\x00" if self.version == 4 else b"\x86\xdd"
         frames = [frame(self.peer.vif.mac, self.guest.vif.mac, kind, packet) for packet in packets]

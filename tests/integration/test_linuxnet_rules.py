@@ -1,4 +1,4 @@
-"""What guests may send and receive, for real: namespaces play the guests."""
+"""Packets that guests may send and receive, on real networks: namespaces act as guests."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_namespace_reaches_a_guest_as_the_rules_say(lab):
 
 
 def test_the_namespace_answers_what_it_is_there_for_and_nothing_else(lab):
-    """Not on its own addresses either, whatever runs in it: DHCP, DNS and metadata."""
+    """Also on its own addresses, whatever listens there: only DHCP, DNS and metadata."""
     net = Net(v6="fd00:77")
     guest = lab.booted(net.instance(5))
     assert guest.addresses_v6()

@@ -201,7 +201,7 @@ def test_services_come_and_go_at_the_same_time(nova: ManyCluster) -> None:
 
 
 def test_workers_that_are_killed_are_replaced(nova: ManyCluster) -> None:
-    """What a killed worker of the API was answering is lost; nothing else is."""
+    """Only the response of a killed API worker is lost."""
     with busy(nova) as clients:
         for name in ("api", "api2", "api"):
             victim = nova.workers(name)[0]
@@ -240,7 +240,7 @@ def test_clients_that_keep_their_connection_are_told_to_close_it(nova: ManyClust
 
 
 def slowly(nova: ManyCluster, latency: str) -> None:
-    """From their next start, the hypervisors take this long."""
+    """Set the latency of the hypervisors from their next start on."""
     text = nova.config.read_text()
     nova.config.write_text("\n".join(
         f"latency = {latency}" if line.startswith("latency = ") else line for line in text.split("\n")))
@@ -304,7 +304,7 @@ def test_another_conductor_goes_on_at_once_with_what_one_leaves(nova: ManyCluste
 
 
 def test_no_connection_is_shared_by_processes(nova: ManyCluster) -> None:
-    """One that was opened before the workers were forked would give one the answers of another."""
+    """A connection opened before the fork of workers would deliver replies to the wrong worker."""
     for name, process in nova.processes.items():
         family = [psutil.Process(process.pid), *nova.workers(name)]
         ends = collections.Counter((one.laddr, one.raddr) for member in family for one in member.net_connections("inet")

@@ -38,7 +38,7 @@ def service(lab, tmp_path):
 
 @pytest.fixture
 def service_of_a_home(lab, tmp_path):
-    """Its code is where root alone may read, and its broker nowhere."""
+    """Start a service whose code only root can read, and without a broker."""
     home = tmp_path / "home"
     shutil.copytree(pathlib.Path(nova.__file__).parent, home / "nova", ignore=shutil.ignore_patterns("__pycache__"))
     home.chmod(0o700)

@@ -61,7 +61,7 @@ def options(**values: object) -> Iterator[None]:
 
 @pytest.fixture
 def service(authority: Authority) -> Iterator[int]:
-    """Its port. Proxies need a certificate."""
+    """Return the port of the service. Proxies need a certificate."""
     server = authority.issue("metadata")
     with options(listen="127.0.0.1", port=free_port(), namespaces=False, metadata_proxy_shared_secret=SECRET,
                  tls_cert_file=server.certificate, tls_key_file=server.key, tls_client_ca_file=authority.file):
@@ -78,7 +78,7 @@ def service(authority: Authority) -> Iterator[int]:
 
 def ask(port: int, ca: str, client: Pair | None = None, scheme: str = "https",
         path: str = "/openstack/latest/meta_data.json") -> requests.Response:
-    """As Neutron's metadata agent does."""
+    """Send a request as Neutron's metadata agent does."""
     uuid = INSTANCE.uuid
     headers = {"X-Instance-ID": uuid, "X-Tenant-ID": "p1", "X-Forwarded-For": "10.0.0.5",
                "X-Instance-ID-Signature": hmac.new(SECRET.encode(), uuid.encode(), hashlib.sha256).hexdigest()}

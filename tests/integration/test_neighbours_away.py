@@ -134,7 +134,7 @@ def test_a_post_that_was_refused_has_made_nothing(nova: Cluster) -> None:
 
 
 def test_a_named_request_makes_one_server_however_often_and_wherever_it_is_asked(nova: Cluster) -> None:
-    """Its client asks until it is accepted, by twelve connections, while conductors are killed."""
+    """The client repeats it until it is accepted, on twelve connections, while conductors are killed."""
     def ask(_number: int) -> str:
         def accepted() -> str | None:
             answer = Client(nova.api.url).request("POST", "/servers", {"server": {

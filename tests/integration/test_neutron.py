@@ -90,6 +90,6 @@ def test_nova_killed_in_the_middle_of_boots_leaves_no_port(cloud: RealCloud, lab
 
 
 def _switch_ports(cloud: RealCloud) -> list[str]:
-    """What is plugged for guests."""
+    """Return the ports plugged for guests."""
     listed = cloud.hosts.hosts[0].host.run(["ovs-vsctl", "list-ports", "br-int"]).split()
     return [name for name in listed if name.startswith("tap")]

@@ -34,7 +34,7 @@ class Broker:
         start_relay(listener, lambda: socket.create_connection(("127.0.0.1", self._real.port or 0), timeout=5))
 
     def messages(self) -> list[dict[str, Any]]:
-        """Those in the queue; they are taken from it."""
+        """Take the messages from the queue and return them."""
         found = []
         with amqp.Connection(f"127.0.0.1:{self._real.port}", userid="nova", password="nova",
                              virtual_host=self._real.path[1:], connect_timeout=5) as connection:

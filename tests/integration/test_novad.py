@@ -62,7 +62,7 @@ def node(registry: Registry, tmp_path: pathlib.Path) -> Iterator[Node]:
 
 
 def versions(node: Node) -> dict[str, str]:
-    """What runs, as a user sees it."""
+    """Return the running versions as users see them."""
     rows = [[cell.strip() for cell in line.strip("|").split("|")]
             for line in node.nova("platform-info", "-f", "table").stdout.splitlines() if line.startswith("|")]
     return {row[0]: row[4].rpartition(":")[2] for row in rows[1:] if row[2] == "running"}

@@ -1,5 +1,5 @@
-"""What the world does to novad: a podman that is frozen, a registry that lies, a full disk, ports that are taken, and
-data that would lead a copy astray."""
+"""Faults of novad's environment: a frozen podman, a registry with wrong content, a full disk, occupied ports, and data
+that would misdirect a copy."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_a_hundred_health_checks_leave_no_process_behind(registry: Registry,  # 
 
 
 def processes(node: Node) -> list[str]:
-    """Of podman's on this node."""
+    """Return podman's processes on this node."""
     run = str(PodmanService(node.data / "podman").run)
     found = []
     for place in pathlib.Path("/proc").glob("[0-9]*"):

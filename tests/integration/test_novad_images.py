@@ -33,7 +33,7 @@ stop_timeout = 1
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    """With images of a program; one that is larger than the disk, and one that is when it is unpacked."""
+    """Start a registry with images of a program; one larger than the disk, and one that is too large when unpacked."""
     made = Registry(tmp_path_factory.mktemp("registry"))
     try:
         made.push("toy", "1")

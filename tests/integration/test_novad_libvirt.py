@@ -76,7 +76,7 @@ class RealSuite(Suite):
         return [pid for pid, each in self.host.host.processes().items() if each.startswith("qemu-system")]
 
     def serves_addresses(self) -> bool:
-        """Whether the container of nova-compute has a dnsmasq."""
+        """Return True if the container of nova-compute has a dnsmasq."""
         return "dnsmasq" in self.node.podman("exec", f"{self.name}-nova-compute", "ps", "-e", "-o", "comm=").split()
 
 
@@ -124,7 +124,7 @@ def test_a_guest_boots_with_an_address_and_the_name_that_it_was_told(suite: Real
 
 
 def test_its_screen_is_seen_through_the_proxy(suite: RealSuite, server: str) -> None:
-    """What QEMU says of it comes through nova-novncproxy to a client on the node."""
+    """QEMU's screen is transmitted through nova-novncproxy to a client on the node."""
     url = suite.ask(lambda cloud: cloud.compute.create_server_remote_console(
         server, protocol="vnc", type="novnc")["url"])
     [token] = re.findall(r"%3D([0-9a-f-]{36})", url)

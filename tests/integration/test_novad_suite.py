@@ -73,7 +73,7 @@ def suite(images: Images, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def server(suite: Suite) -> Any:
-    """One that was booted as a user would."""
+    """Boot a server as a user does."""
     with contextlib.closing(suite.cloud()) as cloud:
         image = cloud.image.create_image(name="blank", disk_format="raw", container_format="bare", data=bytes(1 << 20))
         flavor = cloud.compute.create_flavor(name="tiny", ram=64, vcpus=1, disk=1)

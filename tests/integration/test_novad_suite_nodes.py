@@ -85,7 +85,7 @@ def test_the_other_node_has_images_from_the_control_node(pair: Pair, suite: Suit
 
 
 def reached(pair: Pair) -> list[int]:
-    """Which ports of the suite the other node reaches."""
+    """Return the ports of the suite that the other node reaches."""
     def answers(port: int) -> bool:
         with contextlib.closing(socket.socket()) as asked:
             asked.settimeout(3)

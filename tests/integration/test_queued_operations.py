@@ -16,7 +16,7 @@ from tests.unit.engine.test_engine_properties import CTX, Machine
 
 
 class Slow(Operation):
-    """Its acceptance takes a while; it stands beside others."""
+    """An operation whose acceptance takes a while and that runs beside others."""
 
     name = action = "slow"
     rules = Rules(label="slow", beside=True)

@@ -1,4 +1,4 @@
-"""What users and operators keep secret is in no log of a whole run, with everything that can go wrong in it."""
+"""Secrets of users and operators are in no log of a whole run with all kinds of faults."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ def encoded(secret: str) -> str:
 
 
 def spellings(secret: str) -> set[str]:
-    """As it is, in a URL (SQLAlchemy's keep the +), and in the middle of what was encoded once or twice (messages)."""
+    """Return the spellings of a secret: plain, in a URL (SQLAlchemy keeps the +), and within text that was encoded once
+    or twice (messages)."""
     return {secret, *(urllib.parse.quote(secret, safe=safe) for safe in ("", "+", "/")), *_within(secret),
             *(twice for once in _within(secret) for twice in _within(once))}
 
 
 def _within(text: str) -> set[str]:
-    """What base64 of anything with this text in it always has, wherever the text begins."""
+    """Return what base64 of any data with this text contains, wherever the text begins."""
     return {encoded(" " * skipped + text)[4 if skipped else 0:-4] for skipped in range(3)}
 
 
@@ -70,7 +71,7 @@ def glance() -> Iterator[Glance]:
 
 
 class WithGlance(Cluster):
-    """Its image is in Glance."""
+    """A cloud whose images are in Glance."""
 
     glance: Glance
 
@@ -99,7 +100,7 @@ def boot(nova: Cluster, password: str, host: str) -> str:
 
 
 def refuse(nova: Cluster) -> None:
-    """What is wrong is said, and not what it was."""
+    """Cause errors that name the fault and not the value."""
     server = {"name": "n", "flavorRef": "tiny", "imageRef": nova.api.image_id, "networks": "auto"}
     for wrong in ({"adminPass": LONG}, {"name": "n" * 255, "max_count": 2, "adminPass": SECRETS["refused"]},
                   {"user_data": encoded(SECRETS["refused"] * 2000)}, {"imageRef": "", "adminPass": SECRETS["refused"]}):
@@ -109,7 +110,8 @@ def refuse(nova: Cluster) -> None:
 
 
 def ask_with_tokens(nova: Cluster) -> None:
-    """That of a service beside the user's, one that is none, and what Keystone and Glance are asked with the user's."""
+    """Send a service token beside the user's, an invalid one, and requests to Keystone and Glance with the user's
+    token."""
     beside = {"X-Service-Token": SECRETS["beside-token"]}
     assert nova.api.request("GET", "/servers/detail", headers=beside).status_code == 200
     for wrong in ({"X-Auth-Token": SECRETS["bad-token"]}, {"X-Service-Token": SECRETS["bad-token"]}):

@@ -46,7 +46,7 @@ def browser(tmp_path: pathlib.Path) -> Iterator[webdriver.Chrome]:
 
 
 def text(browser: webdriver.Chrome, css: str) -> str:
-    """Of the first element that this selects; "" while there is none (tables are filled anew all the time)."""
+    """Return the text of the first selected element, "" while there is none (tables are refilled all the time)."""
     return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", css)).strip()
 
 

@@ -90,7 +90,8 @@ def test_a_guest_stays_when_the_destination_has_no_room(cloud: RealCloud, guest:
 
 @pytest.mark.slow
 def test_a_migration_ends_when_a_destination_that_was_cut_off_is_back(cloud: RealCloud, guest: str) -> None:
-    """Which way is open: libvirt gives a silent peer up after a while, QEMU waits for its connection much longer."""
+    """The direction that stays open matters: libvirt gives up on a silent peer after a while, QEMU waits much
+    longer."""
     first, second = cloud.hosts.hosts
     leave(cloud, guest, second)
     second.host.cut()
@@ -143,7 +144,7 @@ def name_of(cloud: RealCloud, uuid: str) -> str:
 
 
 def settled(cloud: RealCloud, uuid: str) -> Any:
-    """Nothing is being done to the server any more, which is ACTIVE; its newest migration."""
+    """Wait until the server is ACTIVE without a task; return its newest migration."""
     eventually(lambda: cloud.api.show(uuid)["OS-EXT-STS:task_state"] is None, _END, f"{uuid} has settled")
     assert cloud.api.show(uuid)["status"] == "ACTIVE"
     return cloud.api.get(f"/os-migrations?instance_uuid={uuid}")["migrations"][0]

@@ -127,7 +127,7 @@ def test_a_resized_guest_has_its_new_sizes_and_a_reverted_one_the_old(cloud: Rea
 
 
 def sizes(cloud: RealCloud, uuid: str) -> dict[str, int]:
-    """What the guest sees, in KiB."""
+    """Return the sizes that the guest reports, in KiB."""
     with cloud.shell(uuid) as shell:
         memory = re.search(r"MemTotal: +(\d+) kB", shell.run("cat /proc/meminfo"))
         disk = re.search(r"(\d+) vda\n", shell.run("cat /proc/partitions"))

@@ -20,13 +20,13 @@ def nova(rabbitmq: Rabbit) -> Iterator[Cluster]:
 
 
 def copied(source: pathlib.Path, target: pathlib.Path) -> None:
-    """As a backup does it."""
+    """Copy the database as a backup does."""
     with sqlite3.connect(source) as connection, sqlite3.connect(target) as other:
         connection.backup(other)
 
 
 def restart_on(nova: Cluster, database: pathlib.Path) -> None:
-    """All services but nova-compute, with another database."""
+    """Restart all services but nova-compute, with another database."""
     nova.stop(*nova.processes)
     text = nova.config.read_text()
     url = next(line for line in text.splitlines() if line.startswith("connection"))

@@ -56,7 +56,7 @@ class RealHost:
             process.kill()
 
     def kill_libvirtd(self) -> None:
-        """As a crash: guests run on."""
+        """Kill libvirtd as a crash would; guests continue to run."""
         self._daemons["libvirtd"].kill()
 
     def start_libvirtd(self) -> None:
@@ -71,8 +71,8 @@ class RealHost:
         return self.virsh("list", "--all", "--name").split()
 
     def leftovers(self, instances: pathlib.Path | None) -> list[str]:
-        """Everything that guests need and that should be gone with the last one; ``instances`` as the host sees it
-        (None: it is not this host's alone)."""
+        """Return leftovers of guests that should have been removed with the last one; ``instances`` as the host sees it
+        (None: shared with other hosts)."""
         files = [] if instances is None else self.host.run([
             "find", str(instances), "-mindepth", "1", "-maxdepth", "1", "-type", "d", "-not", "-name", "[_.]*"],
             check=False).split()
@@ -85,7 +85,7 @@ class RealHost:
             *(f"file {path}" for path in files)]
 
     def clear(self, instances: pathlib.Path) -> None:
-        """As new for another cloud. What a failed test left goes the quick way: with the power and the disk."""
+        """Clean the hosts for another cloud. Leftovers of a failed test are destroyed with their guests and disks."""
         disk = self.host.directory / "disk"
         if self.host.pid is None or self.leftovers(instances):
             self.power_off()
@@ -144,7 +144,7 @@ class RealHosts:
         self.site.remove()
 
     def options(self) -> Options:
-        """What the services that belong to no host have in nova.conf beyond the usual."""
+        """Return further options of nova.conf for the services that belong to no host."""
         return {
             "DEFAULT": {"compute_driver": "libvirt", "reserved_host_memory_mb": 0, "shutdown_timeout": 20},
             "libvirt": {"virt_type": "qemu"},
@@ -153,10 +153,8 @@ class RealHosts:
         }
 
     def places(self, rabbit: Rabbit, transport_url: str, instances: pathlib.Path | None = None) -> list[Place]:
-        """For a :class:`Cluster` whose ``transport_url`` this is; the hosts reach that broker from now on.
-
-        Each host has a state_path of its own; ``instances`` is the instances_path, for example one that they share.
-        """
+        """Return directories for a :class:`Cluster` with this ``transport_url``; the hosts reach its broker from now
+        on. Each host has its own state_path; ``instances`` is the instances_path, for example a shared one."""
         if rabbit.port not in self._relays:
             self._relays[rabbit.port] = PortRelay(self.site.switch.netns, self.site.switch.address, rabbit.port)
         url = transport_url.replace("127.0.0.1", self.site.switch.address)
@@ -165,7 +163,7 @@ class RealHosts:
             "instances_path": instances or self.site.state / "instances"}}) for host in self.hosts]
 
     def clear(self, instances: pathlib.Path) -> None:
-        """All hosts are as new, and so is what they share."""
+        """Clean all hosts and their shared directories."""
         for host in self.hosts:
             host.clear(instances)
         _empty(self.site.shared)

@@ -41,13 +41,13 @@ class Wire:
                 threading.Thread(target=pump, args=ends, daemon=True).start()
 
     def cut(self) -> None:
-        """Who is connected is so no more."""
+        """Close all connections."""
         for each in self._sockets:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
 
     def block(self) -> None:
-        """Nobody gets through, until :meth:`unblock`."""
+        """Refuse all connections until :meth:`unblock`."""
         self._blocked = True
         self.cut()
 

@@ -1,4 +1,4 @@
-"""What of devstack can be shown without a cloud."""
+"""Tests of devstack without a cloud."""
 
 import ast
 import importlib.util
@@ -86,7 +86,7 @@ _CONSOLE = "=== nova guest ready: hostname={} ip=10.0.0.2 ip6=none source={} up=
 
 
 def prove(name, source):
-    """What stack.sh makes of a server with this console."""
+    """Return the result of stack.sh for a server with this console."""
     spec = importlib.util.spec_from_file_location("devstack_cloud", LIBRARY.parent / "cloud.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

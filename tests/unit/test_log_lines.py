@@ -1,4 +1,4 @@
-"""What a service writes to its log, whatever is in the message."""
+"""Format of log lines, whatever the message contains."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
-"""What is declared, documented and drawn is the same; off, nothing is there.
+"""Metrics are declared, documented and drawn consistently; without the option there are none.
 
-The table of doc/observability.md is written by ``python -m tests.unit.test_metrics``.
+``python -m tests.unit.test_metrics`` writes the table of doc/observability.md.
 """
 
 import json
@@ -64,7 +64,7 @@ def page(port):
 
 # --- off -------------------------------------------------------------------------------------------------
 def test_off_nothing_is_imported():
-    """Every service loaded, configured as by default, and told to start what is enabled: nothing is."""
+    """Every service is loaded with the default configuration and starts what is enabled: no exporter is imported."""
     done = python("""
         import sys
         from nova.cmd import allinone, api, compute, conductor, metadata, scheduler

@@ -1,4 +1,4 @@
-"""What is packaged beside the code: samples, units, entry points."""
+"""Packaged files beside the code: samples, units, entry points."""
 
 import configparser
 import importlib
@@ -34,7 +34,7 @@ def entry_points(group):
 
 
 def requirements():
-    """What setup.cfg wants, extras included."""
+    """Return the requirements of setup.cfg including extras."""
     options = setup_cfg()
     lines = [options["options"]["install_requires"], *options["options.extras_require"].values()]
     return [Requirement(line) for line in "\n".join(lines).split("\n") if line.strip()]
@@ -236,7 +236,7 @@ def test_nothing_is_denied_to_novad_since_containers_would_inherit_it():
 @pytest.mark.parametrize(("name", "most"), [("nova-api", 3.0), ("nova-conductor", 3.0), ("nova-scheduler", 3.0),
                                             ("nova-metadata", 5.0), ("nova-compute", 8.0)])
 def test_systemd_finds_little_that_a_unit_exposes(name, most):
-    """Of ten; the services that need root are worse by nature."""
+    """On a scale of ten; services that need root have a higher exposure."""
     result = subprocess.run(["systemd-analyze", "security", "--offline=true", f"--threshold={int(most * 10)}",
                              ROOT / "etc/systemd" / f"{name}.service"], capture_output=True, text=True, timeout=60,
                             check=False)

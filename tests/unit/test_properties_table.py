@@ -1,7 +1,5 @@
 """Every documented image property and extra spec is read, refused by name, or listed in doc/properties.md as ignored.
-
-tests/data/documented_properties.json has the names that the public documentation of Glance and Nova gives a meaning.
-"""
+tests/data/documented_properties.json has the names with a meaning in the public documentation of Glance and Nova."""
 
 import ast
 import collections

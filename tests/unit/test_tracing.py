@@ -1,4 +1,4 @@
-"""When there are traces, who decides, and what is said when they cannot be made."""
+"""Conditions and sampling of traces, and errors of their configuration."""
 
 import pathlib
 import subprocess

@@ -1,4 +1,4 @@
-"""What worker processes tell of themselves."""
+"""Statistics that worker processes report."""
 
 import os
 

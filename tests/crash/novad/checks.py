@@ -1,6 +1,6 @@
-"""What has to hold of a node whenever nothing is under way, whatever happened to its novad before.
+"""Invariants of a node without a running change, whatever happened to its novad before.
 
-A component's data are lines of whoever wrote them (see tests.crash.novad.runtime), and rows that a user wrote.
+The data of a component are lines of its writers (see tests.crash.novad.runtime), and rows that a user wrote.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ VOLUMES = {"db": ("rows", "cache"), "api": ("state",), "conductor": ()}
 
 @dataclasses.dataclass
 class Seen:
-    """What there is at a moment."""
+    """The state of a node at one moment."""
 
     components: dict[str, dict[str, Any]]
     data: dict[str, list[str]]  # by component; without caches
@@ -39,7 +39,8 @@ def look(world: World) -> Seen:
 
 
 def check(world: World, before: Seen, what: str, words: tuple[str, ...] = (), done: bool | None = None) -> Seen:
-    """After a change (``done``: whether novad answered that it was; None: nobody knows). Returns what there is now."""
+    """Check the node after a change and return its state (``done``: True if novad reported success, None if
+    unknown)."""
     now = look(world)
     rows = world.rows("select id, kind, state, changes from deployments where id > ? order by id", before.last)
     committed = [row for row in rows if row[2] == "done"]
@@ -59,7 +60,7 @@ def check(world: World, before: Seen, what: str, words: tuple[str, ...] = (), do
 
 
 def _check_components(before: Seen, now: Seen, changes: list[dict[str, Any]]) -> None:
-    """Those of the last committed deployment, and no mixture."""
+    """Check that the components are those of the last committed deployment, and no mixture."""
     expected = dict(before.components)
     for change in changes:
         if change.get("after") is None:
@@ -94,7 +95,8 @@ def _reference(deployed: dict[str, Any]) -> str:
 
 
 def _check_data(name: str, before: Seen, now: Seen, change: dict[str, Any] | None, gone: bool) -> None:
-    """All that was there, or what a rollback brings; then only lines of those that are deployed."""
+    """Check that all former data, or those of the rollback, are present, and otherwise only lines of deployed
+    components."""
     lines = now.data[name]
     if gone:
         assert lines == [], name
@@ -123,7 +125,8 @@ def _check_secrets(before: Seen, now: Seen, what: str, words: tuple[str, ...], c
 
 
 def _check_backups(world: World, before: Seen, now: Seen, what: str) -> None:
-    """Those that were there are as they were, unless retention let them go; new ones have what there was."""
+    """Check that earlier backups are unchanged unless retention removed them, and that new ones have the former
+    data."""
     for ident, (component, lines) in now.backups.items():
         if ident in before.backups:
             assert before.backups[ident] == (component, lines), ident
@@ -143,7 +146,7 @@ def _check_backups(world: World, before: Seen, now: Seen, what: str) -> None:
 
 
 def _check_left_over(world: World, now: Seen, gone: bool) -> None:
-    """No file that nobody knows."""
+    """Check that there are no unknown files."""
     data = world.data
     assert {path.name for path in (data / "files").iterdir()} == set(now.components)
     strange = [str(path.relative_to(data)) for path in data.rglob("*") if path.name.startswith(".") and
@@ -158,7 +161,7 @@ def _check_left_over(world: World, now: Seen, gone: bool) -> None:
 
 
 def _lines(place: pathlib.Path) -> list[str]:
-    """What is written in the volumes that are backed up, below a component's directory; or in a dump."""
+    """Return the lines in the backed-up volumes below a component's directory, or in a dump."""
     if (place / ".dump").exists():
         return (place / ".dump").read_text().splitlines()
     found: list[str] = []

@@ -15,7 +15,7 @@ from tests.crash.novad.world import World
 
 @pytest.fixture(scope="session")
 def place() -> Iterator[pathlib.Path]:
-    """In memory where there is such a place: journals wait for the disk."""
+    """Return a directory in memory if possible, since journals wait for the disk."""
     made = pathlib.Path(tempfile.mkdtemp(prefix="novad-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None))
     yield made
     shutil.rmtree(made)

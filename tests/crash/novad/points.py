@@ -1,8 +1,6 @@
-"""Every place where novad may end while it changes something, counted.
-
-The runtime's verbs (before, in the middle, after), writes of the journal (before, after), and whatever it does to files
-below its data directory (before each; in the middle of each copy).
-"""
+"""Count the places at which novad may end during a change: the runtime's verbs (before, in the middle, after), writes
+of the journal (before, after), and operations on files below its data directory (before each; in the middle of each
+copy)."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ class Points:
         self._within = threading.local()
 
     def watch(self) -> None:
-        """From now on, in this process."""
+        """Count places from now on in this process."""
         from nova.novad.deploy import HEALTH_CHECK, Deployer
         from nova.novad.journal import Journal
 
@@ -68,7 +66,7 @@ class Points:
         sys.addaudithook(self._heard)
 
     def passed(self, where: str) -> None:
-        """Somebody is at this place."""
+        """Record that a thread has reached this place."""
         if not self._here():
             return
         self._count += 1
@@ -113,7 +111,7 @@ class Points:
             self._refuse("open")
 
     def _ours(self, path: Any, directory: Any = -1) -> bool:
-        """Whether it is a file below the data directory; what is relative to an open directory is."""
+        """Return True for a file below the data directory, including paths relative to an open directory."""
         return self._here() and (directory not in (-1, None) or (
             isinstance(path, str | bytes | os.PathLike) and os.fsdecode(path).startswith(self._data)))
 

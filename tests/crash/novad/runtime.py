@@ -164,11 +164,11 @@ class DirectoryRuntime:
         return sorted(path.name for path in (self.directory / "containers").iterdir() if path.suffix != ".new")
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """Every container by its name, whoever is away."""
+        """Return every container by its name, even if podman is unavailable."""
         return {name: found for name in self.names() if (found := self._load(name))}
 
     def end(self, name: str) -> None:
-        """Its program ends by itself."""
+        """End the program of a container."""
         found = self._load(name)
         if found is not None:
             self._save(name, {**found, "running": False})

@@ -83,7 +83,7 @@ def _prepared(world: World, name: str) -> checks.Seen:
 
 
 def _places(world: World, name: str, then: str) -> list[int]:
-    """Those that the change comes by, where such a thing can happen."""
+    """Return the places that the change passes and at which such a fault is possible."""
     case = CASES[name]
     world.load(name)
     world.start()

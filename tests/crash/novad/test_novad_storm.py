@@ -1,6 +1,7 @@
-"""One change after the other, each with something that goes wrong in it, in a history that grows.
+"""Changes one after the other, each with a fault, in a growing history.
 
-``pytest tests/crash/novad/test_novad_storm.py --seed 7 --seeds 1`` repeats the plan of seed 7; moments differ.
+``pytest tests/crash/novad/test_novad_storm.py --seed 7 --seeds 1`` repeats the plan of seed 7; the moments of faults
+differ.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Storm:
         self.world.settle()
 
     def _live(self) -> None:
-        """What users and containers do meanwhile."""
+        """Simulate users and containers that write data meanwhile."""
         rows = self.world.data / "volumes/db/rows"
         if rows.is_dir() and self.rng.random() < 0.7:
             self._row += 1
@@ -109,7 +110,7 @@ class Storm:
         return [act for word, act in (("away", away), ("kill", self.world.strike)) if word in fault]
 
     def _return(self) -> None:
-        """All is well again outside; novad may be killed some more times while it puts things right."""
+        """End all external faults; novad may be killed some more times while it recovers."""
         while self.rng.random() < 0.4:
             self.world.kill()
             self.world.start(at=self.rng.randrange(40), from_start=True)

@@ -81,7 +81,7 @@ exec /bin/cp "$@"
 
 @dataclasses.dataclass
 class Answer:
-    """Of a change: no ``error`` if it was done; ``gone``: novad went away."""
+    """The answer to a change: no ``error`` after success; ``gone``: novad ended before it answered."""
 
     error: str = ""
     gone: bool = False
@@ -115,7 +115,7 @@ class World:
 
     # --- novad -------------------------------------------------------------------------------------
     def start(self, at: int | None = None, then: str = KILL, from_start: bool = False) -> None:
-        """It may be gone again when this returns, if it is killed ``at`` a place."""
+        """Start novad, which may already be dead when this returns if it is killed ``at`` a place."""
         self._address = f"tcp://127.0.0.1:{free_port()}"
         (self.directory / "novad.toml").write_text(
             f'listen = "{self._address}"\ndata_dir = "{self.data}"\nplatform = "{self.directory}/platform.toml"\n'
@@ -143,7 +143,7 @@ class World:
                 self._novad.send_signal(signal.SIGKILL)
 
     def ask(self, what: str, *words: str) -> Answer:
-        """Of novad, as the command does."""
+        """Call novad as the command does."""
         try:
             with self.client() as client:
                 for _progress in CHANGES[what](client, words):
@@ -157,7 +157,7 @@ class World:
         return Answer()
 
     def _stays(self) -> bool:
-        """Whether it is still there in a moment: a connection ends a little before its process."""
+        """Return True if the process still runs after a moment; a connection ends shortly before its process."""
         if self._novad is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._novad.wait(5.0)
@@ -165,7 +165,7 @@ class World:
 
     @contextlib.contextmanager
     def client(self) -> Iterator[Client]:
-        """Of a novad that listens. Raises Gone."""
+        """Return a client of a listening novad. Raises Gone."""
         end = time.monotonic() + BOUND
         port = int(self._address.rpartition(":")[2])
         while True:
@@ -192,7 +192,7 @@ class World:
 
     # --- what there is -----------------------------------------------------------------------------
     def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
-        """Of the journal, beside novad."""
+        """Return rows of the journal, read beside novad."""
         if not (self.data / "journal.sqlite").exists():
             return []
         with contextlib.closing(sqlite3.connect(self.data / "journal.sqlite", timeout=10)) as connection:
@@ -229,7 +229,7 @@ class World:
 
     # --- copies ------------------------------------------------------------------------------------
     def save(self, name: str) -> None:
-        """Everything as it is now, while novad does not run."""
+        """Save the whole state while novad does not run."""
         place = self.directory / "saved" / name
         place.mkdir(parents=True)
         for part in ("data", "runtime", "platform.toml"):

@@ -14,7 +14,7 @@ from tests.functional.client import Client, wait_for
 
 @dataclasses.dataclass
 class Ended:
-    """What a command printed, and its exit code."""
+    """The output of a command, and its exit code."""
 
     code: int
     out: str

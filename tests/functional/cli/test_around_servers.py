@@ -1,4 +1,4 @@
-"""What belongs to servers: images, networks, volumes, what was done to them, ways into them."""
+"""Commands for resources of servers: images, networks, volumes, past actions, consoles."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What administrators do with hosts, and with servers on them."""
+"""Commands of administrators for hosts, and for servers on them."""
 
 import pytest
 

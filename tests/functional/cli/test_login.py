@@ -1,4 +1,4 @@
-"""Who logs in, how, and what is remembered of it."""
+"""Authentication of users, its methods, and what is cached."""
 
 import json
 import os

@@ -28,7 +28,7 @@ def announced(**options):
 
 @pytest.fixture
 def nowhere(monkeypatch):
-    """No novad to connect to, not even an address of one."""
+    """Make discovery find no novad and no address."""
     monkeypatch.setenv("NOVA_ADDR", "nonsense")
 
 

@@ -262,7 +262,7 @@ def announced(name, port):
 
 
 def test_a_node_that_was_not_accepted_gets_no_call_at_all(world):
-    """Not even if it has a certificate, a role and the name of another node."""
+    """Even with a certificate, a role and the name of another node."""
     world.control(discover_nodes=True)
     discovery = world.n1.daemon.coordinator.discovery
     for name in ("n2", "n3"):
@@ -337,7 +337,7 @@ class Silent:
 
 
 def test_strangers_delay_no_command_and_keep_no_node_unfound(world):
-    """They are connected to in the background alone: with that held, commands add no attempt."""
+    """Strangers are contacted in the background only: while that is held, commands add no attempt."""
     world.control(discover_nodes=True, nodes=(world.n3.as_member("compute"),))
     discovery = world.n1.daemon.coordinator.discovery
     with contextlib.closing(Silent()) as stranger, announced("s1", stranger.port), announced("s2", stranger.port):

@@ -71,7 +71,7 @@ class Node:
         return f"tls://127.0.0.1:{self.port}"
 
     def as_member(self, *roles):
-        """What a control node's options say of it."""
+        """Return the entry of the node in a control node's options."""
         return options.Node(address=self.url, node=self.name, roles=roles)
 
     def start(self):
@@ -84,7 +84,7 @@ class Node:
         self.alive = True
 
     def kill(self):
-        """As SIGKILL does for who looks at it from outside: nothing more is done, and nobody answers."""
+        """End novad as SIGKILL appears from outside: no further effect, no answer."""
         def dead(_verb, _name):
             raise Killed
         self.alive = False
@@ -142,7 +142,7 @@ class Nodes:
         return json.loads(self.nova(*words, "-f", "json").out)
 
     def states(self):
-        """What the control node lists: {node: state}."""
+        """Return the states of nodes as listed by the control node."""
         return {one["Node"]: one["State"] for one in self.listed("nodes", "list")}
 
     def discovered(self):
@@ -152,7 +152,7 @@ class Nodes:
         return [node.runs() for node in self.all]
 
     def settled(self):
-        """All know how everything ended."""
+        """Wait until all nodes have received the outcome."""
         wait_for(lambda: not any(node.daemon.journal.unfinished() or node.daemon.journal.pending()
                                  for node in self.all) and not self.n1.daemon.journal.unsettled()
                  # The journal has the end of a deployment before novad has finished with it.

@@ -1,4 +1,4 @@
-"""Every verb for novad, as its user types it."""
+"""Every command for novad, as users enter it."""
 
 import contextlib
 import io

@@ -63,7 +63,7 @@ class Novad:
         return ended
 
     def version(self):
-        """What answers; "" if nothing does."""
+        """Return the version that answers, or ""."""
         client = Client(f"tcp://127.0.0.1:{self.port}", self.secret())
         try:
             from nova.novad.api import novad_pb2 as pb

@@ -1,4 +1,4 @@
-"""Every schema that requests are checked against: of each route, in each microversion, and each part of it."""
+"""Every schema for requests: of each route, in each microversion, and each of its parts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _parts(schema: Schema) -> Iterator[Schema]:
 
 @functools.cache
 def every_part() -> dict[str, Schema]:
-    """All different schemas, and all schemas within them, by their text."""
+    """Return all different schemas and their parts, by their text."""
     return {json.dumps(part, sort_keys=True): part for _where, schema in every_schema() for part in _parts(schema)}
 
 

@@ -114,7 +114,7 @@ IMAGE, OTHER = "11111111-2222-3333-4444-555555555555", "21111111-2222-3333-4444-
 
 @pytest.fixture
 def images(monkeypatch):
-    """One image is there."""
+    """Provide one image."""
     def find(_ctx, ident, _trusted=()):
         if ident != IMAGE:
             raise exception.InvalidInput("Can not find requested image")

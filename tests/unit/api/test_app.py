@@ -367,7 +367,7 @@ def test_the_openapi_document_is_that_of_the_version(api):
 
 
 def test_the_openapi_document_of_a_version_is_built_once_and_one_at_a_time(api, monkeypatch):
-    """It costs as much as dozens of requests, and everybody may ask for it."""
+    """Building it costs as much as dozens of requests, and any client may request it."""
     build, running, most, built = openapi._document, [], [], []
 
     def counted(table, version):

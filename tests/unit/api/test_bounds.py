@@ -1,4 +1,4 @@
-"""No request holds more things than somebody has thought of."""
+"""Every list and object in requests has an upper bound."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Which extra specs pass from 2.86 on."""
+"""Validation of extra specs from 2.86 on."""
 
 import pytest
 

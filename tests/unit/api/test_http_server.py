@@ -52,7 +52,7 @@ class Served:
         return socket.create_connection(("127.0.0.1", self.port), 30)
 
     def say(self, text: bytes) -> bytes:
-        """Everything that the server answers until it closes."""
+        """Return everything that the server sends until it closes the connection."""
         with self.connect() as client:
             client.sendall(text)
             return everything(client)
@@ -265,7 +265,7 @@ def test_what_is_no_clear_request_is_refused(served: Served, request_: bytes, st
     (b"https://cloud", "cloud", "/", ""), (b"http://[::1]:1?a=http://b/", "[::1]:1", "/", "a=http://b/"),
     (b"http://cloud//a%2Fb", "cloud", "//a%2Fb", ""), (b"/http://cloud/", "x", "/http://cloud/", "")])
 def test_a_target_may_name_the_host(served: Served, target: bytes, host: str, path: str, query: str) -> None:
-    """As clients and proxies send it that take us for a proxy; the target's host counts, not the header's."""
+    """Clients and proxies send it to a proxy; the host of the target applies, not the header's."""
     answer = served.say(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ")
     environ = served.seen[0]

@@ -187,7 +187,7 @@ def test_who_does_not_begin_tls_holds_up_nobody(serve: Callable[[], Served]) -> 
 
 
 def test_who_sends_much_that_is_no_request_is_sent_away(serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
-    """Each KeyUpdate costs the thread that all connections share, and comes before anybody is asked who they are."""
+    """Each KeyUpdate costs the thread of all connections, and precedes authentication."""
     served = serve()
     client = KeyUpdates(served.port, served.trusting, tmp_path / "keys")
     with client.socket:

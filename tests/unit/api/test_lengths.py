@@ -1,4 +1,4 @@
-"""Every text that a request may bring has an end, or it is said here why it needs none."""
+"""Every text in requests has a maximum length, or a reason here why it needs none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who believes everybody listens to this machine alone."""
+"""A server that trusts every client listens to this machine only."""
 
 import subprocess
 import sys

@@ -1,6 +1,6 @@
-"""Every operation of the reference over HTTP, at the first and the last version that has it and beyond.
+"""Every operation of the reference over HTTP, at its first and last version and beyond.
 
-Behind the API nobody answers: what reaches a handler is 503, or an answer that needs nobody.
+There is no conductor: a request that reaches its handler is 503, or a response that needs no conductor.
 """
 
 import functools
@@ -60,7 +60,7 @@ def _expand(schema):
 
 @functools.cache
 def _schema(operation, version):
-    """Of the body, as the reference has it."""
+    """Return the schema of the body in the reference."""
     line = _LINES[operation.method, operation.path, operation.action]
     for low, high, schema in line.get("request", ()):
         if int((low or "2.0")[2:]) <= version <= int((high or microversion.text(microversion.MAX))[2:]):

@@ -1,4 +1,4 @@
-"""Every parameter of every path may hold any character: the request line is read as the API's server reads it."""
+"""Every parameter of every path may contain any character: request lines are parsed as by the API's server."""
 
 from __future__ import annotations
 

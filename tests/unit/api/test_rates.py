@@ -1,4 +1,4 @@
-"""How many requests projects, users and addresses may send: the others do not notice."""
+"""Rate limits of projects, users and addresses: other clients are not affected."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ IMAGE = "77777777-0000-4000-8000-000000000000"
 
 @pytest.fixture(autouse=True)
 def images(monkeypatch):
-    """Every image is there; returns what was looked for, and with which certificates."""
+    """Provide every image; return the requested ones with their certificates."""
     asked = []
 
     def find(ctx, ident, trusted=()):

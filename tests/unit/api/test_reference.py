@@ -1,7 +1,7 @@
-"""Every implemented operation accepts what the reference says, in every microversion.
+"""Comparison of every implemented operation with the reference, in every microversion.
 
-``tests/data/api_reference.json`` lists the operations of the Compute API with their JSON schemas
-per range of microversions; ``{"$": n}`` stands for entry n of its ``schemas``.
+``tests/data/api_reference.json`` lists the operations of the Compute API with their JSON schemas per range of
+microversions; ``{"$": n}`` stands for entry n of its ``schemas``.
 """
 
 import json

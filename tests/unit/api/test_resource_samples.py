@@ -130,7 +130,10 @@ FREE = {"metadata", "cpu_info", "extra_specs"}
 
 
 def differences(expected, value, path="$"):
-    """Where ``value`` does not look like the sample. Null fits everything: most things can be unknown."""
+    """Return the places where ``value`` differs from the sample.
+
+    Null is always accepted: most values can be unknown.
+    """
     if isinstance(expected, dict) and isinstance(value, dict):
         names = set() if path.rpartition(".")[2] in FREE else set(expected) ^ set(value)
         found = [f"{path}: {'lacks' if name in expected else 'has'} {name}" for name in sorted(names)]

@@ -1,7 +1,7 @@
-"""How servers are shown, per microversion and caller.
+"""Views of servers per microversion and caller.
 
-``tests/data/server_keys.json`` has, per kind of answer, [version, keys that came, keys that went];
-up to 2.89 as administrators see it, from 2.90 as members do.
+``tests/data/server_keys.json`` has, per kind of response, [version, added keys, removed keys]; up to 2.89 for
+administrators, from 2.90 for members.
 """
 
 import datetime
@@ -73,7 +73,7 @@ def test_the_keys_are_those_of_the_version(kind, version, keys):
 
 
 def test_no_key_changes_between_the_listed_versions_but_those_that_were_added():
-    """From each version to the next, keys only come; none goes."""
+    """From each version to the next, keys are only added."""
     for view in VIEWS.values():
         before = set()
         for version in range(1, 105):

@@ -209,7 +209,7 @@ def certificates(configuration: Any, tmp_path: pathlib.Path) -> Iterator[pathlib
 
 @pytest.mark.filterwarnings("ignore")
 def test_images_with_any_certificate_are_taken_or_refused(certificates: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """What an image says of its signature, and the certificates that it names, as a user puts them there."""
+    """Signature properties of an image, and the certificates that they name, as users upload them."""
     ctx = RequestContext(overwrite=False, user_id="u", project_id="p", roles=["member"], auth_token="t")
     key, data = rsa_key(), b"data" * 99
     (tmp_path / "data").write_bytes(data)

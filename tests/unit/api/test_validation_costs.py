@@ -120,7 +120,7 @@ def _values(size: int, schema: Schema) -> Iterator[Any]:
 
 
 def _of_the_right_type(values: Iterator[Any], schema: Schema) -> Iterator[Any]:
-    """Without those that are refused by their type at once."""
+    """Return the values without those that are refused by their type at once."""
     right = compiled({"type": schema["type"]}) if "type" in schema else lambda _value: None
     return (value for value in values if right(value) is None)
 
@@ -207,7 +207,7 @@ _BODIES: dict[str, tuple[str, str, Any]] = {
 
 @pytest.mark.parametrize("what", _BODIES)
 def test_a_request_of_the_longest_body_is_refused_in_bounded_time(api: Client, step: float, what: str) -> None:
-    """All of the request: reading, checking and the answer."""
+    """The whole request: reading, validation and response."""
     path, version, body = _BODIES[what]
     raw = json.dumps(body, separators=(",", ":")).encode()
     assert 20_000 < len(raw) <= CONF.oslo_middleware.max_request_body_size
@@ -222,7 +222,7 @@ def test_a_request_of_the_longest_body_is_refused_in_bounded_time(api: Client, s
 
 
 def test_values_of_extra_specs_are_checked_in_bounded_time(step: float) -> None:
-    """Each known name with values of 255 characters that are almost lists, sizes or words."""
+    """Each name with values of 255 characters that resemble lists, sizes or words."""
     names = [*extra_specs.EXACT, "hw:numa_cpus.0", "hw:numa_mem.0", "resources1:VCPU", "trait:CUSTOM_A",
              "aggregate_instance_extra_specs:a", "capabilities:host:a"]
     slowest = (0.0, "")

@@ -34,7 +34,7 @@ def test_essential_commands_exist():
 
 
 def test_every_command_is_tried_on_a_real_suite():
-    """As a word of nova(...) or run(...), or in a list that a test is run for."""
+    """A test calls it by nova(...) or run(...), or in a parametrized list."""
     tried = set()
     for path in (ROOT / "tests/functional/cli").glob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

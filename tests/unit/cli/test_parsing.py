@@ -1,4 +1,4 @@
-"""What words on the command line mean, and how values look; nothing is asked for."""
+"""Parsing of arguments and formats of values, without requests."""
 
 import argparse
 

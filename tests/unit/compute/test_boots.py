@@ -1,4 +1,4 @@
-"""What the start of a host with many guests costs: counted with the conductor's own answers on SQLite."""
+"""Costs of the start of a host with many guests, counted with the conductor's own replies on SQLite."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Counted:
 
 
 class Idle:
-    """Nothing is done with any guest."""
+    """A runner without any operation on guests."""
 
     def busy(self, _uuid: str) -> bool:
         return False

@@ -1,4 +1,4 @@
-"""What a machine is known by survives restarts, and is never half written or made twice."""
+"""The identity of a machine survives restarts, and is never partial or created twice."""
 
 from __future__ import annotations
 

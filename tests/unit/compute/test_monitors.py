@@ -1,4 +1,4 @@
-"""What a host measures of itself, and how it gets into the reports of its nodes."""
+"""Measurements of a host, and their way into the reports of its nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def options() -> Iterator[None]:
 
 
 class Busy(FakeDriver):
-    """Whose CPU does what a test says, so many nodes on it."""
+    """A driver with the CPU usage and number of nodes that a test defines."""
 
     def __init__(self, nodes: int = 1) -> None:
         super().__init__("h", Group(name="h", nodes=nodes))

@@ -1,4 +1,4 @@
-"""What a step tells of its progress, however often its driver says it."""
+"""Progress reports of a step, however often its driver calls."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def driver() -> FakeDriver:
 
 
 def settled(driver: FakeDriver) -> bool:
-    """Whether no guest is at rest, soon."""
+    """Return True if no guest is quiesced after a while."""
     end = time.monotonic() + 10
     while driver.quiesced and time.monotonic() < end:
         time.sleep(0.01)

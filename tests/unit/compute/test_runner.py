@@ -272,7 +272,7 @@ def test_a_verb_that_hangs_past_its_deadline_fails_its_step_and_lets_the_next_op
 @pytest.mark.parametrize("current", [True, False])
 def test_an_order_of_lower_rank_than_one_that_was_run_is_run_if_a_conductor_knows_it(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, current: bool) -> None:
-    """So it is after the database was restored from a backup; otherwise it was overtaken."""
+    """Such orders arrive after the database was restored from a backup; otherwise the order was superseded."""
     driver.spawn(instance, Disks())
     newer, older = (late(order(instance, "stop", "power_off", ident=ident), seconds=0) for ident in (7, 3))
     conductor.current = {newer.action.uuid} | ({older.action.uuid} if current else set())

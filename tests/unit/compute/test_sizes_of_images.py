@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 class Store:
-    """Its images have no content, which takes no room."""
+    """An image store with empty images, which take no space."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         self._sizes = sizes

@@ -110,11 +110,11 @@ class Books(Core):
         return dict(told)
 
     def statements(self) -> list[str]:
-        """What ran since the last time, without the beginnings of transactions."""
+        """Return the statements since the last call, without the beginnings of transactions."""
         return self.counter.take()
 
     def reset(self) -> None:
-        """As new: no rows but what a new database has, nothing sent, nothing counted."""
+        """Reset to the rows of a new database, without messages and counts."""
         def transaction(connection: sa.Connection) -> None:
             for table in models.metadata.tables.values():
                 if table is not models.deployment:

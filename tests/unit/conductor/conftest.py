@@ -22,7 +22,7 @@ def database_url(tmp_path: pathlib.Path) -> str:
 
 @pytest.fixture(autouse=True)
 def own_clock() -> Iterator[None]:
-    """What one test's process knows of the database's clock is no business of the next."""
+    """Reset the process's knowledge of the database's clock between tests."""
     clock.reset()
     yield
     clock.reset()

@@ -1,4 +1,4 @@
-"""Each of the invariants of the books: nothing is found while it holds, and what breaks it is found."""
+"""The invariants of the audit: no finding while they hold, and a finding for each violation."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ RESOURCES = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
 
 
 class Cloud:
-    """What conductors write when servers come and go, in their order of locks."""
+    """The transactions of conductors when servers are created and deleted, in their order of locks."""
 
     def __init__(self, core: Books) -> None:
         self.core = core
@@ -77,7 +77,7 @@ class Cloud:
         self.core.db.write(write)
 
     def come_and_go(self, seed: int) -> None:
-        """One user: boots and deletes at random, and tells how full the hosts were at most."""
+        """Boot and delete servers at random as one user, and return the highest usage of the hosts."""
         chance, mine = random.Random(seed), []
         for _round in range(ROUNDS):
             if mine and (chance.random() < 0.4 or len(mine) > VCPUS):

@@ -39,7 +39,7 @@ def asking(**changes: Any) -> RequestSpec:
 
 
 def claim(core: Books, selection: Selection, spec: RequestSpec, instance: Instance | None = None) -> Instance:
-    """What the transaction of a placement does: the claim, and the instance is there."""
+    """Claim as the transaction of a placement does; the instance exists."""
     instance = instance or server(core, server_group=spec.group.uuid if spec.group else None)
 
     def write(connection: sa.Connection) -> None:
@@ -52,7 +52,7 @@ def claim(core: Books, selection: Selection, spec: RequestSpec, instance: Instan
 
 
 def refused(core: Books, selection: Selection, spec: RequestSpec) -> str:
-    """Why; nothing was taken."""
+    """Return the reason of the refusal; nothing was claimed."""
     def used(connection: sa.Connection) -> Any:
         return [connection.execute(sa.select(models.inventories.c.used)).all(),
                 connection.execute(sa.select(models.compute_nodes.c.num_instances)).all()]
@@ -181,7 +181,7 @@ _PICTURES = [dict(zip("ab", members, strict=True)) for members in itertools.prod
 @pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
 def test_a_claim_asks_again_if_members_placed_meanwhile_make_another_host_better(
         core: Books, hosts: dict[str, Selection], group: Callable[..., GroupSpec], policy: str) -> None:
-    """Every picture that a scheduler may have had of two hosts with up to two members each, and every truth."""
+    """All states that a scheduler may have seen of two hosts with up to two members each, and all actual states."""
     covered = Counter[bool]()
     for now in _PICTURES:
         made = group(policy)

@@ -42,7 +42,7 @@ _CLAIMS = st.builds(Claim, st.sampled_from(NODES), _AMOUNTS)
 
 
 class Holder:
-    """One server in the model: its claim, and while it moves a second one under its migration."""
+    """A server in the model with its claim, and a second one under its migration while it moves."""
 
     def __init__(self, claim: Claim, project: str) -> None:
         self.claim, self.project = claim, project
@@ -83,7 +83,7 @@ class Claims(RuleBasedStateMachine):
             self.limit(project, -1)
 
     def _report(self) -> None:
-        """Every node is a tree: the GPUs are a provider of their own below it."""
+        """Report nodes as trees: the GPUs are a child provider."""
         def provider(uuid: str, name: str, classes: tuple[str, ...], parent: str | None = None) -> Provider:
             return Provider(uuid=uuid, name=uuid, parent_uuid=parent, inventories={
                 each: self.inventories[name][each] for each in classes})
@@ -210,7 +210,7 @@ class Claims(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES), inventories=_INVENTORIES)
     def change_hardware(self, node: str, inventories: dict[str, Inventory]) -> None:
-        """It may shrink below what is claimed: nothing is taken away, and nothing more is given."""
+        """Change the capacity, even below the claims: they stay, and no further claim is possible."""
         self.inventories = {**self.inventories, node: inventories}
         self._report()
 

@@ -20,7 +20,7 @@ MINUTES = datetime.timedelta(minutes=5)
 
 
 class Conductor:
-    """What one conductor process does with the clock; ``ahead`` is the database's beside the machine's."""
+    """A conductor process with its clock; ``ahead`` is the difference of the database's clock to the machine's."""
 
     def __init__(self, core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
         self.core = core
@@ -36,7 +36,7 @@ class Conductor:
         connection.create_function("strftime", 2, lambda _format, _when: str(self.now().replace(tzinfo=None)))
 
     def now(self) -> datetime.datetime:
-        """What the database says."""
+        """Return the database's time."""
         return self._began + self.ahead + datetime.timedelta(seconds=self.passed)
 
     def ask(self) -> None:
@@ -97,7 +97,7 @@ def test_a_jump_makes_nobody_dead(nova: Conductor, jump: datetime.timedelta) -> 
 @pytest.mark.parametrize("jump", [MINUTES, -MINUTES], ids=["forward", "backward"])
 def test_a_jump_that_another_conductor_noticed_first_makes_nobody_dead(nova: Conductor,
                                                                        jump: datetime.timedelta) -> None:
-    """It has written the new time already; this one has not asked since."""
+    """The other conductor has written the new time already; this one has not queried the clock since."""
     nova.ahead = jump
     nova.core.db.write(lambda connection: connection.execute(
         sa.update(models.services).where(models.services.c.host == "lives").values(last_seen=nova.now())))
@@ -107,7 +107,7 @@ def test_a_jump_that_another_conductor_noticed_first_makes_nobody_dead(nova: Con
 
 @pytest.mark.parametrize("jump", [MINUTES, -MINUTES], ids=["forward", "backward"])
 def test_who_dies_with_the_jump_is_found_in_time(nova: Conductor, jump: datetime.timedelta) -> None:
-    """Its last sign of life may be in the future."""
+    """The last heartbeat may be in the future."""
     nova.ahead = jump
     nova.wait(CONF.service_down_time + 2 * CONF.report_interval, "lives")
     assert nova.up("lives")
@@ -133,7 +133,7 @@ def test_a_small_correction_is_no_jump(nova: Conductor, seconds: int) -> None:
 
 
 def test_a_slow_answer_is_no_jump(nova: Conductor) -> None:
-    """Nobody knows when in between it was said; the clock goes by a better answer."""
+    """The time may have been read at any moment in between; the clock uses a better reply."""
     before = clock.now()
     asked, said = nova.passed, nova.now()
     nova.passed += 30
@@ -158,7 +158,7 @@ def test_nobody_is_dead_who_could_not_tell_that_he_lives(nova: Conductor) -> Non
 
 
 def test_after_a_new_start_silence_means_nothing_for_a_while(nova: Conductor) -> None:
-    """All conductors were away for long: nobody could tell anybody that he lives."""
+    """All conductors were down for long, so no heartbeat could be stored."""
     nova.passed += 600
     clock.reset()
     guard = IsolationGuard()

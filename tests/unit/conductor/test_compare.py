@@ -46,7 +46,7 @@ class _Conductor(Guests):
 
 
 class _Runner:
-    """What is under way on the host."""
+    """A runner with the given operations of the host."""
 
     def __init__(self) -> None:
         self.held: set[str] = set()

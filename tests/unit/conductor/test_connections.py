@@ -1,4 +1,4 @@
-"""How many connections conductors make to the database."""
+"""Number of database connections of conductors."""
 
 import concurrent.futures
 

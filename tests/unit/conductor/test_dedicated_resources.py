@@ -74,7 +74,7 @@ def everything(core: Books) -> Any:
 
 
 def free(core: Books, selection: Selection) -> NodeDedicatedResources:
-    """As schedulers hear it, in states and in usages."""
+    """Return the free resources as published to schedulers, in states and in usages."""
     [state] = core.db.read(lambda connection: compute_nodes.states_of(connection, [selection.node_uuid]))
     [usage] = core.db.read(lambda connection: compute_nodes.usage(connection, [selection.node_uuid]))
     assert usage.dedicated_resources in (None, state.dedicated_resources)
@@ -124,7 +124,7 @@ def test_whatever_comes_nothing_is_given_twice_and_what_is_refused_changes_nothi
 
 
 def _won(core: Books, selection: Selection, spec: RequestSpec) -> int:
-    """How many of six that claim at the same moment get something."""
+    """Return how many of six simultaneous claims succeed."""
     begin, outcomes = threading.Barrier(6), []
 
     def run() -> None:

@@ -1,7 +1,7 @@
-"""Every list that a conductor answers is served by an index, or reads a table that is bounded by what operators made.
+"""Every list of a conductor is served by an index, or reads a table that only operators fill.
 
-The lists are enumerated from the interfaces of nova.rpcapi: a new list has to be added here. Lists of servers, of
-migrations and of instance actions are measured in test_list_plans.py.
+The lists are enumerated from the interfaces of nova.rpcapi: a new list must be added here. test_list_plans.py measures
+lists of servers, of migrations and of instance actions.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def test_a_list_scans_no_table_that_grows(core: Books, name: str) -> None:
 
 
 def test_a_scan_is_noticed(core: Books) -> None:
-    """By a column without an index; sorted by one."""
+    """By a column without an index, and sorted by one."""
     for statement in ("SELECT * FROM volumes WHERE name = 'x' LIMIT 5", "SELECT * FROM volumes ORDER BY name LIMIT 5"):
         assert core.db.read(lambda connection, statement=statement: scans(  # type: ignore[misc]
             connection, lambda c: c.exec_driver_sql(statement).all()))

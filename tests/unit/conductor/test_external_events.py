@@ -1,4 +1,4 @@
-"""What other services tell: noted in one transaction per server, and whoever waits for it goes on."""
+"""External events: stored in one transaction per server, and they wake waiting operations."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_a_name_server_of_the_network_is_no_address_for_servers(core: Books) -> 
 
 # --- MAC addresses ---------------------------------------------------------------------------
 def test_mac_addresses_are_unique_also_where_those_of_two_networks_meet(core: Books) -> None:
-    """Each network begins somewhere: these two so that the rows of the second would have what the first's have."""
+    """The ranges are chosen so that rows of the second network would get the addresses of the first."""
     starts: dict[int, str] = {}
     while True:
         one = new_uuid()

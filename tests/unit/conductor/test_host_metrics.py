@@ -1,4 +1,5 @@
-"""What hosts measure: kept with their nodes, told to schedulers and, in the same transaction, to whoever listens."""
+"""Measurements of hosts: stored with their nodes, published to schedulers and, in the same transaction, as
+notifications."""
 
 from __future__ import annotations
 

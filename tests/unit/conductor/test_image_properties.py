@@ -1,4 +1,4 @@
-"""Which hosts have servers with images alike: counted only where schedulers weigh by it."""
+"""Counts of servers per host with equal image properties, only for weighed properties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose leases a conductor renews, and by which clock they are told."""
+"""Renewal of a conductor's leases, and the clock of their times."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _stored(core: Books, action: Action) -> Action:
 
 
 def test_what_is_ours_by_its_row_alone_is_not_renewed(core: Books) -> None:
-    """Nobody advances it here; somebody must find it."""
+    """Recovery must find it, since no thread advances it here."""
     engine = Engine(core)
     run = _stopping(core, engine)
     engine.renew()

@@ -1,4 +1,4 @@
-"""What the legacy parts of the API write: addresses that nobody gets, owners of networks, default rules, names."""
+"""Records of the legacy APIs: reserved addresses, owners of networks, default rules, names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _take(core: Books, network: Network, wanted: str | None = None) -> str:
 
 
 def _at_once(*calls: Callable[[], object]) -> list[Exception]:
-    """What they raised."""
+    """Return the exceptions raised."""
     errors: list[Exception] = []
 
     def run(call: Callable[[], object]) -> None:
@@ -58,7 +58,7 @@ def test_addresses_end_where_the_network_says(core: Books) -> None:
 
 
 def test_an_address_is_reserved_before_anybody_had_it(core: Books) -> None:
-    """Also one that has no row yet, at the end of a large network."""
+    """Also an address without a row, at the end of a large network."""
     network, addresses = _network(core, "10.0.0.0/16"), FixedIps(core)
     for address in ("10.0.0.2", "10.0.200.1"):
         addresses.reserve(ctx(), address, True)

@@ -1,4 +1,4 @@
-"""What does not fit its column is bad input, on SQLite as on the others."""
+"""Values too long for their column are bad input, on SQLite as on other databases."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_one_of_many_rows_that_does_not_fit_is_found(core: Books) -> None:
 
 
 def test_an_error_of_the_database_repeats_no_values(core: Books, caplog: pytest.LogCaptureFixture) -> None:
-    """They may be passwords, user data, tokens."""
+    """Values may be passwords, user data, tokens."""
     row = sa.insert(models.instances).values(uuid="u", user_data="c2VjcmV0", admin_pass="s3cr3t")
     with caplog.at_level("DEBUG"), pytest.raises(Exception, match="project_id") as caught:
         core.db.write(lambda connection: connection.execute(row))

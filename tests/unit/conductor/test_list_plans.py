@@ -1,4 +1,4 @@
-"""No statement of a list reads more rows because the table has more: every filter, every sort key, counted.
+"""No statement of a list reads more rows in a larger table: every filter, every sort key, counted.
 
 Each list runs on a database of 24,000 servers with small windows. SQLite counts the instructions of each statement,
 PostgreSQL and MariaDB (tests/integration/test_db_lists.py) the rows that it reads.

@@ -121,7 +121,7 @@ def test_interfaces_of_the_old_shape_get_a_list_of_addresses(database_url: str) 
 
 
 def test_rows_of_addresses_get_the_mac_addresses_that_followed_from_their_ids(database_url: str) -> None:
-    """Of two that had the same the one in use keeps it."""
+    """Of two rows with the same MAC address, the used one keeps it."""
     migrate.sync(database_url)
     database = Database(database_url)
     name, = (found.name for found in pkgutil.iter_modules(versions.__path__) if found.name.endswith("mac_addresses"))
@@ -152,7 +152,7 @@ def test_rows_of_addresses_get_the_mac_addresses_that_followed_from_their_ids(da
 
 
 def test_nodes_of_the_last_release_measure_nothing_until_they_report_it(database_url: str) -> None:
-    """Its conductors go on writing them, too: they know nothing of the column."""
+    """Conductors of the previous release also write them, without the column."""
     conf.register()
     migrate.sync(database_url, "0023")
     table = models.compute_nodes

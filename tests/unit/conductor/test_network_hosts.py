@@ -35,7 +35,7 @@ def _present(desk: NetworkHosts, host: str, known: dict[str, int], complete: boo
 
 
 def _told(core: Books) -> dict[str, Peers]:
-    """What every host was told last since the last time."""
+    """Return the last update of every host since the last call."""
     core.peers.flush(everything=True)
     told, core.sent.peers = dict(core.sent.peers), []
     return told

@@ -386,7 +386,7 @@ def test_nothing_to_say_is_not_said(core: Books) -> None:
 
 @pytest.mark.parametrize("named", ["child", "root", "twice", "name"])
 def test_a_report_with_what_is_there_already_is_refused_at_once(hosts: Books, named: str) -> None:
-    """It is not the same report that came twice at the same moment: trying again would hold a thread for long."""
+    """Unlike a report that arrives twice at the same moment, retrying would hold a thread for long."""
     [other] = _report(hosts, node("h2"), host="h2")
     gpu = new_uuid()
     _report(hosts, node("h2", children=[Provider(uuid=gpu, name="gpu")]), host="h2")
@@ -416,7 +416,7 @@ def test_an_inventory_that_is_not_possible_is_refused(hosts: Books, said: dict[s
 
 @pytest.mark.parametrize("many", ["providers", "cells", "devices", "guests", "classes", "traits"])
 def test_what_no_machine_has_is_refused(hosts: Books, many: str) -> None:
-    """All schedulers would keep it, and look at it for every server."""
+    """All schedulers would store it, and examine it for every server."""
     told = node("h1")
     match many:
         case "providers":

@@ -1,4 +1,4 @@
-"""What is to be told on the bus is told at least once, in order, by one conductor at a time, whatever gets lost."""
+"""Notifications are published at least once, in order, by one conductor at a time, despite all faults."""
 
 import datetime
 import functools
@@ -127,7 +127,7 @@ def test_a_lane_has_one_sender_at_a_time(core, sender, broker):
 
 
 def test_what_a_conductor_sent_and_could_not_remove_is_sent_again_under_the_same_id(core, broker, monkeypatch):
-    """It was killed in between: its lease ends."""
+    """The conductor was killed in between, and its lease expires."""
     write(core, message("s", "event"))
     dying = conductor(core, "dying", broker)
 

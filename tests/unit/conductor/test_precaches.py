@@ -41,7 +41,7 @@ def tell(core: Books, host: str, ident: str, state: str = caches.CACHED, message
 
 
 def asked(core: Books) -> list[tuple[str, list[str]]]:
-    """Who was asked for what by a look."""
+    """Return the requests of a check, by host."""
     keeper.run_periodic(core)
     told, core.sent.images = core.sent.images, []
     return told

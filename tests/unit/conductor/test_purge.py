@@ -92,7 +92,7 @@ def left(core: Books) -> set[str]:
 
 
 def rows(core: Books) -> dict[str, int]:
-    """By table; {}: as many as a new database has."""
+    """Return the rows by table, {} if they are those of a new database."""
     return core.db.read(lambda connection: {
         table.name: number for table in models.metadata.tables.values() if table.name != "deployment"
         and (number := connection.scalar(sa.select(sa.func.count()).select_from(table)))})
@@ -139,7 +139,7 @@ def test_every_table_that_names_an_instance_goes_along_or_keeps_it() -> None:
 
 
 def test_what_becomes_needed_after_it_was_chosen_stays(core: Books, tmp_path: pathlib.Path) -> None:
-    """Another process takes it between the look and the removal."""
+    """Another process starts to use it between the selection and the removal."""
     first, second = gone(core), gone(core)
     with _Hook(tmp_path / "archive", lambda: claim(core, second.uuid)) as archive:
         assert next(purge.purge(core.db, purge.What(utcnow() - DAY), archive, 2))["instances"] == 1
@@ -274,7 +274,7 @@ def test_what_runs_beside_a_purge_waits_for_a_page_at_most(core: Books) -> None:
 
 # --- the size --------------------------------------------------------------------------------------
 def size(core: Books) -> int:
-    """In bytes."""
+    """Return the size in bytes."""
     if core.db.dialect == "sqlite":
         path = str(core.db.engine.url.database)
         return sum(os.path.getsize(path + end) for end in ("", "-wal") if os.path.exists(path + end))

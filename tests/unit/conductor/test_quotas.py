@@ -20,7 +20,7 @@ from tests.unit.conductor.books import Books, ctx, server, set_columns
 
 
 def _together(work: Callable[[], Any], times: int) -> list[Any]:
-    """What ``work`` answered or raised in as many threads at once."""
+    """Return the results or exceptions of ``work`` in several threads at the same moment."""
     results: list[Any] = []
 
     def run() -> None:
@@ -143,7 +143,7 @@ def test_a_release_gives_back_and_never_goes_below_zero(core: Books) -> None:
 
 
 def test_many_at_once_never_spend_more_than_the_limit(core: Books) -> None:
-    """Also the very first ones, when there is no row to lock yet."""
+    """Also the very first requests, when there is no row to lock yet."""
     results = _together(lambda: _reserve(core, 1, 3), 8)
     granted = [result for result in results if isinstance(result, int)]
     assert len(results) == 8
@@ -198,7 +198,7 @@ def test_interfaces_are_counted_where_they_have_a_limit(core: Books) -> None:
 
 
 def test_servers_on_their_way_have_taken_their_addresses(core: Books) -> None:
-    """They get them with their host: many requests at the same moment must not all find room."""
+    """Addresses are allocated with the host: simultaneous requests must not all succeed."""
     Quotas(core).set(ctx(), "p1", {"fixed_ips": 4}, force=True)
     wanted = [NetworkRequest(network_id="n"), NetworkRequest(network_id="n")]
 

@@ -102,7 +102,7 @@ def test_it_says_why_and_keeps_the_password(url: str, says: str) -> None:
 
 
 def test_a_server_that_comes_up_is_waited_for() -> None:
-    """This one hangs up on whoever calls."""
+    """The server closes every connection."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         url = f"mysql+pymysql://nova@127.0.0.1:{server.getsockname()[1]}/nova"

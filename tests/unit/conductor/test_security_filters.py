@@ -141,7 +141,7 @@ def test_an_order_tells_each_group_once(groups: SecurityGroups, core: Books, net
 
 
 def test_members_are_interfaces_with_their_mac_addresses(core: Books, network: Network, groups: SecurityGroups) -> None:
-    """On another network somebody may have the same address: no two have the same MAC address."""
+    """Another network may contain the same address, but no MAC address occurs twice."""
     app = groups.create(ctx(), "app", "")
     web = groups.create(ctx(), "web", "")
     _rule(groups, web, group_id=app.id)

@@ -21,7 +21,7 @@ def names(core: Books) -> FloatingIpDns:
 
 
 def _told(core: Books) -> dict[str, list[ServedDomain]]:
-    """What every host was told since the last time; each in one message."""
+    """Return the updates of every host since the last call, each in one message."""
     core.names.flush(everything=True)
     told, core.sent.names = core.sent.names, []
     assert len(dict(told)) == len(told), "a host was told twice"

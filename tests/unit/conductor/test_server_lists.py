@@ -20,7 +20,7 @@ def _alive() -> int:
 
 
 def test_servers_on_the_shelf_are_looked_for_in_windows(core: Books) -> None:
-    """Of millions of servers one statement must not look at all."""
+    """A statement must not read all of millions of servers."""
     everybody = [server(core) for _number in range(5)]
     wanted = [everybody[0].uuid, everybody[3].uuid]
     for uuid in wanted:

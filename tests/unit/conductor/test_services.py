@@ -228,7 +228,8 @@ def test_a_host_with_servers_is_not_deleted(core: Books) -> None:
 
 
 def test_a_host_that_may_reach_a_share_still_is_not_deleted(core: Books) -> None:
-    """Of a server that is gone, because the share service was away: it has to be told of the host by its address."""
+    """The server is deleted, but the share service was unavailable: it needs the host's address to revoke the
+    access."""
     uuid, share, instance = _register(core).uuid, new_uuid(), new_uuid()
     core.db.write(lambda connection: share_accesses.want(connection, share, "h1", instance))
     with pytest.raises(exception.ServiceInUse, match=share):

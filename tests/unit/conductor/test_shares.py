@@ -118,7 +118,7 @@ def test_servers_that_somebody_is_at_are_not_looked_at(core: Books) -> None:
 
 # --- at the service ------------------------------------------------------------------------------------
 class Asked(EmbeddedShares):
-    """What the service was asked for; ``meanwhile``: what happens once while it takes something away."""
+    """Records of requests to the service; ``meanwhile`` is called once during a revocation."""
 
     def __init__(self, core: Books) -> None:
         super().__init__(core.db)
@@ -148,7 +148,7 @@ def settle(core: Books, instance: Instance) -> None:
 
 
 def give(core: Books, instance: Instance, share: str) -> None:
-    """As an operation does that began just now."""
+    """Attach the share as an operation that just started."""
     core.db.write(lambda connection: servers.update(connection, instance.uuid, {"shares": [mapping(share)]}))
     ConductorControl(core, ctx(), instance).outside_shares.allow("h1", 0, share)
 

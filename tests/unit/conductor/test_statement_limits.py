@@ -1,4 +1,4 @@
-"""What takes the database too long is ended, once; what users can ask of it costs it little."""
+"""Time limits of statements: long ones are cancelled once; requests of users cost the database little."""
 
 from __future__ import annotations
 

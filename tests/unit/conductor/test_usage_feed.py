@@ -1,4 +1,4 @@
-"""What nodes have in use reaches the schedulers, though the database is away for a while."""
+"""Usage of nodes reaches the schedulers despite an outage of the database."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def there(core: Books, made: Volume) -> bool:
 
 # --- making ------------------------------------------------------------------------------------------
 def test_data_that_are_made_when_a_server_leaves_the_shelf_count_from_then_on(core: Books) -> None:
-    """It was given to a server without a host, so that there was no place for its data."""
+    """The volume was attached to a server without a host, so its data had no place."""
     made = volume(core)
     reserve(core, made)
     core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))

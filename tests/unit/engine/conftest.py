@@ -17,7 +17,7 @@ def machine():
 
 @pytest.fixture
 def booted(machine):
-    """One server is ACTIVE; whatever a test does with it, it is settled afterwards, and the books balance."""
+    """Boot a server; after the test it must be settled and the audit must find nothing."""
     machine.boot(1, twice=False)
     machine.calm_down()
     yield machine

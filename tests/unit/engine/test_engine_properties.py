@@ -168,7 +168,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 100), name=st.sampled_from(["soft_delete", "soft_delete", "restore", "reclaim"]))
     def delete_for_now(self, pick, name):
-        """Its user may have it back, until it is reclaimed."""
+        """Soft-delete the server: its user may restore it until it is reclaimed."""
         if self.uuids:
             request = {"before": clock.after(60)} if name == "reclaim" else {}
             with contextlib.suppress(exception.Conflict, exception.NotFound, exception.OverQuota):
@@ -176,7 +176,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 100), trouble=st.sampled_from([0.0, 0.5, 0.9]))
     def bind_outside(self, pick, trouble):
-        """What has to be made outside fails half-way, or the server is deleted in the middle."""
+        """Let the binding of an external port fail in the middle, or delete the server meanwhile."""
         if self.uuids:
             self.outside.trouble, self.outside.meanwhile = trouble, self.delete
             with contextlib.suppress(exception.Conflict, exception.NotFound):
@@ -372,7 +372,7 @@ class Machine(RuleBasedStateMachine):
                 self.tell(host, guest.uuid)
 
     def evict(self, host):
-        """What a host does when it starts, and now and then: guests go that may not stay."""
+        """Evict guests as a host does at its start and periodically."""
         for guest in Reports(self.world, self.engine).evictions(CTX, host, 100, None):
             self.remove(host, guest)
 
@@ -406,7 +406,7 @@ class Machine(RuleBasedStateMachine):
         self.calm()
 
     def calm(self, started=()):
-        """No more trouble: within bounded rounds everything is final and as the rows say."""
+        """End all faults: within bounded rounds every state is final and consistent with the rows."""
         self.hosts_return()
         self.outside.trouble = 0.0
         for _round in range(60):
@@ -486,7 +486,7 @@ class Machine(RuleBasedStateMachine):
             assert len(hosts) <= most, f"{uuid} {server.vm_state}: {hosts}"
 
     def volumes_are_where_they_belong(self):
-        """Nobody is attaching or detaching any more, and every guest has exactly its own."""
+        """Check that no volume is being attached or detached, and that every guest has exactly its own."""
         owners = {volume.uuid: volume for volume in self.world.db.read(volumes.index)}
         for volume in owners.values():
             assert volume.status in ("available", "in-use", "deleting"), volume

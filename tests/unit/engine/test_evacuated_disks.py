@@ -32,7 +32,7 @@ def shared(tmp_path):
 
 
 def disk_of(machine):
-    """Its token; None: there is none."""
+    """Return the token of the disk, or None."""
     disk = machine.hosts["a"].disk(machine.uuids[0])
     return disk and disk.token
 
@@ -47,7 +47,7 @@ def deliver_until(machine, step):
 
 
 def carry_on(machine):
-    """Until everything is done that can be done without hosts that are down."""
+    """Run until everything is done that is possible without the hosts that are down."""
     for _round in range(10):
         machine.deliver_all()
         for uuid in machine.uuids:

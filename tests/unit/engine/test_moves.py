@@ -90,7 +90,7 @@ class InOrder(Scheduler):
 
 
 def nodes_of_four(machine):
-    """Where four servers are built, three of which fill a node."""
+    """Return the nodes of four servers, three of which fill a node."""
     for _server in range(4):
         machine.boot(1, twice=False)
         machine.calm_down()
@@ -174,7 +174,7 @@ def test_a_resize_ends_though_its_source_cannot_forget_it_when_the_state_is_rese
 
 
 def test_a_move_of_which_the_source_has_forgotten_a_part_is_confirmed_and_never_reverted(booted, monkeypatch):
-    """What it set aside is gone when it fails: a revert would find nothing to go back to."""
+    """The set-aside disks are removed when it fails, so that a revert would find nothing."""
     source = resized(booted)
     destination, guests = booted.row().host, booted.hosts[source]
     confirm = guests.confirm_move

@@ -1,4 +1,4 @@
-"""What an outside network service tells of many servers at once holds up nobody."""
+"""Events of an external network service for many servers do not delay other work."""
 
 import threading
 

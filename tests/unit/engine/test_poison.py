@@ -85,7 +85,7 @@ def test_an_order_that_ends_its_host_is_not_given_to_it_for_ever(machine):
 
 def test_a_step_that_ends_its_conductor_does_not_end_one_after_the_other(machine):
     class End(BaseException):
-        """Of the process."""
+        """The end of a process."""
 
     def make(uuid):
         raise End

@@ -1,4 +1,4 @@
-"""What got lost is found again, however much it is, whoever had it, and whatever failed after the commit."""
+"""Recovery finds all lost work, however much it is, whoever owned it, and whatever failed after the commit."""
 
 import collections
 import contextlib
@@ -19,7 +19,7 @@ def server(machine, uuid):
 
 
 def claims(machine):
-    """By consumer: the nodes of which it has something."""
+    """Return the nodes with claims of each consumer."""
     found = collections.defaultdict(set)
     table = models.allocations
     for row in machine.world.db.read(lambda connection: connection.execute(
@@ -73,7 +73,7 @@ def test_an_error_after_the_commit_undoes_nothing_and_claims_nothing_twice(machi
 # --- leases that ended -------------------------------------------------------------------------------
 @contextlib.contextmanager
 def long_leases():
-    """What is taken over from now on is not to be found again at once."""
+    """Lengthen leases, so that recovered actions are not recovered again at once."""
     CONF.set_override("lease", 20, group="conductor")
     try:
         yield
@@ -82,7 +82,7 @@ def long_leases():
 
 
 def test_one_look_takes_over_all_that_was_left_however_many_pages(machine, monkeypatch):
-    """Also where whole pages are of operations that only a newer release knows."""
+    """Also if whole pages have operations that only a newer release supports."""
     monkeypatch.setattr(recovery, "_PAGE", 2)
     for _number in range(9):
         machine.boot(1, twice=False)
@@ -125,7 +125,7 @@ def do_next(machine):
 
 
 def test_tries_of_one_step_do_not_count_against_the_next(machine):
-    """Each of the orders of a migration is lost again and again, together far more often than one step may be tried."""
+    """Each order of a migration is lost again and again, together more often than the limit of one step."""
     machine.boot(1, twice=False)
     machine.calm_down()
     uuid = machine.uuids[0]

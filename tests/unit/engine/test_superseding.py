@@ -1,4 +1,4 @@
-"""Who takes a server over from an operation: what that one did is undone, all of it, and nothing of anybody else."""
+"""Superseding of operations: all effects of the superseded one are compensated, and no others."""
 
 import pytest
 

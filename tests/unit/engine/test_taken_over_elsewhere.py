@@ -1,4 +1,4 @@
-"""Who takes a server over that was on its way: what is undone first may leave it on another host than it was on."""
+"""Superseding of moves: the compensation may leave the server on another host."""
 
 import pytest
 

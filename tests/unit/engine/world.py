@@ -41,7 +41,7 @@ class Quiet:
 
 
 class Allocator(EmbeddedAllocator):
-    """Some interfaces have to be told to be plugged."""
+    """An allocator some of whose interfaces need an event to be plugged."""
 
     def __init__(self, db, chance):
         super().__init__(db)
@@ -53,7 +53,7 @@ class Allocator(EmbeddedAllocator):
 
 
 class Scheduler:
-    """Any host with room may be chosen, in any order."""
+    """A scheduler that chooses any host with room, in any order."""
 
     def __init__(self, world, chance):
         self.world, self.chance = world, chance
@@ -119,7 +119,7 @@ class Volumes:
 
 
 class StepContext(StepHost):
-    """What a step gets on such a host. What it tells on the way is told at once."""
+    """The context of a step on such a host. Its reports are processed at once."""
 
     def __init__(self, guests, order, tell):
         self.machine = HostMachine(guests.host, guests, guests, None, None, Volumes())

@@ -152,7 +152,7 @@ class FakeRuntime:
 
 
 class FakeLines:
-    """Those of the past, and then, if it is followed, nothing until it is closed."""
+    """Return past lines and then, if followed, nothing until the stream is closed."""
 
     def __init__(self, lines: Sequence[str | tuple[int, bytes]], follow: bool) -> None:
         self._lines, self._follow = lines, follow
@@ -173,6 +173,6 @@ def digest(reference: str) -> str:
 
 
 def content(directory: pathlib.Path) -> dict[str, str]:
-    """All files below it."""
+    """Return all files below the directory."""
     return {str(path.relative_to(directory)): path.read_text() for path in sorted(directory.rglob("*"))
             if path.is_file()}

@@ -1,4 +1,4 @@
-"""What novad's callers make of an error."""
+"""Errors as the clients of novad see them."""
 
 import grpc
 import pytest

@@ -1,4 +1,4 @@
-"""What the daemon does by itself, and what it refuses."""
+"""Automatic work of the daemon, and its refusals."""
 
 import threading
 import time
@@ -61,7 +61,7 @@ def state(daemon, name):
 
 
 def starts(runtime):
-    """Which containers are started from now on."""
+    """Return the containers started from now on."""
     seen = []
     runtime.before = lambda verb, name: seen.append(name) if verb == "start" else None
     return seen

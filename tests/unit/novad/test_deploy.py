@@ -73,7 +73,7 @@ class Node:
         return self.deployer.recover(lambda _name, _what: None)
 
     def versions(self) -> dict[str, str]:
-        """Of what runs, by the runtime; the journal has to say the same."""
+        """Return the running versions from the runtime; the journal must agree."""
         running = {name.removeprefix("suite-"): self.runtime.images[self.runtime.made[name].image][0].rpartition(":")[2]
                    for name in sorted(self.runtime.running)}
         known = {name: one.component.tag for name, one in self.deployer.journal.components().items() if one.wanted}
@@ -81,7 +81,7 @@ class Node:
         return running
 
     def rows(self) -> list[str]:
-        """What the database's data say, written by whoever started it."""
+        """Return the rows of the database's data, written by the started versions."""
         return [line.rpartition(":")[2] for line in content(self.directory / "volumes").get(
             "db/rows/written", "").splitlines()]
 
@@ -461,7 +461,7 @@ def test_a_runtime_that_goes_away_is_waited_for_and_all_is_put_back(deployed):
 
 
 def effects(node, act) -> int:
-    """How many effects a deployment has."""
+    """Return the number of effects of a deployment."""
     seen: list[str] = []
     node.runtime.before = lambda verb, name: seen.append(f"{verb} {name}")
     act(node)

@@ -85,7 +85,7 @@ class State:
 
 
 class Model:
-    """What should be there: each change makes immutable states, and keeps the data that were there before it."""
+    """The expected history: each change creates immutable states, and stores the data from before it."""
 
     def __init__(self) -> None:
         self.ident = 0  # of the last deployment

@@ -131,7 +131,7 @@ def test_platform_files_are_written_with_the_digests_of_what_was_built(tmp_path)
 
 
 class _Registry(http.server.BaseHTTPRequestHandler):
-    """As much as pushing needs; ``asked`` of the server has what came."""
+    """A registry as far as pushes need it; ``asked`` of the server contains the received requests."""
 
     def _answer(self, status, **headers):
         size = int(self.headers.get("Content-Length") or 0)

@@ -1,4 +1,4 @@
-"""What novads tell the network, and what is made of what strangers tell."""
+"""Announcements of novads, and the handling of those of strangers."""
 
 import contextlib
 

@@ -30,7 +30,7 @@ class World:
         self.node.deploy()
 
     def push(self, name):
-        """Another image to this tag."""
+        """Push another image to this tag."""
         reference = f"{self.host}/{name}"
         self.node.runtime.pushes[reference] = self.node.runtime.pushes.get(reference, 0) + 1
         return self.node.runtime.resolve(reference)

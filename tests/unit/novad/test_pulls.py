@@ -106,7 +106,7 @@ def test_without_an_answer_or_with_a_login_elsewhere_the_size_is_unknown(site):
     ('prefix = "docker.io"\nblocked = true', None), ('prefix = "docker.io"\nlocation = "HOST"\ninsecure = true', None),
     ('prefix = "docker.io"\n[[registry.mirror]]\nlocation = "HOST"', None), ('prefix = "*.io"', None), ("x", None)])
 def test_registries_are_asked_where_podman_asks_them(site, tmp_path, monkeypatch, entry, size):
-    """Nobody else is: not the registry that the configuration replaces."""
+    """No other registry is contacted, in particular not the one that the configuration replaces."""
     (tmp_path / "registries.conf").write_text("[[registry]]\n" + entry.replace("HOST", site.host))
     monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(tmp_path / "registries.conf"))
     monkeypatch.setattr(registry, "registry_on_loopback", lambda _reference: True)  # the site has no TLS
@@ -192,7 +192,7 @@ def test_why_a_pull_failed_is_told(service, tmp_path, answers, said):
 @pytest.mark.parametrize("full", [True, False])
 def test_a_connection_that_breaks_is_told_with_its_reason_and_that_the_disk_is_full(service, tmp_path, monkeypatch,
                                                                                     verb, full):
-    """Every verb; the library says "POST operation failed" and no more."""
+    """Every verb; the library's message is only "POST operation failed"."""
     runtime = Podman(service(*[b""] * 5))
     runtime._storage = pathlib.Path(tmp_path)
     usage = shutil.disk_usage(tmp_path)

@@ -31,7 +31,7 @@ NEXT = "0.9.1"
 
 
 class Site:
-    """Where releases are, and a novad that may be updated from there."""
+    """A site with releases, and a novad that updates from it."""
 
     def __init__(self, directory):
         self.place, self.data = directory / "site", directory / "data"
@@ -68,7 +68,7 @@ class Site:
             sign(self.place / "releases.json", self.key)
 
     def unchanged(self):
-        """What there was runs; nothing is left."""
+        """Check that the former release runs and that nothing is left over."""
         assert self.restarts == []
         assert not self.deployer.ending.is_set()
         assert Releases(self.data).current(nova.__version__) == ""
@@ -140,7 +140,7 @@ def test_a_list_that_has_expired_is_refused_until_it_is_signed_again(site):
 
 @pytest.mark.parametrize("expires", [None, "2199-01-01T00:00:00", "soon", 7258118400])
 def test_a_list_without_an_expiry_is_refused(site, expires):
-    """Also one that was signed before lists had an expiry."""
+    """Also one signed by a release without expiry."""
     site.release(NEXT)
     data = json.loads((site.place / "releases.json").read_text())
     data = {"releases": data["releases"], **({} if expires is None else {"expires": expires})}

@@ -1,4 +1,4 @@
-"""How virtual CPUs are arranged."""
+"""Topologies of virtual CPUs."""
 
 from __future__ import annotations
 

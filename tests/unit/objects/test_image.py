@@ -1,4 +1,4 @@
-"""What an image tells of its disk."""
+"""Properties of an image's disk."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What a flavor and an image ask of a host."""
+"""Resources that a flavor and an image require of a host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From which provider of a host's tree a request gets what it asks for."""
+"""Providers of a host's tree that satisfy a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which operations end the consoles of their server: a new one has to be sorted here."""
+"""Operations that end the consoles of their server: a new operation must be classified here."""
 
 from nova.operations import REGISTRY
 

@@ -1,4 +1,4 @@
-"""How an operation walks through its steps."""
+"""The course of an operation through its steps."""
 
 import ast
 import inspect
@@ -61,7 +61,7 @@ def test_a_guest_that_a_host_has_grows_and_who_waits_for_it_is_told(data, steps)
 
 
 class Outside:
-    """Where interfaces are asked for; ``host`` is where they are bound."""
+    """An external allocator of interfaces; ``host`` is the host of their binding."""
 
     def __init__(self, server):
         self.instance, self.outside_interfaces, self.host = server, self, "b"
@@ -76,7 +76,7 @@ class Outside:
 @pytest.mark.parametrize("name", ["resize", "migrate", "revert_resize", "evacuate", "live_migrate"])
 @pytest.mark.parametrize(("deleted", "bound"), [(False, "c"), (True, None)])
 def test_a_binding_that_comes_late_is_put_right_by_where_the_server_is_now(name, deleted, bound):
-    """It left a, its move to b was superseded, and somebody evacuated it to c since, or deleted it."""
+    """The server left a, its move to b was superseded, and it was evacuated to c since, or deleted."""
     ctl = Outside(instance(host="c", deleted=deleted))
     spec = RequestSpec(instance_uuids=["u"], project_id="p", flavor=FLAVOR)
     data = {"spec": msgspec.to_builtins(spec)} if issubclass(REGISTRY[name], Move) else {}

@@ -68,7 +68,7 @@ def filters() -> list[Filter]:
 
 
 def weighers() -> list[Weigher]:
-    """All of them."""
+    """Return all weighers."""
     return [RAMWeigher(), CPUWeigher(), DiskWeigher(), IoOpsWeigher(), NumInstancesWeigher(), BuildFailureWeigher(),
             HypervisorVersionWeigher(), MetricsWeigher(), ServerGroupSoftAffinityWeigher(),
             ServerGroupSoftAntiAffinityWeigher()]

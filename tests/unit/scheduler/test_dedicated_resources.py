@@ -22,7 +22,7 @@ from tests.unit.scheduler import builders
 
 
 def cells(count: int = 2, pinned: int = 0) -> HostTopology:
-    """Of four CPUs for single guests each; of the first ``pinned`` ones are taken."""
+    """Return cells of four dedicated CPUs each, of which the first ``pinned`` are claimed."""
     return HostTopology(cells=[HostCell(
         id=number, pcpus=list(range(number * 4, number * 4 + 4)), cpus=[100 + number], memory_mb=1024,
         pages=[Pages(size_kb=4, total=256 * 1024)], pinned=list(range(pinned)) if not number else [])

@@ -1,4 +1,4 @@
-"""Every filter lets pass what fits and refuses what does not."""
+"""Every filter passes suitable nodes and refuses unsuitable ones."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.unit.scheduler.builders import node
 
 
 class Books:
-    """What the conductor would answer, in pages of two nodes."""
+    """The conductor's responses, in pages of two nodes."""
 
     def __init__(self, *states: HostState) -> None:
         self.states = {state.node_uuid: state for state in states}
@@ -141,7 +141,7 @@ def test_it_is_read_again_now_and_then(following, settings):
 
 
 def test_what_happens_during_a_reading_is_not_lost():
-    """Each page is already old when it arrives: the deltas sent meanwhile must win."""
+    """Each page is outdated when it arrives: deltas sent meanwhile must win."""
     books = Books(*(node(name) for name in "abcd"))
     fleet = Fleet()
     follower = follow.Follower(fleet, books.page)

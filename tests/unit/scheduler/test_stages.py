@@ -1,4 +1,4 @@
-"""What is always checked: traits, amounts, and aggregates where the options say so."""
+"""Checks independent of the filters: traits, amounts, and aggregates if configured."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ CHURN = """
 
 
 def churn(start, **environment):
-    """What the program prints: the KiB that remain, and its arguments."""
+    """Return the output of the program: the remaining KiB, and its arguments."""
     ran = subprocess.run([sys.executable, "-c", textwrap.dedent(CHURN.format(start=start)), "--an", "argument"],
                          cwd=ROOT, capture_output=True, text=True, timeout=120, check=True,
                          env={"PATH": os.environ["PATH"], **environment})

@@ -50,7 +50,7 @@ def bigger(instance, root_gb=2):
 
 @pytest.fixture(autouse=True)
 def no_remains():
-    """One process's shared dictionary outlives a test."""
+    """Remove the shared dictionary, which would outlive the test."""
     yield
     from nova.virt import fake_disks
 

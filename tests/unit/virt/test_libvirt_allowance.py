@@ -1,4 +1,4 @@
-"""What another host says of a server's files is compared with what the server may have before one of them is made."""
+"""File descriptions of another host are compared with the server's allowance before any file is created."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_disk_is_received_as_large_as_it_was_said_to_be(fetched: list[str], tm
 
 
 def test_a_swap_disk_of_another_flavor_stays_where_it_is(fetched: list[str], tmp_path: pathlib.Path) -> None:
-    """It is made anew as large as the flavor says, so nothing of it is copied."""
+    """It is created again with the size of the flavor, so nothing is copied."""
     move(server(flavor=FLAVOR), DiskSource(host="other", token="t", files=[disk("disk.swap", 128 * MIB)]))
     assert fetched == []
 

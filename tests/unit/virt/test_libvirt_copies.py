@@ -1,4 +1,4 @@
-"""What another host hands over of a guest leads to no file of this one."""
+"""Files received from another host refer to no file of this host."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def on(base: str = "image.raw", base_format: str = "raw") -> DiskFile:
 
 
 def serving(host: str, *names: str) -> DiskSource:
-    """What a host says that it serves."""
+    """Return the file list that a host reports."""
     return DiskSource(host=host, bases=[DiskFile(name=name, size=1024, length=1024) for name in names])
 
 
@@ -117,7 +117,7 @@ def test_what_came_from_two_hosts_is_kept_apart(state: pathlib.Path, monkeypatch
     on("secret.raw"), on("image-secret.raw"), on("image.part", "part"), on("image.raw", "qcow2"), on("image"),
     on("../image.raw"), on("gone.raw")])
 def test_a_disk_stands_on_the_image_of_its_server_in_its_format(state: pathlib.Path, disk: DiskFile) -> None:
-    """Another one may be the secret of a tenant, and what is read as qcow2 names the file that it stands on."""
+    """Another base image may contain a tenant's secret, and a qcow2 file names its backing file."""
     cache = state / "instances" / "_base"
     cache.mkdir(parents=True)
     for name in ("secret.raw", "image.raw", "image-secret.raw", "image.part", "image"):

@@ -1,4 +1,4 @@
-"""What a guest has of its host for itself, in its definition; and what the host tells that it has."""
+"""Dedicated resources of a guest in its definition, and those that a host reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a guest was defined on the host that it left: its devices stay where they were, and nothing else is believed."""
+"""The definition of a guest on its source host: its devices keep their places, and other parts are not trusted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose the directory of a guest is, and where a move sets it aside: hosts may share a file system."""
+"""Owners of guests' directories, and where moves set them aside: hosts may share a file system."""
 
 from __future__ import annotations
 

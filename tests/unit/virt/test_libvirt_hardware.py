@@ -1,4 +1,4 @@
-"""Every value of a property of virtual hardware: obeyed in the definition, a trait that the host lacks, or refused."""
+"""Every value of a virtual hardware property: obeyed in the definition, a trait that the host lacks, or refused."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def conf() -> None:
 
 
 def host_traits() -> set[str]:
-    """What a host like CI's reports, without firmware for UEFI, and with a kernel that limits no rates."""
+    """Return the traits of a host like CI's, without UEFI firmware and with a kernel without rate limits."""
     found = Capabilities(
         arch="x86_64", host_uuid="", cpu_info={}, guests=(), disk_buses=frozenset(
             {"fdc", "ide", "scsi", "virtio", "usb", "sata"}),

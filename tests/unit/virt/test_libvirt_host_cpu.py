@@ -1,4 +1,4 @@
-"""What libvirt says of the CPUs of a host; its test driver counts those of this machine."""
+"""CPUs of a host as reported by libvirt; its test driver reports those of this machine."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def disks_of(text: str) -> dict[str, str]:
 
 
 def with_addresses(text: str) -> str:
-    """As libvirt gives a definition back: everything has its place, on controllers that it added."""
+    """Return the definition as libvirt completes it: every device has an address, on added controllers."""
     root = ET.fromstring(text)
     devices = root.find("devices")
     ET.SubElement(devices, "controller", type="pci", index="0", model="pci-root")

@@ -1,4 +1,4 @@
-"""One action on a guest at a time, unless it hangs; and a stop ends when the guest does."""
+"""Locks of guests: one action at a time unless it hangs; and a stop ends with its guest."""
 
 from __future__ import annotations
 

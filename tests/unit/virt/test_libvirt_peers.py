@@ -1,4 +1,4 @@
-"""What the destination of a move says of itself is an address, and runs nothing on the source."""
+"""Data of the destination of a move are addresses, and run nothing on the source."""
 
 from __future__ import annotations
 

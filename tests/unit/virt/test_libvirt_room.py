@@ -1,4 +1,4 @@
-"""What tenants may make a host's disk hold beside what was claimed for their servers."""
+"""Disk space of a host that tenants can use beside their claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators configure and what hosts can, put together."""
+"""Settings from the options of operators and the capabilities of hosts."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ DISK = """
 
 
 class Domain:
-    """What a domain is asked for."""
+    """A record of the calls to a domain."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[object, ...]] = []
