@@ -24,8 +24,8 @@ _VAGUE = re.compile(
     r"none|no|nobody|somebody|not|so|is|are|was|has|have|there|here|both|others|another|some|any|only|also)[\s,.:;]",
     re.IGNORECASE)
 
-_PRONOUN = re.compile(r"(what|whether|how|why|where|when|which|who|whom|whose|it|its|they|their|them|he|she|his|her|nobody|"
-                      r"somebody|none)[\s,.:;]", re.IGNORECASE)
+_PRONOUN = re.compile(r"(what|whether|how|why|where|when|which|who|whom|whose|it|its|they|their|them|he|she|his|her|"
+                      r"nobody|somebody|none)[\s,.:;]", re.IGNORECASE)
 # Words of names that could stand for anything.
 _MEANINGLESS = {"told", "tell", "tells", "telling", "look", "looks", "looked", "looking", "known", "found", "one",
                 "each", "kept", "gone", "asked", "whoever"}

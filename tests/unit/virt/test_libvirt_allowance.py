@@ -131,7 +131,7 @@ def test_a_disk_is_received_as_large_as_it_was_said_to_be(fetched: list[str], tm
 
 
 def test_a_swap_disk_of_another_flavor_stays_where_it_is(fetched: list[str], tmp_path: pathlib.Path) -> None:
-    """It is created again with the size of the flavor, so nothing is copied."""
+    """The destination creates it with the size of the flavor, so nothing is copied."""
     move(server(flavor=FLAVOR), DiskSource(host="other", token="t", files=[disk("disk.swap", 128 * MIB)]))
     assert fetched == []
 

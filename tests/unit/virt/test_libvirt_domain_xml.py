@@ -207,7 +207,7 @@ def test_an_encrypted_volume_names_its_key_and_does_not_tell_it(where: dict[str,
 
 
 def test_of_each_server_a_volume_has_a_key_of_its_own() -> None:
-    """When one server releases its key, the other one still has it."""
+    """A server that releases its key leaves the key of the other one."""
     assert len({secret_of(server, volume) for server in ("a", "b") for volume in ("v", "w")}) == 4
 
 
