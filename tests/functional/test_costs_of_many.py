@@ -110,9 +110,10 @@ class Costs:
         return messages, statements
 
 
-def least(one, other):
-    """Return the minimum of two rounds, without occasional lookups and messages of a slow machine."""
-    return {name: min(one[name], other[name], key=lambda costs: (costs[0].total(), costs[1].total())) for name in one}
+def least(first, second, choose=min):
+    """Return the cheaper round of each operation, without occasional lookups and messages of a slow machine."""
+    return {name: choose(first[name], second[name], key=lambda costs: (costs[0].total(), costs[1].total()))
+            for name in first}
 
 
 def grown(few, many):
@@ -125,9 +126,11 @@ def test_moves_and_attachments_cost_the_same_among_many_hosts_and_servers(suite,
                                                                          network, more_hosts):
     server = pair.boot(networks=[{"uuid": network}])
     costs = Costs(suite, admin, [flavor, admin.flavor(vcpus=2)], server, volume, network)
-    few = least(costs.all(), costs.all())
-    for name, (messages, _statements) in few.items():
+    rounds = costs.all(), costs.all()
+    for name, (messages, _statements) in least(*rounds).items():
         assert messages.total() <= _BUDGETS[name], (name, messages)
+    # A progress report that arrives after the end of its step writes nothing: take the round with all reports.
+    few = least(*rounds, choose=max)
     more_hosts()
     # of the same project, in the same network
     admin.boot(flavor, image_id, min_count=_SERVERS, max_count=_SERVERS, networks=[{"uuid": network}])

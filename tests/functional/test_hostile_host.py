@@ -411,7 +411,8 @@ def counted_volume(admin, evil):
         admin.delete(f"/servers/{evil.victim}")
         admin.wait_gone(evil.victim)
         admin.call("DELETE", f"/os-volumes/{volume}", version="2.1")
-        wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"], reason="the volume is gone")
+        wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"],
+                 reason=lambda: f"still {admin.get('/os-volumes', version='2.1')['volumes']}")
 
 
 def test_a_host_tells_nothing_of_what_others_do_with_volumes(admin, evil):
