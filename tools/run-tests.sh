@@ -81,6 +81,19 @@ crowded() {
     "$VENV/bin/pytest" "$@" -n 0 --last-failed --last-failed-no-failures none --maxfail 5
 }
 
+# The linters run beside the unit tests; they use one core for a minute.
+beside_linters() { # COMMAND…
+    local output linters result=0 linted=0
+    output=$(mktemp)
+    (lint) > "$output" 2>&1 &
+    linters=$!
+    "$@" || result=$?
+    wait "$linters" || linted=$?
+    cat "$output"
+    rm -f "$output"
+    return $((result != 0 ? result : linted))
+}
+
 install_packages
 install_python
 export PATH="$PWD/$VENV/bin:$PATH"
@@ -93,10 +106,9 @@ case "${1:-all}" in
     fuzz) tests tests/fuzz "${@:2}" ;;
     bench) "$VENV/bin/python" -m tools.bench "${@:2}" ;;
     all)
-        lint
         # Many tests wait for time-outs, so more than two run at a time on two cores. Tests of a file share fixtures.
         # Tests marked slow run only by their kind ("run-tests.sh functional").
-        in_memory tests tests/unit -n 4 --timeout 120
+        beside_linters in_memory tests tests/unit -n 4 --timeout 120
         in_memory crowded tests/functional -n 6 --dist loadfile --no-loadscope-reorder -m 'not slow'
         crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
         crowded tests/crash --quick -n 4 --dist loadfile
