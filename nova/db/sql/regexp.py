@@ -24,6 +24,8 @@ from nova.objects import expression, required_text
 
 # Number of rows per fetch.
 _ROWS = 1000
+# Maximum number of expressions whose required texts become conditions: each is up to nine conditions for every row.
+_MAX_READ = 4
 # A plain text, optionally anchored.
 _PLAIN = re.compile(r"(\^?)([A-Za-z0-9 .,:/@%_=-]+)(\$?)", re.ASCII)
 
@@ -40,7 +42,8 @@ def matches(column: sa.Column[Any], *patterns: str) -> Match:
     """Return the condition that the column, as text, matches one of the patterns. Raises InvalidInput."""
     expressions = [compiled(pattern) for pattern in patterns]
     text = isinstance(column.type, sa.String)
-    likely = [_like(column, pattern, expected.literal) if text else column.is_not(None)
+    read = len(patterns) <= _MAX_READ
+    likely = [_like(column, pattern, expected.literal, read) if text else column.is_not(None)
               for pattern, expected in zip(patterns, expressions, strict=True)]
     return Match(column, lambda value: any(expected.search(text) for text in _texts(value) for expected in expressions),
                  sa.or_(*likely))
@@ -110,16 +113,19 @@ def _texts(value: Any) -> tuple[str, ...]:
     return () if value is None else (str(value),)
 
 
-def _like(column: sa.Column[Any], pattern: str, literal: bool) -> sa.ColumnElement[bool]:
-    """Return a condition that holds wherever the pattern is found. ``literal``: the pattern is not an expression."""
+def _like(column: sa.Column[Any], pattern: str, literal: bool, read: bool = False) -> sa.ColumnElement[bool]:
+    """Return a condition that holds wherever the pattern is found.
+
+    ``literal``: the pattern is not an expression. ``read``: read the required texts of an expression.
+    """
     plain = _PLAIN.fullmatch(pattern)
     if literal and pattern.isascii():
         begin, text, end = "", pattern, ""
     elif plain is not None:
         begin, text, end = plain.groups()
     else:
-        required = required_text.of(pattern)
-        if literal or not pattern.isascii() or not required.size:
+        required = required_text.of(pattern) if read and not literal else required_text.Required()
+        if not pattern.isascii() or not required.size:
             return column.is_not(None)
         return sa.or_(_contains(column, required), column.ilike(f"%{_escaped(pattern)}%", escape="!"))
     # "." is any character in an expression.
