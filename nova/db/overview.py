@@ -1,8 +1,10 @@
-"""The deployment at one look: eight statements, and none reads more rows than there are nodes or operations."""
+"""An overview of the deployment: ten statements, of which none reads more rows than there are nodes or operations."""
 
 from __future__ import annotations
 
 import collections
+import datetime
+import itertools
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,8 +28,10 @@ NODES = models.compute_nodes
 SERVICES = models.services
 
 _SHOWN = (VCPU, MEMORY_MB, DISK_GB)
-# Number of latest actions among which failures are searched for; failed actions have no index.
+# Number of latest actions among which failures and boots are searched for, which have no index.
 _LATEST = 10_000
+# Number of minutes whose boots are counted.
+_MINUTES = 30
 
 
 def get(connection: sa.Connection, limit: int) -> Overview:
@@ -38,7 +42,7 @@ def get(connection: sa.Connection, limit: int) -> Overview:
     return Overview(
         at=clock.now(), node_count=node_count, servers=int(servers), capacity=_capacity(connection),
         services=_services(connection), nodes=_nodes(connection, limit), unfinished=unfinished or 0,
-        operations=_operations(connection, limit), failures=_failures(connection, limit))
+        operations=_operations(connection, limit), failures=_failures(connection, limit), boots=_boots(connection))
 
 
 def _room() -> sa.ColumnElement[Any]:
@@ -105,6 +109,22 @@ def _operations(connection: sa.Connection, limit: int) -> list[OperationOverview
 
 def _events(waits_for: str | None) -> list[str]:
     return [event for event in (waits_for or "").split(",") if event]
+
+
+def _boots(connection: sa.Connection) -> list[int]:
+    """Return the completed builds of each of the last minutes; -1 if some may be older than the examined actions."""
+    now = clock.now()
+    ends = [now - datetime.timedelta(minutes=minute) for minute in range(_MINUTES, -1, -1)]
+    done = sa.and_(ACTIONS.c.operation == "build", ACTIONS.c.outcome == "success")
+    finished = ACTIONS.c.finish_time
+    counts = [sa.func.sum(sa.case((sa.and_(done, finished > begin, finished <= end), 1), else_=0))
+              for begin, end in itertools.pairwise(ends)]
+    newest = connection.scalar(sa.select(sa.func.max(ACTIONS.c.id))) or 0
+    row = connection.execute(
+        sa.select(sa.func.min(ACTIONS.c.start_time), *counts).where(ACTIONS.c.id > newest - _LATEST)).one()
+    oldest = row[0] if newest > _LATEST else None
+    return [-1 if oldest is not None and begin < oldest else int(count or 0)
+            for begin, count in zip(ends, row[1:], strict=False)]
 
 
 def _failures(connection: sa.Connection, limit: int) -> list[FailureOverview]:

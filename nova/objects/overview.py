@@ -76,7 +76,8 @@ class FailureOverview(Object, kw_only=True):
 class Overview(Object, kw_only=True):
     """The status page. ``nodes``: failed ones first, then by number of operations; ``node_count`` counts all nodes.
 
-    ``operations``: oldest first; ``unfinished`` counts all of them. ``failures``: latest first.
+    ``operations``: oldest first; ``unfinished`` counts all of them. ``failures``: latest first. ``boots``: completed
+    builds of each of the last minutes, the current minute last; -1 for minutes before the examined actions.
     """
 
     at: datetime.datetime
@@ -88,3 +89,4 @@ class Overview(Object, kw_only=True):
     unfinished: int
     operations: list[OperationOverview]
     failures: list[FailureOverview]
+    boots: list[int] = []

@@ -55,6 +55,8 @@ def test_an_operation_on_a_host_is_shown_and_then_gone(suite, admin, flavor, ima
     node = next(each for each in look(admin)["nodes"] if each["host"] == suite.compute.host)
     assert (node["up"], node["disabled"], node["servers"]) == (True, False, 1)
     assert node["capacity"]["VCPU"]["used"] == 1
+    boots = look(admin)["boots"]
+    assert (len(boots), sum(boots[-2:]) >= 1, min(boots)) == (30, True, 0)
 
 
 def test_a_failure_is_shown_with_what_the_user_was_told(admin, image_id):

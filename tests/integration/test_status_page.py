@@ -61,9 +61,9 @@ def test_an_operator_sees_hosts_and_what_failed_and_nobody_else_does(nova: Clien
     nova.post("/flavors/odd/os-extra_specs", {"extra_specs": {"resources:CUSTOM_NOWHERE": "1"}})
     nova.wait(nova.boot(HOSTILE, flavorRef="odd", networks="none"), "ERROR")
     browser.get(nova.url.replace("/v2.1", "/status"))
-    eventually(lambda: text(browser, "#told") == "Who are you?", 20, "it asks for a token")
+    eventually(lambda: text(browser, "#message") == "Enter a token.", 20, "it asks for a token")
     enter(browser, "a-members")
-    eventually(lambda: "may not see this" in text(browser, "#told"), 20, "a member is refused")
+    eventually(lambda: "not allowed to see the status" in text(browser, "#message"), 20, "a member is refused")
     assert not browser.find_element(By.ID, "shown").is_displayed()
     complaints(browser)  # the two refusals
     enter(browser, "an-admins")
@@ -71,13 +71,20 @@ def test_an_operator_sees_hosts_and_what_failed_and_nobody_else_does(nova: Clien
     assert "No valid host" in text(browser, "#failures tbody")
     assert text(browser, "#nodes tbody td:nth-child(2)") == "up"
     assert text(browser, "#nodes tbody td:nth-child(3)") == "1"
+    assert not browser.find_element(By.ID, "enter").is_displayed()
+    eventually(lambda: text(browser, "#boots-now").endswith("at most 1"), 20, "the boot is counted")
+    assert browser.execute_script("return document.querySelectorAll('#boots rect.some').length") == 1
+    assert "VCPU" in text(browser, "#legend")
+    browser.set_window_size(390, 844)
+    wide = "return document.documentElement.scrollWidth > document.documentElement.clientWidth"
+    assert not browser.execute_script(wide), "the page does not fit a phone"
     assert browser.title == "Nova status"
     assert complaints(browser) == []
 
 
 def test_it_renews_itself_and_says_when_nova_is_away(nova: Client, browser: webdriver.Chrome) -> None:
     browser.get(nova.url.replace("/v2.1", "/status"))
-    eventually(lambda: text(browser, "#told") == "Who are you?", 20, "it asks for a token")
+    eventually(lambda: text(browser, "#message") == "Enter a token.", 20, "it asks for a token")
     enter(browser, "an-admins")
     eventually(lambda: text(browser, "#nodes tbody td:nth-child(2)") == "up", 20, "the host is up")
     host = nova.get("/os-services?binary=nova-compute")["services"][0]
@@ -87,4 +94,4 @@ def test_it_renews_itself_and_says_when_nova_is_away(nova: Client, browser: webd
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.emulateNetworkConditions",
                             {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1})
-    eventually(lambda: "What is shown is old" in text(browser, "#told"), 20, "it says that Nova is away")
+    eventually(lambda: "The values are outdated" in text(browser, "#message"), 20, "it says that Nova is away")

@@ -1,10 +1,12 @@
 "use strict";
-// Asks /status.json every few seconds, and shows it. Whatever came from elsewhere becomes text, never markup.
+// Requests /status.json every few seconds and shows it. Received values become text, never markup.
 
 const EVERY = 3000; // milliseconds
 const KEY = "nova-token";
 const UNITS = {VCPU: ["VCPU", ""], MEMORY_MB: ["Memory", "MiB"], DISK_GB: ["Disk", "GiB"]};
 const byId = (id) => document.getElementById(id);
+const SAMPLES = 120; // of the chart of capacity
+const history = [];
 let timer = null;
 
 function element(name, text, className) {
@@ -51,10 +53,47 @@ function showTiles(overview) {
   byId("tiles").replaceChildren(...tiles);
 }
 
+function drawing(name, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
+function showBoots(boots) {
+  const most = Math.max(1, ...boots);
+  const chart = byId("boots");
+  chart.setAttribute("viewBox", `0 0 ${boots.length || 1} 100`);
+  chart.setAttribute("preserveAspectRatio", "none");
+  chart.setAttribute("aria-label", `Boots of each of the last ${boots.length} minutes: ${boots.join(", ")}`);
+  chart.replaceChildren(...boots.map((count, minute) => {
+    const height = count < 0 ? 3 : Math.max(count ? 3 : 1, 100 * count / most);
+    return drawing("rect", {x: minute + 0.1, width: 0.8, y: 100 - height, height, class: count > 0 ? "some" : "none"});
+  }));
+  byId("boots-now").textContent = boots.length ? `${boots.at(-1)} in the last minute, at most ${Math.max(0, ...boots)}` : "";
+}
+
+function showCapacity(capacity) {
+  history.push(capacity);
+  if (history.length > SAMPLES) history.shift();
+  const chart = byId("capacity");
+  const share = (sample, name) => sample[name] && sample[name].total ? Math.min(1, sample[name].used / sample[name].total) : 0;
+  const shown = Object.keys(UNITS).filter((name) => capacity[name]);
+  chart.setAttribute("viewBox", `0 0 ${SAMPLES - 1} 102`);
+  chart.setAttribute("preserveAspectRatio", "none");
+  chart.replaceChildren(...shown.map((name) => drawing("polyline", {
+    class: name.toLowerCase(),
+    points: history.map((sample, index) => `${SAMPLES - history.length + index},${101 - 100 * share(sample, name)}`).join(" ")})));
+  const legend = shown.map((name) => element("span", `${UNITS[name][0]} ${Math.round(100 * share(capacity, name))} %`, name.toLowerCase()));
+  byId("legend").replaceChildren(...legend);
+  chart.setAttribute("aria-label", legend.map((item) => item.textContent).join(", "));
+}
+
 function fill(id, items, cells, none) {
+  const labels = [...byId(id).tHead.rows[0].cells].map((cell) => cell.textContent);
   const rows = items.map((item) => {
     const row = element("tr");
     row.append(...cells(item).map((cell) => cell instanceof Node ? cell : element("td", cell)));
+    [...row.cells].forEach((cell, index) => { cell.dataset.label = labels[index]; });
     return row;
   });
   if (!rows.length) {
@@ -98,56 +137,58 @@ function capacityCell(capacity, unit) {
 
 function show(overview) {
   showTiles(overview);
+  showBoots(overview.boots || []);
+  showCapacity(overview.capacity);
   byId("unfinished").textContent = overview.unfinished > overview.operations.length
     ? `the ${overview.operations.length} oldest of ${overview.unfinished}` : String(overview.unfinished);
-  fill("operations", overview.operations, (each) => [
-    duration(each.since, overview.at), server(each), each.project_id || "", each.operation,
-    (each.step || "") + (each.attempt > 1 ? ` (attempt ${each.attempt})` : ""), waitsFor(each), each.request_id], "Nothing.");
-  fill("failures", overview.failures, (each) => [
-    each.at ? duration(each.at, overview.at) : "", server(each), each.project_id || "", each.operation,
-    each.message || "", each.request_id], "Nothing.");
+  fill("operations", overview.operations, (item) => [
+    duration(item.since, overview.at), server(item), item.project_id || "", item.operation,
+    (item.step || "") + (item.attempt > 1 ? ` (attempt ${item.attempt})` : ""), waitsFor(item), item.request_id], "Nothing.");
+  fill("failures", overview.failures, (item) => [
+    item.at ? duration(item.at, overview.at) : "", server(item), item.project_id || "", item.operation,
+    item.message || "", item.request_id], "Nothing.");
   byId("nodes-shown").textContent = overview.node_count > overview.nodes.length
-    ? `${overview.nodes.length} of ${overview.node_count}: those in trouble, then the busiest` : "";
-  fill("nodes", overview.nodes, (each) => [
-    each.host === each.name ? each.host : `${each.host} (${each.name})`, stateOf(each), String(each.servers),
-    String(each.under_way), each.failed_builds ? element("td", String(each.failed_builds), "odd") : "0",
-    ...Object.entries(UNITS).map(([name, [, unit]]) => capacityCell((each.capacity || {})[name], unit))], "None yet.");
-  byId("told").textContent = `As of ${new Date(overview.at).toLocaleTimeString()}`;
+    ? `${overview.nodes.length} of ${overview.node_count}: failed ones, then the busiest` : "";
+  fill("nodes", overview.nodes, (item) => [
+    item.host === item.name ? item.host : `${item.host} (${item.name})`, stateOf(item), String(item.servers),
+    String(item.under_way), item.failed_builds ? element("td", String(item.failed_builds), "odd") : "0",
+    ...Object.entries(UNITS).map(([name, [, unit]]) => capacityCell((item.capacity || {})[name], unit))], "None yet.");
+  byId("message").textContent = `As of ${new Date(overview.at).toLocaleTimeString()}`;
 }
 
-function askForToken(why) {
+function requestToken(message) {
   sessionStorage.removeItem(KEY);
-  byId("told").textContent = why;
+  byId("message").textContent = message;
   byId("shown").hidden = byId("leave").hidden = true;
   byId("enter").hidden = false;
 }
 
-async function look() {
+async function update() {
   clearTimeout(timer);
   const token = sessionStorage.getItem(KEY);
   try {
     const answer = await fetch("status.json", {headers: token ? {"X-Auth-Token": token} : {}, cache: "no-store"});
     if (answer.status === 401 || answer.status === 403) {
-      askForToken(token ? "That token may not see this, or not any more." : "Who are you?");
+      requestToken(token ? "This token is not allowed to see the status, or has expired." : "Enter a token.");
       return;
     }
-    if (!answer.ok) throw new Error(`Nova answered ${answer.status}`);
+    if (!answer.ok) throw new Error(`Nova responded with ${answer.status}`);
     show(await answer.json());
     byId("enter").hidden = true;
     byId("shown").hidden = false;
     byId("leave").hidden = !token;
   } catch (error) {
-    byId("told").textContent = `No answer: ${error.message}. What is shown is old.`;
+    byId("message").textContent = `No response: ${error.message}. The values are outdated.`;
   }
-  timer = setTimeout(look, document.hidden ? EVERY * 10 : EVERY);
+  timer = setTimeout(update, document.hidden ? EVERY * 10 : EVERY);
 }
 
 byId("enter").addEventListener("submit", (event) => {
   event.preventDefault();
   sessionStorage.setItem(KEY, byId("token").value.trim());
   byId("token").value = "";
-  look();
+  update();
 });
-byId("leave").addEventListener("click", () => askForToken("Forgotten."));
-document.addEventListener("visibilitychange", () => { if (!document.hidden && byId("enter").hidden) look(); });
-look();
+byId("leave").addEventListener("click", () => requestToken("Signed out."));
+document.addEventListener("visibilitychange", () => { if (!document.hidden && byId("enter").hidden) update(); });
+update();
