@@ -1,4 +1,4 @@
-"""An overview of the deployment: ten statements, of which none reads more rows than there are nodes or operations."""
+"""An overview of the deployment: nine statements, of which none reads more rows than there are nodes or operations."""
 
 from __future__ import annotations
 
@@ -111,6 +111,11 @@ def _events(waits_for: str | None) -> list[str]:
     return [event for event in (waits_for or "").split(",") if event]
 
 
+def _before_latest() -> sa.ColumnElement[Any]:
+    """Return the id before the latest actions."""
+    return sa.select(sa.func.max(ACTIONS.c.id)).scalar_subquery() - _LATEST
+
+
 def _boots(connection: sa.Connection) -> list[int]:
     """Return the completed builds of each of the last minutes; -1 if some may be older than the examined actions."""
     now = clock.now()
@@ -119,20 +124,20 @@ def _boots(connection: sa.Connection) -> list[int]:
     finished = ACTIONS.c.finish_time
     counts = [sa.func.sum(sa.case((sa.and_(done, finished > begin, finished <= end), 1), else_=0))
               for begin, end in itertools.pairwise(ends)]
-    newest = connection.scalar(sa.select(sa.func.max(ACTIONS.c.id))) or 0
-    row = connection.execute(
-        sa.select(sa.func.min(ACTIONS.c.start_time), *counts).where(ACTIONS.c.id > newest - _LATEST)).one()
-    oldest = row[0] if newest > _LATEST else None
-    return [-1 if oldest is not None and begin < oldest else int(count or 0)
-            for begin, count in zip(ends, row[1:], strict=False)]
+    newest, oldest, *sums = connection.execute(
+        sa.select(sa.func.max(ACTIONS.c.id), sa.func.min(ACTIONS.c.start_time), *counts)
+        .where(ACTIONS.c.id > _before_latest())).one()
+    complete = (newest or 0) <= _LATEST
+    return [int(count or 0) if complete or begin >= oldest else -1
+            for begin, count in zip(ends, sums, strict=False)]
 
 
 def _failures(connection: sa.Connection, limit: int) -> list[FailureOverview]:
-    latest = sa.select(sa.func.max(ACTIONS.c.id)).scalar_subquery() - _LATEST
     rows = connection.execute(
         sa.select(*_OF_ACTIONS, ACTIONS.c.finish_time, ACTIONS.c.events, INSTANCES.c.display_name)
         .outerjoin(INSTANCES, INSTANCES.c.uuid == ACTIONS.c.instance_uuid)
-        .where(ACTIONS.c.id > latest, ACTIONS.c.outcome == "error").order_by(ACTIONS.c.id.desc()).limit(limit))
+        .where(ACTIONS.c.id > _before_latest(), ACTIONS.c.outcome == "error")
+        .order_by(ACTIONS.c.id.desc()).limit(limit))
     return [FailureOverview(
         request_id=row.request_id, server_uuid=row.instance_uuid, server_name=row.display_name,
         project_id=row.project_id, operation=row.action, at=row.finish_time,

@@ -10,6 +10,7 @@ from nova.conductor.announcer import report_nodes
 from nova.conductor.endpoints.heartbeat import Heartbeat
 from nova.conductor.endpoints.overview import Overviews
 from nova.db import actions, models
+from nova.db import overview as overview_rows
 from nova.objects.action import Action, Event
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.instance import Instance
@@ -132,4 +133,14 @@ def test_a_look_takes_the_same_statements_however_much_there_is_to_see(core: Boo
         began(core, server(core), "start", outcome="error")
     core.statements()
     look(core, limit=100)
-    assert len(core.statements()) == few <= 8
+    assert len(core.statements()) == few <= 9
+
+
+def test_boots_are_counted_by_minute_and_only_where_all_are_known(core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(3):
+        began(core, server(core), "build", outcome="success", finish_time=utcnow())
+    began(core, server(core), "build", outcome="error", finish_time=utcnow())
+    began(core, server(core), "stop", outcome="success", finish_time=utcnow())
+    assert look(core).boots == [0] * 29 + [3]
+    monkeypatch.setattr(overview_rows, "_LATEST", 2)
+    assert look(core).boots[:29] == [-1] * 29
