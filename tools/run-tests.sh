@@ -108,7 +108,7 @@ case "${1:-all}" in
     all)
         # Many tests wait for time-outs, so more than two run at a time on two cores. Tests of a file share fixtures.
         # Tests marked slow run only by their kind ("run-tests.sh functional").
-        beside_linters in_memory tests tests/unit -n 4 --timeout 120
+        beside_linters in_memory tests tests/unit -n 4 --dist worksteal --timeout 120
         in_memory crowded tests/functional -n 6 --dist loadfile --no-loadscope-reorder -m 'not slow'
         crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
         crowded tests/crash --quick -n 4 --dist loadfile
