@@ -4,7 +4,7 @@ import pytest
 
 from nova.db import servers
 from nova.objects.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME
-from tests.functional.client import Client
+from tests.functional.client import Client, wait_for
 from tests.functional.hosts import refused
 
 
@@ -90,11 +90,12 @@ def test_swap_and_config_drive_count_on_the_bus_of_the_image(admin, new_image):
     flavor = admin.flavor(swap=64, **{"OS-FLV-EXT-DATA:ephemeral": 1})
     image = new_image(hw_machine_type="pc", hw_disk_bus="ide")
     devices = [{"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image},
-               {"source_type": "blank", "destination_type": "volume", "volume_size": 1}]
+               {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "delete_on_termination": True}]
     code, message = refusal_of(admin, flavor, image, config_drive=True, block_device_mapping_v2=devices)
     assert (code, "5 disks on the bus ide" in message) == (400, True), message
     server = admin.boot(flavor, image, block_device_mapping_v2=devices)
     admin.delete(f"/servers/{server}")
+    wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"], 40, "its volume is deleted")
 
 
 def test_a_volume_that_is_a_file_is_not_passed_through_to_the_guest(admin, flavor, image_id):
