@@ -143,7 +143,7 @@ class _Proxy(Generic[I]):
     def _call(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> Any:
         seconds: float = self.seconds or method.timeout or self.bus.conf.rpc_response_timeout
         left = context.seconds_left()
-        if left is not None:  # this call is part of a request whose caller waits only for the remaining time
+        if left is not None:  # the caller of this request waits only for the remaining time
             if left <= 0:
                 raise exception.ServiceUnavailable("The request has expired: its client no longer waits for an answer.")
             seconds = min(seconds, left)

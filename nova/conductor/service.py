@@ -286,7 +286,7 @@ class ConductorService:
         self._isolation_guard.check(self.core.db.read(_last_heard))
         if self._isolation_guard.may_judge_hosts:
             self._find_silent()
-        # After a clock jump every lease appears to be expired until its owner has renewed it.
+        # Leases appear to be expired after a clock jump until their owners have renewed them.
         if clock.steady(CONF.conductor.lease):
             self.engine.recover(context.admin(), reach_hosts=self._isolation_guard.connected,
                                 judge_hosts=self._isolation_guard.may_judge_hosts)

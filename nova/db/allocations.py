@@ -87,7 +87,7 @@ def hold(connection: sa.Connection, nodes: Collection[str], consumers: Collectio
     if moving:
         who |= ALLOCATIONS.c.consumer_uuid.in_(sa.select(MIGRATIONS.c.uuid).where(
             MIGRATIONS.c.instance_uuid == moving, MIGRATIONS.c.open == sa.true()))
-    # By uuid alone: MariaDB would wait for locks on any row that it reads on the way.
+    # Select by uuid alone: MariaDB would wait for locks on any row that it reads on the way.
     these = {*nodes, *connection.scalars(sa.select(ROOT).where(who))}
     connection.execute(sa.select(NODES.c.id).where(NODES.c.uuid.in_(these)).order_by(NODES.c.uuid)
                        .with_for_update()).all()

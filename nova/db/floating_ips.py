@@ -151,7 +151,7 @@ def give(connection: sa.Connection, instance: Instance, address: str, fixed_addr
     It leads nowhere yet. Raises FloatingIpNotFound, FloatingIpInUse (it does), InvalidInput, InstanceInvalidState.
     """
     _read(connection, TABLE.c.address == address, address, instance.project_id)
-    if instance.task_state == states.DELETING:  # which may have released all its addresses already
+    if instance.task_state == states.DELETING:  # the server may have released all its addresses already
         raise exception.InvalidInput(f"Instance {instance.uuid} is being deleted")
     usable = [vif for vif in instance.network_info if not vif.outside and vif.addresses(4)]
     if not usable:

@@ -366,7 +366,7 @@ migrations = _table(
     Column("old_flavor", Json(Flavor)),
     Column("new_flavor", Json(Flavor)),
     Column("shared", sa.Boolean, nullable=False),
-    # Request received while the operation ran (for example to preempt it); repeated until it has ended.
+    # Request to abort or to force the live migration; repeated to the host until the migration has ended.
     Column("wanted", text(16), nullable=False, server_default=""),
     Column("action_uuid", text(36)),
     Column("user_id", text(), nullable=False),

@@ -73,15 +73,15 @@ def purge(db: Database, what: What, archive: IO[bytes] | None = None, page: int 
         after: Place | None = None
         while True:
             started = time.monotonic()
-            page_ids = db.read(functools.partial(kind.page, after=after, limit=page))
-            keys = [place[-1] for place in page_ids]
+            places = db.read(functools.partial(kind.page, after=after, limit=page))
+            keys = [place[-1] for place in places]
             if archive is not None and keys:
                 _write(archive, db.read(functools.partial(kind.rows, keys=keys)))
             if keys:
                 yield db.write(functools.partial(kind.remove, keys=keys))
-            if len(page_ids) < page:
+            if len(places) < page:
                 break
-            after = page_ids[-1]
+            after = places[-1]
             sleep(time.monotonic() - started)
 
 

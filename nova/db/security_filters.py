@@ -83,7 +83,7 @@ def changed(connection: sa.Connection, names: Collection[str]) -> Changed:
                 if group_filter not in hosts.setdefault(host, []):
                     hosts[host].append(group_filter)
     former = _former(connection, concerned)
-    return Changed({host: group_filter for host, group_filter in hosts.items() if host not in former}, former)
+    return Changed({host: changed_filters for host, changed_filters in hosts.items() if host not in former}, former)
 
 
 def _places(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, set[str]]:
@@ -145,14 +145,14 @@ def rules_for(connection: sa.Connection, host: str, instance_uuids: Sequence[str
         if row.group_id is not None:
             rule_sets[row.uuid].groups.append(row.group_id)
     # A group's version is that of its project, which is that of its servers.
-    versions = {group_id: group.version for group in rule_sets.values() for group_id in group.groups}
-    filters = {group.id: group for group in _filters_with_members(connection, versions)}
-    untold = dict(filters)
-    for group in rule_sets.values():
-        needs = dict.fromkeys(group.groups)
-        for group_id in group.groups:
+    versions = {group_id: rule_set.version for rule_set in rule_sets.values() for group_id in rule_set.groups}
+    filters = {group_filter.id: group_filter for group_filter in _filters_with_members(connection, versions)}
+    unsent = dict(filters)
+    for rule_set in rule_sets.values():
+        needs = dict.fromkeys(rule_set.groups)
+        for group_id in rule_set.groups:
             needs |= dict.fromkeys(sorted(filters[group_id].named()))
-        group.filters = [untold.pop(group_id) for group_id in needs if group_id in untold]
+        rule_set.filters = [unsent.pop(group_id) for group_id in needs if group_id in unsent]
     return rule_sets
 
 

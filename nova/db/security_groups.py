@@ -241,7 +241,7 @@ def remove_members(connection: sa.Connection, instance_uuid: str) -> None:
 
 
 # --- filters ---------------------------------------------------------------------------------
-# For hosts of the previous release; nova.db.security_filters serves the current one.
+# Filters for hosts of the previous release; nova.db.security_filters serves the current one.
 _GROUPS_OF = (
     sa.select(INSTANCES.c.uuid, MEMBERS.c.group_id, VERSIONS.c.version)
     .outerjoin(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)

@@ -212,8 +212,7 @@ def end_reimage(connection: sa.Connection, uuid: str, attachment_id: str, before
     return _give_up_place(connection, msgspec.structs.replace(volume, generation=unwanted))
 
 
-# ---
-# owners ----------------------------------------------------------------------------------------
+# --- owners ----------------------------------------------------------------------------------------
 def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instance_uuid: str, attachment_id: str,
             device_name: str | None, status: str = volume_states.ATTACHING) -> Volume:
     """Give an available volume to a server. Raises VolumeNotFound, InvalidVolume (of two that want it one wins)."""

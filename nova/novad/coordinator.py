@@ -109,8 +109,7 @@ class Coordinator:
         if self.discovery is not None:
             self.discovery.stop()
 
-    # ---
-    # peer nodes --------------------------------------------------------------------------------
+    # --- peer nodes --------------------------------------------------------------------------------
     def survey(self) -> list[Peer]:
         """Return the nodes of the platform. Raises Refused naming nodes that do not answer or accept no assignments.
         """
@@ -308,7 +307,7 @@ class Coordinator:
                 with self._client(participation.address, node) as client, _peer_errors(node):
                     for report in _bounded(node, client.follow(client.nodes.Settle, pb.SettleRequest(
                             coordinator=self.ident, number=number, done=done), longest)):
-                        _pass_on(progress, participation.node, report)
+                        _pass_on(progress, node, report)
                 break
             except (Away, Busy):
                 if time.monotonic() > end or self._ended.wait(_PAUSE):

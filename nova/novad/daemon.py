@@ -292,7 +292,7 @@ class Daemon:
         try:
             dropped = self.prune()
         except Busy:
-            return  # the next change of the component does it
+            return  # the change that runs now prunes backups when it ends
         for backup in dropped:
             LOG.info("Backup %d of %s (%s) is older than %d days and was removed", backup.id, backup.component,
                      backup.version, self.options.keep_days)
@@ -400,7 +400,7 @@ class Daemon:
             health.check(self.runtime, self.deployer.containers.name(name), check, self.secrets.masker)
         except health.Unhealthy as error:
             if 0 <= time.time() - started < check.start:
-                return  # not yet; a start in the future was recorded by another clock
+                return  # the pause has not ended; a start in the future was recorded by another clock
             self._failures[name] = self._failures.get(name, 0) + 1
             self._unhealthy[name] = error.message
             if self._failures[name] >= check.retries and self._may_start(name):

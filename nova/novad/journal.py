@@ -343,7 +343,7 @@ class Journal:
             deployed = [self._decode_deployed(text) for text, in rows]
         except msgspec.MsgspecError as error:
             raise JournalFault(f"The journal {self.path} is damaged: components: {error}") from None
-        return {component.name: component for component in deployed}
+        return {item.name: item for item in deployed}
 
     # --- backups -----------------------------------------------------------------------------------
     def add_backup(self, component: str, deployment: int, writer: Deployed, path: str, size: int) -> Backup:

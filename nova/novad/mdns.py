@@ -71,7 +71,7 @@ class Watch:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
 
         quiet()
-        self._instances: dict[str, Instance | None] = {}  # None: its address is not resolved yet
+        self._instances: dict[str, Instance | None] = {}  # an instance is None until its address is resolved
         self._queued: set[str] = set()  # names that a resolver has not taken up yet
         self._events: queue.SimpleQueue[tuple[bool, str, Instance | None]] = queue.SimpleQueue()
         self._lock = threading.Lock()

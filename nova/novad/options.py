@@ -169,7 +169,7 @@ def load(path: str | pathlib.Path) -> Options:
 
 
 def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
-    addresses = [node.address if isinstance(node, Node) else node for node in options.nodes]
+    addresses = [entry.address if isinstance(entry, Node) else entry for entry in options.nodes]
     for url in addresses:
         if url.startswith("tcp://"):
             raise Invalid(f"{path}: nodes: {url}: values of secrets travel with TLS only: tls://")
@@ -177,7 +177,7 @@ def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
             raise Invalid(f"{path}: nodes: {url}: it is no address of one node")
     names = [options.name, *(node.node for node in options.nodes if isinstance(node, Node))]
     for what, values in (("address", addresses), ("node", names)):
-        if twice := sorted({node for node in values if values.count(node) > 1}):
+        if twice := sorted({value for value in values if values.count(value) > 1}):
             raise Invalid(f"{path}: nodes: {what}: two nodes have {twice[0]}")
     if options.coordinates and not options.platform:
         raise Invalid(f"{path}: platform: a control node (nodes, discover_nodes) has a platform file")

@@ -23,7 +23,7 @@ def recorded(journal: Journal, component: Component) -> str:
     tagged = _tagged(component)
     if digest := journal.fact(f"{_DIGEST}{tagged}"):
         return digest
-    # An earlier release recorded no digest of its own for what it deployed.
+    # Earlier releases recorded the digests of deployed images only with the components.
     components = journal.components().values()
     return next((deployed.digest for deployed in components if _tagged(deployed.component) == tagged), "")
 

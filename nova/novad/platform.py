@@ -215,7 +215,7 @@ class Platform(Part, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             component, env={key: resolved(f"env.{key}", text) for key, text in component.env.items()},
             files={key: resolved(f"files.{key}", text) for key, text in component.files.items()},
-            ports=tuple(dict.fromkeys(ports)),  # on loopback all nodes have the same address
+            ports=tuple(dict.fromkeys(ports)),  # all nodes have the same address on loopback
             health=component.health and msgspec.structs.replace(component.health, command=tuple(
                 resolved("health.command", word) for word in component.health.command)))
 

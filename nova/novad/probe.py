@@ -39,6 +39,6 @@ def watch(socket: str, start: float, steady: float) -> str:
 
 
 if __name__ == "__main__":
-    sample = watch(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))
-    print(sample)
-    sys.exit(1 if sample else 0)
+    failure = watch(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))
+    print(failure)
+    sys.exit(1 if failure else 0)

@@ -119,8 +119,7 @@ def _seconds(text: str | None, default: float | None) -> float | None:
         return -1.0
 
 
-# ---
-# measurement ------------------------------------------------------------------------------------
+# --- measurement -----------------------------------------------------------------------------------
 def cpu(seconds: float) -> Stacks:
     """Nanoseconds by stack. The kernel says how long each thread was on a processor since the last look."""
     stacks: Stacks = collections.Counter()
@@ -188,8 +187,7 @@ def heap(seconds: float | None) -> Stacks:
     return stacks
 
 
-# ---
-# output formats ---------------------------------------------------------------------------------
+# --- output formats --------------------------------------------------------------------------------
 def speedscope(stacks: Stacks, name: str, unit: str) -> dict[str, Any]:
     """See https://www.speedscope.app/file-format-schema.json."""
     frames: dict[Frame, int] = {}

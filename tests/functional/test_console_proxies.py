@@ -137,7 +137,7 @@ def test_who_begins_no_tls_is_counted_too(proxy, token, tmp_path):
 
 
 def test_a_client_that_asks_too_often_is_told_when_to_ask_again(proxy, tmp_path):
-    """For pages and for tokens."""
+    """The limit covers pages and tokens."""
     port = proxy(rate_limit_address="3/600")
     (tmp_path / "hello.html").write_text("<p>hello</p>")
     upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",

@@ -148,7 +148,7 @@ def test_who_has_no_key_is_told_nothing(evil):
 
 
 def test_what_a_host_says_is_bounded(evil):
-    """Not only by the broker: a small compressed message may expand a thousandfold."""
+    """The broker is not the only limit: a small compressed message may expand a thousandfold."""
     guests = [GuestStatus(uuid="x" * 1000, power_state=1)] * 3000
     with pytest.raises(exception.InvalidInput, match="max_host_message_size"):
         evil.proxy(Guests).power_states(CTX, SECOND, guests)
@@ -543,7 +543,7 @@ def test_a_host_cannot_report_a_step_that_it_was_not_ordered(suite, admin, pair,
 
 
 def test_a_compute_takes_orders_from_the_control_plane_alone(suite):
-    """Not even orders signed with the host's own key: the owner of a host's key gives no orders."""
+    """The owner of a host's key gives no orders, not even signed ones to the host itself."""
     own = bus.connect(CONF, CONF.host)
     with pytest.raises(exception.CallerRefused, match="not for hosts"):
         bus.at(bus.client(own, Compute), CONF.host).guests(CTX)

@@ -136,7 +136,7 @@ def test_a_server_may_be_shelved_on_its_host(admin, member, server, driver, kept
 
 
 def test_the_guest_of_a_server_on_the_shelf_does_not_run(admin, server, driver, kept):
-    """For example after its host was declared down during an unshelve, and returns."""
+    """The host may have been declared down during an unshelve, and returns."""
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED")
     driver.change_by_itself(server, states.RUNNING)

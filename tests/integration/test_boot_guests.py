@@ -50,7 +50,7 @@ def test_a_real_guest_lives_through_its_power_states(cloud: RealCloud) -> None:
 
 
 def test_a_killed_compute_finishes_its_boots_after_a_restart(cloud: RealCloud) -> None:
-    """On each database: two guests start when nova-compute dies, and both start exactly once."""
+    """Two guests start when nova-compute dies, on each database, and both start exactly once."""
     names = {cloud.boot("from-kernel", cloud.trio): "from-kernel",
              cloud.boot("from-disk", cloud.disk, config_drive=True): "from-disk"}
     eventually(cloud.hosts.hosts[0].domains, 60, "the first guest is defined", interval=0.05)

@@ -50,7 +50,7 @@ def test_a_second_one_ends_with_an_error_and_a_code(first: Process, config: path
 
 
 def test_a_lock_file_that_nobody_holds_is_none(first: Process, config: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """For example after the kill of a container; a host of another name is another host."""
+    """A killed container leaves such a file; a host of another name is another host."""
     lock = tmp_path / LOCK.format("one")
     other = Process("other", command("two", config), tmp_path / "other.log", env=environment())
     again = Process("again", command("one", config), tmp_path / "again.log", env=environment())

@@ -89,7 +89,7 @@ def test_only_their_owner_reads_the_files(enrolled: Enrolled) -> None:
 
 
 def test_hosts_with_their_own_accounts_carry_servers(enrolled: Enrolled, nova: Cluster) -> None:
-    """Also while servers move, and after a restart of the broker without its transient objects."""
+    """The servers also move, and the broker restarts without its transient objects."""
     servers = [nova.api.boot("one", networks="none", availability_zone=f"nova:{host}") for host in _HOSTS]
     nova.all_active(servers, 60)
     nova.api.action(servers[0], "os-migrateLive", {"host": _HOSTS[1], "block_migration": "auto"})

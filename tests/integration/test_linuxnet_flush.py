@@ -104,7 +104,7 @@ def test_a_guest_that_comes_after_a_flush_does_not_hide_it(lab):
 
 
 def test_a_connection_outlives_a_flush(watched, caplog):
-    """Also a connection on which the guest only receives."""
+    """The guest may only receive on the connection."""
     lab, net = watched, Net()
     guest, peer = lab.booted(net.instance(5), [SSH]), lab.booted(net.instance(6))
     server = netns.call(guest.ns, lambda: socket.create_server(("10.77.0.5", 22)))

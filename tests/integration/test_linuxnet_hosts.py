@@ -188,7 +188,7 @@ def test_what_is_older_than_what_is_known_changes_nothing(cloud):
 
 
 def test_a_guest_that_moves_keeps_its_connections(cloud):
-    """Both hosts are ready for it; QEMU announces the guest on its new host."""
+    """The guest is plugged on both hosts; QEMU announces the guest on its new host."""
     one, two, three = cloud.hosts
     net = cloud.network(v6="fd00:77")
     server = net.instance(5)

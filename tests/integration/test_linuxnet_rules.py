@@ -49,7 +49,7 @@ def test_the_namespace_reaches_a_guest_as_the_rules_say(lab):
 
 
 def test_the_namespace_answers_what_it_is_there_for_and_nothing_else(lab):
-    """Also on its own addresses, whatever listens there: only DHCP, DNS and metadata."""
+    """The namespace serves only DHCP, DNS and metadata on its own addresses, whatever listens there."""
     net = Net(v6="fd00:77")
     guest = lab.booted(net.instance(5))
     assert guest.addresses_v6()

@@ -291,7 +291,7 @@ def test_a_second_signal_ends_a_service_at_once(nova: ManyCluster, number: signa
 
 
 def test_another_conductor_goes_on_at_once_with_what_one_leaves(nova: ManyCluster, tmp_path: pathlib.Path) -> None:
-    """Without a scheduler builds wait in their conductor, whose lease is 20 s."""
+    """Builds without a scheduler wait in their conductor, whose lease is 20 s."""
     schedulers = ("scheduler-1", "scheduler-2", "scheduler-3")
     nova.stop(*schedulers, "conductor-2", "conductor-3")
     ids = nova.boot_many(12)

@@ -24,8 +24,10 @@ _VAGUE = re.compile(
     r"none|no|nobody|somebody|not|so|is|are|was|has|have|there|here|both|others|another|some|any|only|also)[\s,.:;]",
     re.IGNORECASE)
 
-_PRONOUN = re.compile(r"(what|whether|how|why|where|when|which|who|whom|whose|it|its|they|their|them|he|she|his|her|"
-                      r"nobody|somebody|none)[\s,.:;]", re.IGNORECASE)
+# The same for tests, whose texts may count: "Every list ...", "Two guests ...".
+_VAGUE_IN_TESTS = re.compile(
+    r"(what|whether|how|why|where|when|which|who|whom|whose|it|its|they|their|them|he|she|his|her|nobody|somebody|none|"
+    r"of|for|with|without|in|on|at|by|from|to|as|if|while|also|not|both)[\s,.:;]", re.IGNORECASE)
 # Words of names that could stand for anything.
 _MEANINGLESS = {"told", "tell", "tells", "telling", "look", "looks", "looked", "looking", "known", "found", "one",
                 "each", "kept", "gone", "asked", "whoever"}
@@ -182,7 +184,7 @@ def test_docstrings_begin_with_a_verb_or_a_noun():
     texts = [(path.relative_to(ROOT), name, text) for path in paths for name, text in docstrings(path)]
     assert len(texts) > 5000
     assert [f"{path}: {name}: {text.splitlines()[0]}" for path, name, text in texts
-            if (_VAGUE if path.parts[0] == "nova" else _PRONOUN).match(text)] == []
+            if (_VAGUE if path.parts[0] == "nova" else _VAGUE_IN_TESTS).match(text)] == []
 
 
 def parsed(top):

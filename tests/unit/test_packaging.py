@@ -236,7 +236,7 @@ def test_nothing_is_denied_to_novad_since_containers_would_inherit_it():
 @pytest.mark.parametrize(("name", "most"), [("nova-api", 3.0), ("nova-conductor", 3.0), ("nova-scheduler", 3.0),
                                             ("nova-metadata", 5.0), ("nova-compute", 8.0)])
 def test_systemd_finds_little_that_a_unit_exposes(name, most):
-    """On a scale of ten; services that need root have a higher exposure."""
+    """The scale has ten points; services that need root have a higher exposure."""
     result = subprocess.run(["systemd-analyze", "security", "--offline=true", f"--threshold={int(most * 10)}",
                              ROOT / "etc/systemd" / f"{name}.service"], capture_output=True, text=True, timeout=60,
                             check=False)

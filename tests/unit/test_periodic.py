@@ -8,7 +8,7 @@ from nova.service.periodic import Periodic
 
 
 def test_a_function_that_returns_a_short_pause_is_called_early_once() -> None:
-    """With an interval of an hour only the first call requests a second one, so there is no third."""
+    """The first call requests a second one; there is no third within the interval of an hour."""
     calls, second = [], threading.Event()
 
     def function() -> float | None:

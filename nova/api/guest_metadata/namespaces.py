@@ -29,7 +29,7 @@ INTERVAL = 1.0
 # Bytes of a message about a socket.
 _LONGEST = 4096
 _NO_NEW_PRIVILEGES = 38
-# Account of the second process if [metadata]user is not set.
+# Account of the second process if that of [metadata]user does not exist.
 _NOBODY = "nobody"
 
 

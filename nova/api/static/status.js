@@ -6,7 +6,7 @@ const KEY = "nova-token";
 const UNITS = {VCPU: ["VCPU", ""], MEMORY_MB: ["Memory", "MiB"], DISK_GB: ["Disk", "GiB"]};
 const byId = (id) => document.getElementById(id);
 const SAMPLES = 120; // of the chart of capacity
-const history = [];
+const samples = [];
 let timer = null;
 
 function element(name, text, className) {
@@ -73,8 +73,8 @@ function showBoots(boots) {
 }
 
 function showCapacity(capacity) {
-  history.push(capacity);
-  if (history.length > SAMPLES) history.shift();
+  samples.push(capacity);
+  if (samples.length > SAMPLES) samples.shift();
   const chart = byId("capacity");
   const share = (sample, name) => sample[name] && sample[name].total ? Math.min(1, sample[name].used / sample[name].total) : 0;
   const shown = Object.keys(UNITS).filter((name) => capacity[name]);
@@ -82,7 +82,7 @@ function showCapacity(capacity) {
   chart.setAttribute("preserveAspectRatio", "none");
   chart.replaceChildren(...shown.map((name) => drawing("polyline", {
     class: name.toLowerCase(),
-    points: history.map((sample, index) => `${SAMPLES - history.length + index},${101 - 100 * share(sample, name)}`).join(" ")})));
+    points: samples.map((sample, index) => `${SAMPLES - samples.length + index},${101 - 100 * share(sample, name)}`).join(" ")})));
   const legend = shown.map((name) => element("span", `${UNITS[name][0]} ${Math.round(100 * share(capacity, name))} %`, name.toLowerCase()));
   byId("legend").replaceChildren(...legend);
   chart.setAttribute("aria-label", legend.map((item) => item.textContent).join(", "));

@@ -9,12 +9,12 @@ read in *windows*: the place where the window ends is looked up first, and the p
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.ext import compiler
-from sqlalchemy.sql import functions, selectable, visitors
+from sqlalchemy.sql import functions, selectable
 
 # Column names with asc or desc; the last column is unique. All directions are the same.
 Order = Sequence[tuple[str, str]]
@@ -107,21 +107,11 @@ class Range:
                     for name, _way in self.order]
         return [element.desc() if self.order[0][1] == "desc" else element.asc() for element in columns]
 
-    def windows(self, columns: Sequence[sa.Column[Any]], after: Place | None, until: Place | None, rows: int,
-                where: Conditions) -> Iterator[sa.Select[Any]]:
-        """Select those of the first ``rows`` rows of each piece that fulfil the conditions, in order.
-
-        The rows are read once, by a subquery with all columns, whose limit keeps databases from choosing an index for
-        the conditions.
-        """
-        used = {element.name: element for condition in where for element in visitors.iterate(condition)
-                if isinstance(element, sa.Column)}
-        used |= {column.name: column for column in columns}
-        for statement in self.selects(list(used.values()), after, until):
-            window = statement.limit(rows).subquery()
-            yield sa.select(*(window.c[column.name] for column in columns)).where(
-                *(_moved(condition, window) for condition in where)).order_by(
-                *(window.c[name].desc() if way == "desc" else window.c[name].asc() for name, way in self.order))
+    def among(self, columns: Sequence[sa.ColumnElement[Any]], ids: sa.Subquery, where: Conditions) -> sa.Select[Any]:
+        """Select those of the rows with these ids that fulfil the conditions, in order."""
+        return sa.select(*columns).select_from(rows_of(self.table, ids)).where(
+            *where).order_by(*((self.table.c[name].desc() if way == "desc" else self.table.c[name].asc())
+                               for name, way in self.order))
 
     def _pieces(self, after: Place | None, until: Place | None) -> list[tuple[bool, Conditions]]:
         """Return the conditions of the parts between two places, each of which an index has in one piece.
@@ -155,13 +145,6 @@ class Range:
             pieces.append((True, [column == last, _beside(self.table, rest, until, True)]))
             middle.append(column < last if way == "asc" else column > last)
         return [*pieces, (False, middle)]
-
-
-def _moved(condition: sa.ColumnElement[bool], window: sa.Subquery) -> sa.ColumnElement[bool]:
-    """Return the condition on the columns of the subquery instead of those of the table."""
-    moved: sa.ColumnElement[bool] = visitors.replacement_traverse(
-        condition, {}, lambda element, **_options: window.c[element.name] if isinstance(element, sa.Column) else None)
-    return moved
 
 
 def ranges(table: sa.Table, order: Order, prefixes: Sequence[Prefix], where: Conditions = ()) -> list[Range]:
@@ -199,7 +182,7 @@ def has(table: sa.Table, prefix: Prefix) -> list[sa.ColumnElement[bool]]:
             for name, value in prefix.items()]
 
 
-def page(parts: Sequence[Range], columns: Sequence[sa.Column[Any]], limit: int | None,
+def page(parts: Sequence[Range], columns: Sequence[sa.ColumnElement[Any]], limit: int | None,
          after: Place | None = None, until: Place | None = None, offset: int | None = None,
          window: tuple[int, Conditions] | None = None) -> sa.Select[Any] | None:
     """Select the first ``limit`` rows of all ranges together; None if there can be none.
@@ -214,7 +197,8 @@ def page(parts: Sequence[Range], columns: Sequence[sa.Column[Any]], limit: int |
         if window is None:
             selects += [statement.limit(limit).offset(offset) for statement in part.selects(columns, after, until)]
         else:
-            selects += [statement.limit(limit) for statement in part.windows(columns, after, until, *window)]
+            selects += [part.among(columns, statement.limit(window[0]).subquery(), window[1]).limit(limit)
+                        for statement in part.selects([part.table.c.id], after, until)]
     if len(selects) < 2:
         return selects[0] if selects else None
     together = sa.union(*(sa.select(statement.subquery()) for statement in selects)).subquery()

@@ -202,7 +202,7 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
         if not state.get("Running"):
             return int(state.get("ExitCode") or 0)
         time.sleep(0.1)
-    _kill(path, what, ident)  # it has closed its output and still runs
+    _kill(path, what, ident)  # the command has closed its output and still runs
     return EXPIRED
 
 

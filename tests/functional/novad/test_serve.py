@@ -92,7 +92,7 @@ def _unlimited():
 
 
 def test_a_novad_that_crashes_leaves_no_core(serve, tmp_path):
-    """Also if its parent has set no limit."""
+    """The parent may have set no limit."""
     process = serve(preexec_fn=_unlimited, cwd=tmp_path)
     while "serves platform s" not in (line := process.stderr.readline()):
         assert line, "novad ended"

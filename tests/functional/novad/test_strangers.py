@@ -40,7 +40,7 @@ def test_who_does_not_know_the_secret_holds_no_thread_by_asking_nothing(node, ch
 
 
 def test_whether_it_is_there_is_answered_before_the_question_has_come(node, channel):
-    """By the health service, which holds no thread either."""
+    """The health service answers, which holds no thread either."""
     calls = [unfinished(channel, "/grpc.health.v1.Health/Check") for _number in range(module._THREADS + 8)]
     assert {health_pb2.HealthCheckResponse.FromString(call.result()).status for call in calls} == {
         health_pb2.HealthCheckResponse.SERVING}

@@ -43,7 +43,7 @@ def test_the_limits_of_others_are_for_administrators(api, quotas):
 
 
 def test_parameters_that_limits_do_not_know_are_refused_from_2_75(api, quotas):
-    """Also `reserved`, which stock clients send: the reference refuses it, too."""
+    """Stock clients send `reserved`, which the reference refuses, too."""
     assert api.get("/v2.1/limits?reserved=False", version="2.74").status == 200
     answer = api.get("/v2.1/limits?reserved=False", version="2.104")
     assert answer.error[1] == 400

@@ -73,7 +73,7 @@ def test_the_keys_are_those_of_the_version(kind, version, keys):
 
 
 def test_no_key_changes_between_the_listed_versions_but_those_that_were_added():
-    """From each version to the next, keys are only added."""
+    """Keys are only added from each version to the next."""
     for view in VIEWS.values():
         before = set()
         for version in range(1, 105):

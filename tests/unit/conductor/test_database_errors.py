@@ -95,7 +95,7 @@ def test_every_sqlstate_is_classified_by_its_class(capsys: pytest.CaptureFixture
 @pytest.mark.parametrize(("code", "what"), [*_MARIADB_TRANSIENT.items(), *_MARIADB_PERMANENT.items()])
 @pytest.mark.parametrize("state", [None, "HY000"])
 def test_mariadbs_errors_are_classified_by_their_numbers(code: int, what: str, state: str | None) -> None:
-    """Also with drivers that lose the SQLSTATE, and where it is unspecific."""
+    """Drivers may lose the SQLSTATE, and it may be unspecific."""
     kind = pymysql.err.error_map.get(code, pymysql.err.InternalError if code < 1000 else pymysql.err.OperationalError)
     error = kind(code, what)
     error.sqlstate = state

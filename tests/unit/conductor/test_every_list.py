@@ -157,7 +157,7 @@ def test_a_list_scans_no_table_that_grows(core: Books, name: str) -> None:
 
 
 def test_a_scan_is_noticed(core: Books) -> None:
-    """By a column without an index, and sorted by one."""
+    """The list filters by a column without an index, and sorts by one."""
     for statement in ("SELECT * FROM volumes WHERE name = 'x' LIMIT 5", "SELECT * FROM volumes ORDER BY name LIMIT 5"):
         assert core.db.read(lambda connection, statement=statement: scans(  # type: ignore[misc]
             connection, lambda c: c.exec_driver_sql(statement).all()))

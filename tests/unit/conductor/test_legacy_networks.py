@@ -58,7 +58,7 @@ def test_addresses_end_where_the_network_says(core: Books) -> None:
 
 
 def test_an_address_is_reserved_before_anybody_had_it(core: Books) -> None:
-    """Also an address without a row, at the end of a large network."""
+    """The address may have no row yet, at the end of a large network."""
     network, addresses = _network(core, "10.0.0.0/16"), FixedIps(core)
     for address in ("10.0.0.2", "10.0.200.1"):
         addresses.reserve(ctx(), address, True)

@@ -93,7 +93,7 @@ def test_a_cut_page_of_a_project_has_a_marker_of_the_project(two_projects: Datab
     ("vm_state", "launched_at", "display_name", "key_name"), ("project_id", "key_name", "created_at")], ids="-".join)
 def test_pages_by_several_sort_keys_continue_where_the_last_one_ended(two_projects: Database,
                                                                       keys: tuple[str, ...]) -> None:
-    """In all directions; the last servers of pages include deleted ones and null keys."""
+    """The last servers of pages include deleted ones and null keys, in all directions."""
     markers: set[str] = set()
     for ways in itertools.product(("asc", "desc"), repeat=len(keys)):
         query: dict[str, Any] = {"deleted": None, "brief": True, "sort": list(zip(keys, ways, strict=True))}

@@ -195,7 +195,7 @@ def test_no_list_reads_more_than_a_window(filled: Database) -> None:
 
 
 def test_pages_show_every_server_once_and_in_order(filled: Database) -> None:
-    """By every sort key, nulls included, forwards and backwards, through windows that are cut."""
+    """Every sort key, nulls included, forwards and backwards, through windows that are cut."""
     with filled.engine.connect() as connection, connection.begin():
         hosts = {"host": [f"host-{number:07d}" for number in (7, 8)], "availability_zone": "zone"}
         for key in servers_list._SORT_KEYS:

@@ -121,7 +121,7 @@ def test_interfaces_of_the_old_shape_get_a_list_of_addresses(database_url: str) 
 
 
 def test_rows_of_addresses_get_the_mac_addresses_that_followed_from_their_ids(database_url: str) -> None:
-    """Of two rows with the same MAC address, the used one keeps it."""
+    """The used one of two rows with the same MAC address keeps it."""
     migrate.sync(database_url)
     database = Database(database_url)
     name, = (found.name for found in pkgutil.iter_modules(versions.__path__) if found.name.endswith("mac_addresses"))

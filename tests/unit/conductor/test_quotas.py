@@ -143,7 +143,7 @@ def test_a_release_gives_back_and_never_goes_below_zero(core: Books) -> None:
 
 
 def test_many_at_once_never_spend_more_than_the_limit(core: Books) -> None:
-    """Also the very first requests, when there is no row to lock yet."""
+    """The very first requests have no row to lock yet."""
     results = _together(lambda: _reserve(core, 1, 3), 8)
     granted = [result for result in results if isinstance(result, int)]
     assert len(results) == 8

@@ -82,7 +82,7 @@ def long_leases():
 
 
 def test_one_look_takes_over_all_that_was_left_however_many_pages(machine, monkeypatch):
-    """Also if whole pages have operations that only a newer release supports."""
+    """Whole pages may have operations that only a newer release supports."""
     monkeypatch.setattr(recovery, "_PAGE", 2)
     for _number in range(9):
         machine.boot(1, twice=False)

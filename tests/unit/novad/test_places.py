@@ -109,7 +109,7 @@ def test_an_invalid_assignment_is_rejected(data):
 
 @pytest.mark.parametrize("listen", ["0.0.0.0", "[::]", "[0:0::0]"])
 def test_an_address_that_stands_for_all_is_never_that_of_a_component(listen):
-    """For each field of the platform file that may contain one; a wildcard address is never filled in."""
+    """A wildcard address is never filled in, for each field of the platform file that may contain one."""
     options = Options(listen=f"tcp://{listen}:18080", node="n1")
     for field, line in (("env.A", 'env = {A = "${address:x}"}'), ("files./a", 'files = {"/a" = "${address:x}"}'),
                         ("health.command", 'health = {command = ["${address:x}"]}'),

@@ -140,7 +140,7 @@ def test_a_list_that_has_expired_is_refused_until_it_is_signed_again(site):
 
 @pytest.mark.parametrize("expires", [None, "2199-01-01T00:00:00", "soon", 7258118400])
 def test_a_list_without_an_expiry_is_refused(site, expires):
-    """Also one signed by a release without expiry."""
+    """A release without expiry may have signed the list."""
     site.release(NEXT)
     data = json.loads((site.place / "releases.json").read_text())
     data = {"releases": data["releases"], **({} if expires is None else {"expires": expires})}

@@ -93,7 +93,7 @@ def test_all_weighers_or_some(entry_points, settings):
 
 
 def test_planning_reads_no_options():
-    """All its inputs are arguments: only the start and the updates read nova.conf."""
+    """The inputs of planning are arguments: only the start and the updates read nova.conf."""
     folder = pathlib.Path(scheduler.__file__).parent
     readers = {path.name for path in folder.rglob("*.py") if "nova.conf import" in path.read_text()}
     assert readers == {"manager.py", "service.py", "follow.py"}

@@ -86,7 +86,7 @@ def test_metrics(settings):
 
 
 def test_hosts_whose_cpu_is_busy_come_last(settings):
-    """As measured by the monitor cpu.virt_driver."""
+    """The monitor cpu.virt_driver measures the load."""
     settings("metrics", weight_setting=["cpu.percent=-1.0"])
     states = [node("busy", metrics={"cpu.percent": 90, "cpu.user.time": 10**15}),
               node("idle", metrics={"cpu.percent": 3, "cpu.user.time": 2 * 10**15})]

@@ -48,7 +48,7 @@ def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = Tr
     if req.version < 39 and wanted.get("metadata"):
         check_quota(req, wanted["metadata"])
     image_id = operate(req, operation, wanted)["image_id"]
-    if keeps:  # the next queued image is created as soon as this one exists
+    if keeps:  # without rotation the image is deleted as soon as it exists
         _wait_until_visible(req, image_id)
     if req.version >= 45:
         return {"image_id": image_id}

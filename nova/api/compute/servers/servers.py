@@ -96,7 +96,8 @@ def delete(req: Request) -> None:
         with contextlib.suppress(exception.InstanceStateUnknown, exception.InstanceInvalidState, exception.TooManyWait):
             operate(req, "soft_delete")
             return
-    # Also for servers that never ran, that are being deleted, or that exceed the limit of queued operations.
+    # Servers that never ran, that are being deleted, or that exceed the limit of queued operations are also deleted
+    # here.
     operate(req, "delete")
 
 

@@ -29,7 +29,7 @@ def read(directory: str, instance_id: str, lines: int | None = None) -> bytes:
             tail = _end_of(piece, MAX_BYTES - len(tail)) + tail
             is_complete = True
         except FileNotFoundError:
-            continue  # not written yet, or being rotated
+            continue  # the log is not written yet, or being rotated
         if len(tail) >= MAX_BYTES:
             break
     if not is_complete:

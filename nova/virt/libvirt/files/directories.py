@@ -138,8 +138,7 @@ def _remove_whatever(path: str) -> None:
         os.unlink(path)
 
 
-# ---
-# ownership ---------------------------------------------------------------------------------------
+# --- ownership -------------------------------------------------------------------------------------
 def owner(place: str) -> Owner | None:
     """Return the owner of the directory, or None if the directory or its owner file (older releases) is missing."""
     try:

@@ -137,7 +137,7 @@ def _running(uuid: str, files: Sequence[tuple[str, str]]) -> Served | None:
         with open(os.path.join(place, "keys.psk"), encoding="ascii") as file:
             key = file.read().strip().partition(":")[2]
     except (FileNotFoundError, ValueError):
-        return None  # it was killed before it reported its port
+        return None  # the server was killed before it reported its port
     return Served(address, port, key) if served == [list(pair) for pair in files] else None
 
 
