@@ -44,12 +44,12 @@ def check_project(req: Request, project_id: str) -> None:
             f"/projects/{quote(project_id, safe='')}", auth=auth, raise_exc=False, connect_retries=0, redirect=False,
             endpoint_filter={"service_type": "identity"})
     except exceptions.ClientException as error:
-        LOG.warning("Keystone could not be asked for project %s: %s", project_id, error)
+        LOG.warning("Cannot query Keystone for project %s: %s", project_id, error)
         return
     if answer.status_code == 404:
         raise UnknownProject(project_id=project_id)
     if answer.status_code not in (200, 403):
-        LOG.warning("Keystone answered %s when asked for project %s", answer.status_code, project_id)
+        LOG.warning("Keystone responded with status %s to a query for project %s", answer.status_code, project_id)
 
 
 @functools.cache

@@ -154,12 +154,12 @@ def _serve(arguments: argparse.Namespace) -> int:
                 with contextlib.suppress(AttributeError):
                     libc.malloc_trim(0)
             if podman is not None and not podman.alive():
-                LOG.warning("podman's service has ended, or does not answer any more; it is started again")
+                LOG.warning("The podman service exited or does not respond: restarting it")
                 try:
                     podman.start()
                 except RuntimeFault as error:
-                    LOG.error("%s; it is tried again", error)
-    LOG.info("novad ends; containers go on")
+                    LOG.error("Cannot restart the podman service, retrying: %s", error)
+    LOG.info("novad stopped; containers keep running")
     return launcher.RESTART if again.is_set() and not ended.is_set() else 0
 
 

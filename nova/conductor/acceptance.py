@@ -321,7 +321,7 @@ class _Request:
                 notifications = transition_notifications.of_superseded(outbox, run, _TAKEN_OVER)
                 notifications.write(outbox, connection, context_of(action))
             except (exception.Invalid, msgspec.ValidationError) as error:
-                LOG.error("[instance: %s] Operation %s is superseded, and cannot be compensated for here: %s",
+                LOG.error("[instance: %s] Cannot compensate the superseded operation %s on this conductor: %s",
                           instance.uuid, action.operation, error)
             actions.supersede(connection, action, ended(action.events, _TAKEN_OVER), deferred, lease())
         return cleanups

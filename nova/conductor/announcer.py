@@ -47,9 +47,9 @@ def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str
     core.fleet.removed(report.removed)
     changed = set(report.changed)
     if len(changed) > _FEW:
-        LOG.info("%d nodes of host %s are new or have changed", len(changed), host)
+        LOG.info("%d compute nodes of host %s are new or have changed", len(changed), host)
         return report.nodes
     for state in (state for state in states if state.node_uuid in changed):
-        LOG.info("Node %s of host %s now has %s", state.node, host, ", ".join(
+        LOG.info("Compute node %s of host %s now has %s", state.node, host, ", ".join(
             f"{name} {inventory.total}" for name, inventory in sorted(state.inventories.items())))
     return report.nodes

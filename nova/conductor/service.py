@@ -268,11 +268,12 @@ class ConductorService:
         left = self.core.db.write(lambda connection: actions.hand_over(connection, self.core.name))
         if not left:
             return
-        LOG.info("%d operations are handed over", left)
+        LOG.info("Released the leases of %d operations to other conductors", left)
         try:
             bus.client(self.core.transport, journal_api.Engine).handed_over(context.admin())
         except exception.ServiceUnavailable as error:
-            LOG.warning("They wait until a conductor looks for expired leases: %s", error)
+            LOG.warning("Cannot notify other conductors of released operations, which wait for the next check of "
+                        "expired leases: %s", error)
 
     # --- periodic ----------------------------------------------------------------------------------
     def _beat(self) -> None:

@@ -41,7 +41,7 @@ class Announcer:
             try:
                 self._update_announcement()
             except Exception as error:  # the next look may succeed
-                LOG.warning("novad is not announced by mDNS: %s", error or type(error).__name__)
+                LOG.warning("Not announcing novad by mDNS: %s", error or type(error).__name__)
             if self._ending.wait(_CHECK_INTERVAL):
                 break
         if self._made is not None:
@@ -55,14 +55,14 @@ class Announcer:
             self._made.withdraw()
         self._made, self._said = None, []
         if not addresses:
-            LOG.warning("novad is not announced by mDNS: it listens on none of what announce names")
+            LOG.warning("Not announcing novad by mDNS: novad listens on none of the addresses of the option announce")
             return
         options = self.options
         announced_instance = Instance(
             name=options.name, node=options.name, version=__version__, roles=options.roles, addresses=())
         self._made = Announcement(announced_instance, addresses, options.address[1], bool(options.tls_cert))
         self._said = addresses
-        LOG.info("novad is announced by mDNS at %s", ", ".join(addresses))
+        LOG.info("Announcing novad by mDNS at %s", ", ".join(addresses))
 
 
 def announced(options: Options) -> list[str]:

@@ -119,7 +119,7 @@ class Containers:
             try:
                 code, output = self._runtime.execute(self.name(deployed.name), component.version_command, 10.0)
             except RuntimeFault as error:
-                LOG.warning("The version command of %s: %s", deployed.name, error.message)
+                LOG.warning("The version command of component %s failed: %s", deployed.name, error.message)
                 return component.tag
             if code == 0 and (lines := self.masker().text(output).strip().splitlines()):
                 return "".join(character for character in lines[0] if character.isprintable())[:200]

@@ -294,7 +294,7 @@ class Daemon:
         except Busy:
             return  # the change that runs now prunes backups when it ends
         for backup in dropped:
-            LOG.info("Backup %d of %s (%s) is older than %d days and was removed", backup.id, backup.component,
+            LOG.info("Removed backup %d of component %s (%s): it is older than %d days", backup.id, backup.component,
                      backup.version, self.options.keep_days)
 
     def _forget(self, name: str) -> None:
@@ -335,7 +335,7 @@ class Daemon:
             except Cancelled:
                 return
             except Exception as error:  # the next round may succeed, whatever the error
-                LOG.exception("Looking after components: %s", error)
+                LOG.exception("The check of components failed: %s", error)
             if self.deployer.ending.wait(self.options.interval):
                 return
 
@@ -385,7 +385,7 @@ class Daemon:
     def _start_again(self, deployed: Deployed, why: str) -> None:
         if not self._may_start(deployed.name):
             return
-        LOG.warning("Component %s is started again: %s", deployed.name, why)
+        LOG.warning("Restarting component %s: %s", deployed.name, why)
         self._starts[deployed.name] = (self._starts.get(deployed.name, (0, 0.0))[0] + 1, time.monotonic())
         self._failures.pop(deployed.name, None)
         self.deployer.containers.begin(deployed)

@@ -198,7 +198,7 @@ class Deployer:
             raise
         except Exception as error:
             why = self.containers.masker().text(_sentence(error))
-            LOG.warning("Deployment %d (%s) failed: %s It is put back", begun.id, kind, why)
+            LOG.warning("Deployment %d (%s) failed, rolling it back: %s", begun.id, kind, why)
             left = self._undo(begun.id, why, progress)
             if isinstance(error, Refused | ImageFault):
                 error.message = self.containers.masker().text(error.message)
@@ -207,7 +207,7 @@ class Deployer:
         if terms.origin is None:
             pins.record(self.journal, self._deployment(begun.id).changes)
             self.cleanup.run(progress)
-            LOG.info("Deployment %d (%s) is done: %s", begun.id, kind, ", ".join(change.name for change in changes))
+            LOG.info("Deployment %d (%s) succeeded: %s", begun.id, kind, ", ".join(change.name for change in changes))
             if self.others is not None and terms.assignments:
                 for node in self.others.settle(begun.id, True, progress):
                     progress("", f"{node} does not answer; it receives the decision when it answers again")
@@ -259,7 +259,7 @@ class Deployer:
         else:
             self.journal.reopen(ident)
             self._undo(ident, "It was given up by the control node.", progress)
-        LOG.info("Deployment %d is %s, as the control node decided", ident, "done" if done else "undone")
+        LOG.info("Deployment %d is %s by the decision of the control node", ident, "done" if done else "undone")
 
     def removal_tasks(self, volumes: bool, secrets: bool) -> list[CleanupTask]:
         """Return what a removal also removes: all data here, all secrets."""
@@ -406,7 +406,7 @@ class Deployer:
         with self.alone("putting back"):
             unfinished = self.journal.unfinished()
             for deployment in unfinished:
-                LOG.warning("Deployment %d (%s) was cut short in stage %s; it is put back", deployment.id,
+                LOG.warning("Deployment %d (%s) was interrupted in stage %s: rolling it back", deployment.id,
                             deployment.kind, deployment.stage)
                 error = deployment.error.partition(_NOT_YET)[0] or "novad ended in the middle of it."
                 self._undo(deployment.id, error, progress)

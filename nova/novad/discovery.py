@@ -126,7 +126,7 @@ class Discovery:
             try:
                 self._try(entry)
             except Exception:  # an announcement must not end the thread
-                LOG.debug("An announced novad could not be tried", exc_info=True)
+                LOG.debug("Cannot query an announced novad", exc_info=True)
                 self.remove(entry.instance.name)
 
     def _next(self) -> Entry | None:
@@ -161,7 +161,7 @@ def certified(url: str, files: Mapping[str, str]) -> bool:
     try:
         client = Client(url, "", files, [("grpc.use_local_subchannel_pool", 1)])
     except Unreachable as error:
-        LOG.debug("%s cannot be tried: %s", url, error)
+        LOG.debug("Cannot query the announced novad %s: %s", url, error)
         return False
     with contextlib.closing(client):
         try:

@@ -91,7 +91,7 @@ class Launcher:
             return self._back(trial, why)
         if trial and not self._ended.is_set():
             self.releases.succeeded()
-            LOG.info("novad %s is healthy, and stays", trial)
+            LOG.info("novad %s is healthy: the upgrade is finished", trial)
         return self._child.wait()
 
     def _environment(self, release: str, socket: pathlib.Path) -> dict[str, str]:
@@ -120,7 +120,7 @@ class Launcher:
             probe.wait()
 
     def _back(self, version: str, why: str) -> int:
-        LOG.error("novad %s does not become healthy: %s. The one before is started again", version, why)
+        LOG.error("novad %s did not become healthy: %s. Starting the previous release", version, why)
         self.releases.failed(why)
         if self._child is not None and self._child.poll() is None:
             self._child.terminate()

@@ -90,7 +90,7 @@ class Rollback:
                 try:
                     self.containers.wait(change.before)
                 except Failed as error:
-                    LOG.warning("The previous version of component %s runs again, but is not healthy: %s", change.name,
+                    LOG.warning("The restored version of component %s is running, but not healthy: %s", change.name,
                                 error.message)
 
 

@@ -98,7 +98,7 @@ class Server:
             self._local.add_insecure_port(f"unix:{path}")
             os.chmod(path, 0o600)
         except (RuntimeError, OSError) as error:
-            LOG.warning("novad does not listen at the socket %s: %s. Local callers use %s.", path, error,
+            LOG.warning("Cannot listen on socket %s: %s. Local clients use %s.", path, error,
                         self.daemon.options.listen)
 
     def start(self) -> None:
@@ -130,7 +130,7 @@ def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
         context.set_trailing_metadata(((ANSWERED, "1"),))
         context.abort(code, error.message)
     except OSError as error:  # a full disk, say
-        LOG.exception("What was asked for could not be done")
+        LOG.exception("The request failed with an operating system error")
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{errors.os_error_text(error)}.")
 
 
@@ -155,7 +155,7 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
             with _as_status(context):
                 raise report
         if isinstance(report, BaseException):
-            LOG.error("A change failed by a bug", exc_info=report)
+            LOG.error("Unexpected error in a deployment", exc_info=report)
             context.abort(grpc.StatusCode.INTERNAL,
                           f"{type(report).__name__}: {report} (a bug; novad's log shows where)")
         assert isinstance(report, pb.Progress)

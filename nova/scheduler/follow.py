@@ -194,7 +194,7 @@ class Follower:
             with self._lock:
                 self._wanted = why
             metrics.FLEET_READ_SECONDS.observe(time.monotonic() - started, "failed")
-            LOG.warning("Cannot read the fleet from a conductor, retrying: %s", error)
+            LOG.warning("Cannot read the compute nodes from a conductor, retrying: %s", error)
             return failures + 1, _RETRY[min(failures, len(_RETRY) - 1)]
         took = time.monotonic() - started
         metrics.FLEET_READ_SECONDS.observe(took, "success")

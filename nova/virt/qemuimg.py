@@ -184,7 +184,7 @@ def _run(confine: list[str], command: list[str], timeout: float, files: Sequence
     if done.returncode == 0:
         return done.stdout
     output = (done.stderr or done.stdout).strip()
-    LOG.warning("%s failed with %s: %s", " ".join(command), done.returncode, output)
+    LOG.warning("Command %s failed with exit status %s: %s", " ".join(command), done.returncode, output)
     if any(text in output.lower() for text in _FULL):
         raise exception.DiskFull(reason=f"{tool} found no space left")
     if done.returncode == _NO_SUCH_COMMAND:

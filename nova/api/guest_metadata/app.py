@@ -57,10 +57,10 @@ class Application:
         except exception.NotFound:
             status, document = 404, tree.Document(b"Not Found")
         except exception.ServiceUnavailable as error:
-            LOG.warning("Metadata is not available: %s", error)
+            LOG.warning("Cannot read the metadata of a guest, the request fails: %s", error)
             status, document = 503, tree.Document(b"Service Unavailable")
         except Exception:
-            LOG.exception("Unexpected error for %s", environ.get("PATH_INFO"))
+            LOG.exception("Unexpected error in the metadata request %s", environ.get("PATH_INFO"))
             status, document = 500, tree.Document(b"Internal Server Error")
         body = document.body
         start_response(f"{status} {http.HTTPStatus(status).phrase}",
@@ -114,11 +114,12 @@ class Application:
         self._header(environ, "X-Forwarded-For")
         expected = hmac.new(self._secret.encode(), uuid.encode(), hashlib.sha256).hexdigest()
         if not hmac.compare_digest(expected.encode(), signature.encode()):
-            LOG.warning("A proxy's signature for instance %r is wrong", uuid)
+            LOG.warning("Refused a metadata request: the proxy's signature for instance %r is wrong", uuid)
             raise HTTPError(403, "Invalid proxy request signature.")
         instance = self._instances.by_uuid(uuid)
         if instance.project_id != project:
-            LOG.warning("A proxy asked for instance %s of another project than %r", uuid, project)
+            LOG.warning("Refused a metadata request: instance %s does not belong to project %r, which the proxy named",
+                        uuid, project)
             raise HTTPError(404)
         return instance
 

@@ -68,7 +68,7 @@ class NamespaceWatcher:
         for network_id in [watched for watched, namespace in self._open.items() if wanted.get(watched) != namespace]:
             self._sockets.remove(network_id)
             del self._open[network_id]
-            LOG.info("Metadata of network %s ends: its namespace is gone", network_id)
+            LOG.info("Stopped serving metadata of network %s: its namespace was removed", network_id)
         for network_id in wanted.keys() - self._open.keys():
             self._listen(network_id, wanted[network_id])
         self._failed &= wanted.keys()
@@ -84,7 +84,7 @@ class NamespaceWatcher:
             return
         self._sockets.add(network_id, sock, {NETWORK: network_id})
         self._open[network_id] = namespace
-        LOG.info("Metadata of network %s is served in namespace %s", network_id, state_files.namespace(network_id))
+        LOG.info("Serving metadata of network %s in namespace %s", network_id, state_files.namespace(network_id))
 
 
 def listen(address: tuple[str, int]) -> socket.socket:
@@ -142,7 +142,8 @@ def become(user: str) -> None:
     try:
         account = pwd.getpwnam(user)
     except KeyError:
-        LOG.warning("There is no account %r ([metadata]user): requests are answered as %s", user, _NOBODY)
+        LOG.warning("Account %r ([metadata]user) does not exist: the process that answers requests runs as %s",
+                    user, _NOBODY)
         account = pwd.getpwnam(_NOBODY)
     os.setgroups([])
     os.setgid(account.pw_gid)

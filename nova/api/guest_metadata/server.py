@@ -150,7 +150,7 @@ class Connection(asyncio.Protocol):
         server.tenants[self.tenant] += 1
         self._timer = server.loop.call_later(DEADLINE, self.abort)
         if not self._admitted():
-            LOG.warning("Too many connections, the last from %s", self.peer[1])
+            LOG.warning("Closed a connection from %s: too many connections are open", self.peer[1])
             self.abort()
 
     def _admitted(self) -> bool:
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
         if future.cancelled():
             self.abort()
         elif future.exception() is not None:
-            LOG.error("The metadata application failed", exc_info=future.exception())
+            LOG.error("Unexpected error in the metadata application, the request fails", exc_info=future.exception())
             self._write("500 Internal Server Error", [], b"")
         else:
             self._write(*future.result())

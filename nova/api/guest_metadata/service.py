@@ -72,7 +72,7 @@ class MetadataService:
 
     def _watch(self) -> None:
         if os.geteuid() != 0:
-            LOG.warning("Only root may enter network namespaces: metadata is for proxies only")
+            LOG.warning("Serving metadata to proxies only: entering network namespaces requires root")
             return
         watcher = namespaces.NamespaceWatcher(self._server, CONF.state_path)
         self._watcher = threading.Thread(target=watcher.run, args=(self._stop,), name="metadata-watch", daemon=True)

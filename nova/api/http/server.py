@@ -145,7 +145,7 @@ class Server:
             try:
                 self._answer(connection)
             except Exception:
-                LOG.exception("A connection failed")
+                LOG.exception("Unexpected error at a connection, closing it")
                 connection.close()
 
     def _answer(self, connection: Connection) -> None:
@@ -155,13 +155,13 @@ class Server:
         try:
             answer = messages.call(self._application, connection.environ())
         except Exception:
-            LOG.exception("The application failed")
+            LOG.exception("Unexpected error in the application, the request fails")
             connection.refuse(500, "The log of nova-api has the details.")
             return
         try:
             connection.answer(*answer)
         except h11.LocalProtocolError:
-            LOG.exception("The application's answer cannot be sent")
+            LOG.exception("Cannot send the response, closing the connection")
             connection.refuse(500, "The log of nova-api has the details.")
 
     # -- the loop's thread -----------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Server:
                 try:
                     connection.ready()
                 except Exception:
-                    LOG.exception("A connection failed")
+                    LOG.exception("Unexpected error at a connection, closing it")
                     connection.close()
 
     def _close_stale(self) -> None:

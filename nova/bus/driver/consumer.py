@@ -87,7 +87,7 @@ class RabbitConsumer:
         try:
             self._deliver(message.body)
         except Exception:
-            LOG.exception("A message of queue %s was lost", self._queues[0].name)
+            LOG.exception("Lost a message of queue %s: it could not be handed to its handler", self._queues[0].name)
 
     def _cancelled(self, _tag: str) -> None:
         raise amqp.RecoverableConnectionError("the broker has cancelled the consumer: its queue was deleted or moved")
@@ -152,7 +152,8 @@ class RabbitConsumer:
         if self._thread.is_alive():
             connection = self._connection
             if connection is not None:
-                LOG.warning("The connection of the consumer of %s is dropped, not closed", self._queues[0].name)
+                LOG.warning("Abandoned the connection of the consumer of %s: it could not be closed in time",
+                            self._queues[0].name)
                 connection.drop()
         else:
             os.close(self._wake)

@@ -57,7 +57,7 @@ def run_periodic(core: Core, engine: Engine) -> float | None:
             try:
                 _DrainPass(core, engine, drain).go_on()
             except _Lost:
-                LOG.info("Host %s is looked after by another conductor now", drain.host)
+                LOG.info("Another conductor continues the drain of host %s", drain.host)
             finally:
                 core.db.write(functools.partial(drains.let_go, uuid=drain.uuid, owner=core.name))
     return _SOON if due_drains else None
@@ -80,7 +80,7 @@ class _DrainPass:
         survey = self.core.db.read(functools.partial(drains.survey, drain=drain))
         waiting = self._follow(survey)
         if drain.state == drain_states.RUNNING and self._enabled_again():
-            LOG.info("Host %s was enabled: no more of its servers are moved", drain.host)
+            LOG.info("Stopping the drain of host %s: the host was enabled", drain.host)
             self.core.db.write(functools.partial(drains.stop, host=drain.host))
             drain.state = drain_states.STOPPING
         if drain.state == drain_states.RUNNING:
@@ -110,7 +110,8 @@ class _DrainPass:
         if not self.core.db.write(functools.partial(drains.end, uuid=self.drain.uuid, owner=self.core.name)):
             return
         _drain, lines = self.core.db.read(functools.partial(drains.get, host=self.drain.host))
-        LOG.info("Host %s (%s) has ended: %d servers are elsewhere, %d were left", self.drain.host, self.drain.kind,
+        LOG.info("The drain of host %s (%s) has ended: %d servers were moved, %d remain",
+                 self.drain.host, self.drain.kind,
                  sum(line.state == drain_states.MOVED for line in lines),
                  sum(line.state == drain_states.LEFT for line in lines))
 
@@ -239,7 +240,7 @@ class _DrainPass:
         self.moving += 1
         try:
             start(self.engine, ctx, server.uuid, wanted.operation, wanted.request)
-            LOG.info("[instance: %s] It leaves host %s: %s", server.uuid, self.drain.host, wanted.how)
+            LOG.info("[instance: %s] Moving the server from host %s: %s", server.uuid, self.drain.host, wanted.how)
             return wanted
         except exception.NovaException as error:
             self.moving -= 1
@@ -294,5 +295,5 @@ def begin(core: Core, wanted: Drain, reason: str) -> Drain:
     drain, disabled = core.db.write(transaction)
     if disabled is not None:
         announcer.publish_services(core, [disabled])
-    LOG.info("Host %s is being emptied (%s), %d servers at a time", drain.host, drain.kind, drain.parallel)
+    LOG.info("Draining host %s (%s), %d servers at a time", drain.host, drain.kind, drain.parallel)
     return drain

@@ -74,6 +74,7 @@ def _began(server: Instance, stay: _Stay) -> datetime.datetime:
 def _leave(engine: Engine, server: Instance, stay: _Stay, seconds: int) -> None:
     try:
         start(engine, context.admin(), server.uuid, stay.ends, {})
-        LOG.info("[instance: %s] It has been %s for %d s: %s begins", server.uuid, stay.what, seconds, stay.ends)
+        LOG.info("[instance: %s] The server has been %s for %d s: starting %s",
+                 server.uuid, stay.what, seconds, stay.ends)
     except exception.NovaException as error:
-        LOG.info("[instance: %s] It stays %s for now: %s", server.uuid, stay.what, error)
+        LOG.info("[instance: %s] The server stays %s until the next check: %s", server.uuid, stay.what, error)

@@ -50,15 +50,15 @@ def _ask(core: Core, busy: Busy) -> None:
     images = core.db.write(functools.partial(precaches.take, of=busy, until=clock.after(_ASK_AGAIN)))
     if not images:
         return  # another conductor was faster
-    LOG.info("Host %s is asked to cache %d images", busy.host, len(images))
+    LOG.info("Requesting host %s to cache %d images", busy.host, len(images))
     try:
         core.compute_at(busy.host).cache_images(context.admin(), images)
     except exception.NovaException as error:
-        LOG.warning("Host %s was not asked to cache images, and will be asked again: %s", busy.host, error)
+        LOG.warning("Cannot request host %s to cache images, retrying: %s", busy.host, error)
 
 
 def _give_up(core: Core, busy: Busy, reason: str) -> None:
-    LOG.warning("Host %s does not cache images: %s", busy.host, reason)
+    LOG.warning("Host %s has not cached images: %s", busy.host, reason)
 
     def write(connection: sa.Connection) -> None:
         done = precaches.give_up(connection, busy, reason)

@@ -31,7 +31,7 @@ def reclaim(core: Core, engine: Engine) -> None:
     for uuid in core.db.read(lambda connection: servers.soft_deleted(connection, before, _AT_ONCE)):
         try:
             start(engine, context.admin(), uuid, Reclaim.name, {"before": before})
-            LOG.info("[instance: %s] It was soft-deleted %d s ago and is reclaimed", uuid, interval)
+            LOG.info("[instance: %s] Reclaiming the server: it was soft-deleted at least %d s ago", uuid, interval)
         except exception.NovaException as error:
             # The user restored the server, or another conductor was faster.
-            LOG.info("[instance: %s] It is not reclaimed: %s", uuid, error)
+            LOG.info("[instance: %s] The server is not reclaimed: %s", uuid, error)

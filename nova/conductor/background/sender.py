@@ -109,8 +109,8 @@ class Sender:
             if dropped < _DROPPED:
                 break
         if total:
-            LOG.warning("%d notifications were dropped that the broker has not taken for %d s, or that were more than "
-                        "%d", total, CONF.notifications.max_age, CONF.notifications.max_waiting)
+            LOG.warning("Dropped %d notifications that the broker did not accept within %d s or that exceeded the "
+                        "limit of %d", total, CONF.notifications.max_age, CONF.notifications.max_waiting)
 
 
 def sending(core: Core) -> Periodic:

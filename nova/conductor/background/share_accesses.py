@@ -47,14 +47,14 @@ def _settle_all(core: Core, uuids: Sequence[str]) -> None:
         try:
             _settle(core, uuid)
         except exception.NovaException as error:
-            LOG.warning("[instance: %s] Its accesses to shares are closed later: %s", uuid, error)
+            LOG.warning("[instance: %s] Cannot revoke the accesses to shares, retrying later: %s", uuid, error)
 
 
 def _settle(core: Core, uuid: str) -> None:
     try:
         instance = core.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
     except exception.InstanceNotFound:
-        LOG.warning("[instance: %s] is gone, and a host has access to a share for it still", uuid)
+        LOG.warning("[instance: %s] The server is deleted, but a host still has access to a share for it", uuid)
         return
     if instance.deleted or instance.action_uuid is None:
         ConductorControl(core, context.admin(), instance).outside_shares.reconcile()

@@ -34,7 +34,7 @@ def audit(core: Core) -> None:
         reported, more = _page(core, begin, ending)
         total += reported
     if total:
-        LOG.info("%d servers of the period until %s are told of", total, ending)
+        LOG.info("Sent usage notifications for %d servers, audit period until %s", total, ending)
 
 
 def _page(core: Core, begin: datetime.datetime, ending: datetime.datetime) -> tuple[int, bool]:

@@ -67,7 +67,8 @@ class ColdMigration:
             if directories.is_aside(uuid):
                 if exists:
                     # The set-aside files belong to an earlier move whose end was not reported to this host.
-                    LOG.warning("[instance: %s] has a guest here, so what a move set aside is left there", uuid)
+                    LOG.warning("[instance: %s] The guest exists on this host: not restoring the files that an earlier "
+                                "move had set aside", uuid)
                     return
                 directories.put_back(uuid, self._host)
             if not exists and os.path.isdir(directories.directory(uuid)):

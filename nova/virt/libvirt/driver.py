@@ -152,7 +152,7 @@ class LibvirtDriver(Driver):
         seconds = CONF.libvirt.wait_soft_reboot_seconds if timeout is None else timeout
         stopped = seconds > 0 and self._guests.shut_down(instance.uuid, seconds)
         if not stopped:
-            LOG.info("Server %s did not shut down by itself; its reboot is a hard one", instance.uuid)
+            LOG.info("[instance: %s] The guest did not shut down in time: continuing with a hard reboot", instance.uuid)
         self._guests.start(instance, fresh=not stopped, must_exist=True)
 
     def pause(self, instance: Instance) -> None:
@@ -291,7 +291,7 @@ class LibvirtDriver(Driver):
         try:
             self._guests.change(uuid, power.kill)
         except exception.GuestNotFound:
-            LOG.debug("[instance: %s] has no guest here", uuid)
+            LOG.debug("[instance: %s] The instance has no guest on this host", uuid)
 
     def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
         self._guests.remove(uuid, keep_disks)

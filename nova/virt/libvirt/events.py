@@ -66,9 +66,9 @@ class EventReporter:
                 else:
                     self._check(uuid)
             except exception.HypervisorUnavailable:
-                LOG.info("libvirt is away; the guests are compared when it is back")
+                LOG.info("libvirt is unavailable: the guests are compared with the database after the reconnect")
             except Exception:
-                LOG.exception("A change of guest %s could not be reported", uuid or "(any)")
+                LOG.exception("Cannot report a change of guest %s", uuid or "(any)")
 
     def _check(self, uuid: str) -> None:
         try:

@@ -51,7 +51,7 @@ def _run_events() -> None:
         try:
             libvirt.virEventRunDefaultImpl()
         except libvirt.libvirtError:
-            LOG.exception("libvirt's event loop failed; it goes on")
+            LOG.exception("Unexpected error in libvirt's event loop, continuing")
             time.sleep(RETRY_INTERVAL)
 
 

@@ -95,7 +95,7 @@ class Hotplug:
                 if item is not None:
                     self._guests.on_domain(uuid, lambda domain: domain.detachDeviceFlags(text_of(item), _CONFIG))
         except exception.GuestNotFound:
-            LOG.debug("[instance: %s] has no guest to detach %s from", uuid, name)
+            LOG.debug("[instance: %s] The instance has no guest to detach %s from", uuid, name)
 
     def _detach_live(self, uuid: str, name: str, find: Finder) -> None:
         """Ask the guest until it lets go. The lock is held while asking only: who must come through does not wait."""

@@ -82,7 +82,8 @@ class LiveMigrationSource:
             watch = _Watch(self._guests, uuid, target, on_progress, cancelled)
             try:
                 if self._guests.on_domain(uuid, is_leaving):
-                    LOG.info("[instance: %s] Its migration to %s is under way: it is watched", uuid, target.host)
+                    LOG.info("[instance: %s] Live migration to host %s is already running: following it",
+                             uuid, target.host)
                     watch.until(lambda seconds: _wait_while_leaving(self._guests, uuid, seconds))
                     failure = None
                 else:
@@ -93,7 +94,7 @@ class LiveMigrationSource:
                 self._go_on_here(instance)
                 raise
             watch.came_over()
-        LOG.info("[instance: %s] Its guest runs on %s now", uuid, target.host)
+        LOG.info("[instance: %s] Live migration completed: the guest runs on host %s", uuid, target.host)
 
     def abort_migration(self, uuid: str) -> None:
         with contextlib.suppress(exception.GuestNotFound):
@@ -122,7 +123,7 @@ class LiveMigrationSource:
             finally:
                 ended.set()
 
-        LOG.info("[instance: %s] Migrating its guest to %s, %s", uuid, target.host,
+        LOG.info("[instance: %s] Live migration to host %s started, %s", uuid, target.host,
                  f"with {', '.join(target.copied)}" if target.copied else "without disks")
         threading.Thread(target=migrate, name=f"migrate-{uuid[:8]}", daemon=True).start()
         watch.until(ended.wait)
@@ -193,7 +194,7 @@ class _Watch:
                 self._guests.on_domain(self._uuid, self._poll)
             except (libvirt.libvirtError, exception.NovaException) as error:
                 # The migration just ended, or libvirtd is unavailable; the waiting thread reports the end.
-                LOG.debug("[instance: %s] Its migration cannot be looked at: %s", self._uuid, error)
+                LOG.debug("[instance: %s] Cannot read the progress of the live migration: %s", self._uuid, error)
 
     def came_over(self) -> None:
         """Tell that nothing remains."""
@@ -213,8 +214,8 @@ class _Watch:
         if self._aborted or (error is not None and error.get_error_code() == libvirt.VIR_ERR_OPERATION_ABORTED):
             return exception.MigrationCancelled()
         if error is None:
-            return exception.MigrationError(reason="it ended without the guest having come over")
-        LOG.warning("[instance: %s] libvirt did not migrate it: %s", self._uuid, error)
+            return exception.MigrationError(reason="it ended, but the guest did not arrive on the target host")
+        LOG.warning("[instance: %s] Live migration failed: %s", self._uuid, error)
         return exception.MigrationError(reason=str(error.get_error_message()))
 
     # --- inside ------------------------------------------------------------------------------------
@@ -231,7 +232,7 @@ class _Watch:
             self._last = progress
             self._on_progress(progress)
         if self._cancelled.is_set() and not self._aborted:
-            LOG.info("[instance: %s] Its migration is cancelled", self._uuid)
+            LOG.info("[instance: %s] Cancelling the live migration", self._uuid)
             self._aborted = True
             _abort(domain)
         if 0 < self._allowed(size) < now - self._began and not self._late:
@@ -241,7 +242,8 @@ class _Watch:
     def _too_late(self, domain: libvirt.virDomain) -> None:
         self._late = True
         action = CONF.libvirt.live_migration_timeout_action
-        LOG.warning("[instance: %s] Its migration takes longer than %.0f s: %s", self._uuid, self._allowed(), action)
+        LOG.warning("[instance: %s] Live migration exceeds its time limit of %.0f s, action: %s",
+                    self._uuid, self._allowed(), action)
         (_force if action == "force_complete" else _abort)(domain)
 
     def _allowed(self, size: int = 0) -> float:

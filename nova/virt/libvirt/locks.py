@@ -55,7 +55,8 @@ class GuestLocks:
         while True:
             turns = self._enter(uuid)
             if not turns.lock.acquire(timeout=-1 if patience is None else patience):
-                LOG.warning("[instance: %s] What is done with its guest hangs; the next action goes past it", uuid)
+                LOG.warning("[instance: %s] An action on the guest hangs: starting the next action without waiting for "
+                            "it", uuid)
                 with self._guard:
                     turns.lost = True
                     if self._guests.get(uuid) is turns:

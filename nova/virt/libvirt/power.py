@@ -92,7 +92,7 @@ def kill(domain: libvirt.virDomain) -> None:
                 return
             if errors.is_disconnect(error) or attempt == _KILL_ATTEMPTS:
                 raise
-            LOG.warning("Guest %s does not stop (attempt %d): %s", domain.UUIDString(), attempt, error)
+            LOG.warning("Guest %s has not stopped (attempt %d), retrying: %s", domain.UUIDString(), attempt, error)
             time.sleep(_POLL_INTERVAL)
 
 
@@ -141,7 +141,7 @@ def _press(domain: libvirt.virDomain) -> None:
     except libvirt.libvirtError as error:
         if errors.is_disconnect(error):
             raise
-        LOG.debug("Guest %s could not be asked to shut down: %s", domain.UUIDString(), error)
+        LOG.debug("Cannot send a shutdown request to guest %s: %s", domain.UUIDString(), error)
 
 
 def pause(domain: libvirt.virDomain) -> None:

@@ -126,7 +126,7 @@ class Snapshots:
             reason = self._rest(instance.uuid)
             if not reason:
                 return True
-            LOG.warning("[instance: %s] Its file systems could not be brought to rest: %s", instance.uuid, reason)
+            LOG.warning("[instance: %s] Cannot quiesce the file systems, continuing without: %s", instance.uuid, reason)
         if needed:
             raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason=reason)
         return False
@@ -218,4 +218,4 @@ def _thaw(domain: libvirt.virDomain) -> None:
     except libvirt.libvirtError as error:
         if errors.is_disconnect(error):
             raise
-        LOG.debug("Guest %s does not thaw: %s", domain.UUIDString(), error)
+        LOG.debug("Cannot thaw the file systems of guest %s: %s", domain.UUIDString(), error)

@@ -53,7 +53,7 @@ class Swaps:
             self._define(uuid, key)
         except libvirt.libvirtError as error:
             raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason=error.get_error_message()) from error
-        LOG.info("[instance: %s] Its guest has volume %s in the place of %s", instance.uuid, new.volume_id,
+        LOG.info("[instance: %s] Replaced a volume of the guest: volume %s instead of %s", instance.uuid, new.volume_id,
                  old.volume_id)
 
     def cancel(self, instance: Instance, new: BlockDevice) -> bool:
@@ -110,7 +110,7 @@ class Swaps:
         self._end(uuid, disk, 0)  # a copy to somewhere else
         text = text_of(wanted)
         self._guests.on_domain(uuid, lambda domain: domain.blockCopy(disk.target, text, None, _COPY))
-        LOG.info("[instance: %s] Its disk %s is being copied to another volume", uuid, disk.target)
+        LOG.info("[instance: %s] Started copying disk %s to another volume", uuid, disk.target)
 
     def _end(self, uuid: str, disk: KnownDisk, flags: int) -> None:
         """End the copy with the present volume or (_PIVOT) the new one; succeed if there is no copy."""

@@ -68,7 +68,7 @@ class VolumeFiles:
                     self._guests.on_domain(uuid, lambda domain: domain.snapshotCreateXML(text, _TAKE))
             except libvirt.libvirtError as error:
                 raise _failed(new, error.get_error_message()) from error
-        LOG.info("[instance: %s] Its guest writes to the file %s of volume %s%s", uuid, wanted[0], new.volume_id,
+        LOG.info("[instance: %s] The guest now writes to file %s of volume %s%s", uuid, wanted[0], new.volume_id,
                  ", started with quiesced file systems" if frozen else "")
 
     def merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
@@ -80,7 +80,7 @@ class VolumeFiles:
                 time.sleep(_POLL_INTERVAL)
         except libvirt.libvirtError as error:
             raise _failed(device, error.get_error_message()) from error
-        LOG.info("[instance: %s] Files of volume %s were put together: its guest has %s", instance.uuid,
+        LOG.info("[instance: %s] Merged files of volume %s: the guest now uses %s", instance.uuid,
                  device.volume_id, ", ".join(self.names(instance, device)))
 
     def cancel(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
@@ -124,7 +124,7 @@ class VolumeFiles:
                 raise _failed(device, "what QEMU did was broken off")
             if not works:
                 self._guests.on_domain(uuid, _begin(disk, top, base))
-                LOG.info("[instance: %s] Files of its disk %s are being put together", uuid, disk.target)
+                LOG.info("[instance: %s] Started merging files of disk %s", uuid, disk.target)
             return False
 
     def _works(self, uuid: str, target: str) -> bool:

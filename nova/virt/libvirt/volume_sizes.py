@@ -41,7 +41,8 @@ class VolumeSizes:
                 wanted = _wanted(device, there, size_gb)
                 if there < wanted:
                     self._guests.on_domain(uuid, lambda domain: domain.blockResize(target, wanted, _BYTES))
-                    LOG.info("[instance: %s] The disk %s of its guest has %d bytes, and had %d", uuid, target, wanted,
+                    LOG.info("[instance: %s] Resized disk %s of the guest to %d bytes, from %d bytes",
+                             uuid, target, wanted,
                              there)
             except exception.GuestNotFound:
                 return False

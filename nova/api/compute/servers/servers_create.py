@@ -123,7 +123,7 @@ def _find_result(req: Request, request: ServerCreate, until: float) -> ServerCre
         final = time.monotonic() >= until
         created = req.clients.servers.made(req.ctx, request)
     except exception.ServiceUnavailable as error:
-        LOG.info("What came of a create request is not known: %s", error)
+        LOG.info("The outcome of a create request is unknown, checking the database: %s", error)
         final = False
     if request.request_digest:
         return created

@@ -45,7 +45,7 @@ def begin(uuid: str, token: str, host: str) -> str:
     owner = directories.owner(place)
     mark = os.path.join(place, _COPIED_FROM)
     if os.path.isdir(place) and not (owner and owner.host == host and content(mark) == token):
-        LOG.warning("[instance: %s] Files of an earlier time are in the way of its move: removed", uuid)
+        LOG.warning("[instance: %s] Removing the files that an earlier move left on this host", uuid)
         directories.take(uuid, host)
         directories.remove(uuid, host)
     directories.make(uuid, host)

@@ -172,7 +172,7 @@ def _take(place: str, host: str) -> str:
             file.write(f"{host} {token}\n")
         os.replace(part, path)
     except FileNotFoundError:
-        LOG.debug("%s is not there to be taken", place)
+        LOG.debug("Cannot record the owner of %s: the directory does not exist", place)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(part)
@@ -236,7 +236,8 @@ def remove(uuid: str, host: str) -> None:
     place = directory(uuid)
     if not is_ours(place, host):
         recorded = owner(place)
-        LOG.warning("[instance: %s] Its disks are in use on %s and are kept", uuid, recorded.host if recorded else "-")
+        LOG.warning("[instance: %s] Not removing the disks: they are in use on host %s",
+                    uuid, recorded.host if recorded else "-")
         return
     _remove(place)
 

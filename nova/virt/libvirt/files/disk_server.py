@@ -70,7 +70,7 @@ def serve(uuid: str, files: Sequence[tuple[str, str]]) -> Served:
         _write(place, _SERVED, json.dumps([address, port, list(files)]))
         return Served(address, port, key)
     stop(uuid)
-    LOG.error("[instance: %s] Its disks cannot be served on %s: %s", uuid, address, reason)
+    LOG.error("[instance: %s] Cannot serve the disks on %s: %s", uuid, address, reason)
     raise exception.MigrationError(reason="its host could not serve the disks")
 
 

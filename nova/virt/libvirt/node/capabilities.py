@@ -116,11 +116,12 @@ def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settin
         try:
             text = connection.getDomainCapabilities(None, name, None, kind)
         except libvirt.libvirtError as error:
-            LOG.warning("Guests of the architecture %s are not offered: %s", name, error)
+            LOG.warning("Guests of architecture %s are not offered: %s", name, error)
             continue
         root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
         if name == "aarch64" and "efi" not in _values(root, "os", "firmware"):
-            LOG.warning("Guests of the architecture %s are not offered: the host has no UEFI firmware for them", name)
+            LOG.warning("Guests of architecture %s are not offered: the host has no UEFI firmware for it",
+                        name)
             continue
         modes = {mode.get("name"): mode for mode in root.findall("cpu/mode") if mode.get("supported") == "yes"}
         models = {model.text for model in modes["custom"].findall("model") if model.get("usable") != "no"} \
