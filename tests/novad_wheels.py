@@ -16,7 +16,8 @@ def wheel(directory: pathlib.Path, version: str, changed: Mapping[str, tuple[str
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"nova-{version}-py3-none-any.whl"
     changed = {"__init__.py": (nova.__version__, version), **(changed or {})}
-    files = [_ROOT / "__init__.py", _ROOT / "cmd/__init__.py", _ROOT / "cmd/novad.py", *_ROOT.glob("novad/**/*.py")]
+    files = [_ROOT / "__init__.py", _ROOT / "cmd/__init__.py", _ROOT / "cmd/novad.py",
+             *_ROOT.glob("common/*.py"), *_ROOT.glob("novad/**/*.py")]
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in files:
             name, text = str(file.relative_to(_ROOT)), file.read_text()

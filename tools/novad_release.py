@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from nova.novad.releases import number
+from nova.novad.release.releases import number
 
 DAYS = 90
 

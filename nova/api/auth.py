@@ -9,9 +9,9 @@ from typing import Any
 
 from nova import exception, policies
 from nova.api import openapi, status_page
+from nova.common import plain_ip
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.objects import plain_ip
 
 LOG = logging.getLogger(__name__)
 

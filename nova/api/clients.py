@@ -9,31 +9,31 @@ from typing import TYPE_CHECKING, Any
 
 from nova import bus
 from nova.api.orphaned_creates import OrphanedCreates
-from nova.rpcapi.aggregates import Aggregates
-from nova.rpcapi.availability_zones import Zones
+from nova.rpcapi.accounts.flavors import Flavors
+from nova.rpcapi.accounts.keypairs import Keypairs
+from nova.rpcapi.accounts.quotas import Quotas
+from nova.rpcapi.accounts.usages import Usages
 from nova.rpcapi.compute import Compute
-from nova.rpcapi.consoles import Consoles
-from nova.rpcapi.external_events import ExternalEvents
-from nova.rpcapi.fixed_ips import FixedIps
-from nova.rpcapi.flavors import Flavors
-from nova.rpcapi.floating_ip_dns import FloatingIpDns
-from nova.rpcapi.floating_ips import FloatingIps
-from nova.rpcapi.hypervisors import Hypervisors
-from nova.rpcapi.instance_actions import Actions
-from nova.rpcapi.keypairs import Keypairs
-from nova.rpcapi.migrations import Migrations
-from nova.rpcapi.networks import Networks
-from nova.rpcapi.overview import Overviews
-from nova.rpcapi.quotas import Quotas
+from nova.rpcapi.hosts.aggregates import Aggregates
+from nova.rpcapi.hosts.availability_zones import Zones
+from nova.rpcapi.hosts.hypervisors import Hypervisors
+from nova.rpcapi.hosts.overview import Overviews
+from nova.rpcapi.hosts.services import Services
+from nova.rpcapi.networks.fixed_ips import FixedIps
+from nova.rpcapi.networks.floating_ip_dns import FloatingIpDns
+from nova.rpcapi.networks.floating_ips import FloatingIps
+from nova.rpcapi.networks.networks import Networks
+from nova.rpcapi.networks.security_group_default_rules import SecurityGroupDefaultRules
+from nova.rpcapi.networks.security_groups import SecurityGroups
 from nova.rpcapi.scheduler import Scheduler
-from nova.rpcapi.security_group_default_rules import SecurityGroupDefaultRules
-from nova.rpcapi.security_groups import SecurityGroups
-from nova.rpcapi.server_groups import ServerGroups
-from nova.rpcapi.servers import Servers
-from nova.rpcapi.services import Services
-from nova.rpcapi.usages import Usages
-from nova.rpcapi.volume_snapshots import VolumeSnapshots
-from nova.rpcapi.volumes import Volumes
+from nova.rpcapi.servers.consoles import Consoles
+from nova.rpcapi.servers.external_events import ExternalEvents
+from nova.rpcapi.servers.instance_actions import Actions
+from nova.rpcapi.servers.migrations import Migrations
+from nova.rpcapi.servers.server_groups import ServerGroups
+from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.volumes.volume_snapshots import VolumeSnapshots
+from nova.rpcapi.volumes.volumes import Volumes
 
 INTERFACES: dict[str, Any] = {
     "servers": Servers, "actions": Actions, "flavors": Flavors, "keypairs": Keypairs, "quotas": Quotas,

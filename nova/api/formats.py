@@ -11,7 +11,8 @@ import unicodedata
 import uuid
 from collections.abc import Callable
 
-from nova.objects import expression, plain_ip
+from nova.common import plain_ip
+from nova.objects import expression
 
 _NAME_RULE = "printable characters. Can not start or end with whitespace."
 _SPACES_RULE = "printable characters with at least one non space character"

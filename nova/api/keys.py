@@ -16,8 +16,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from nova import exception
+from nova.objects.accounts.keypair import X509
 from nova.objects.base import utcnow
-from nova.objects.keypair import X509
 
 _BITS = 2048
 _YEARS = datetime.timedelta(days=3650)

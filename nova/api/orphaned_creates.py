@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable
 
 from nova import context, exception
-from nova.objects.server_request import ServerCreate
+from nova.objects.servers.server_request import ServerCreate
 from nova.operations.delete import Delete
-from nova.rpcapi.servers import Servers
+from nova.rpcapi.servers.servers import Servers
 
 LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import falcon
 from nova import policies
 from nova.api.clients import Clients
 from nova.context import RequestContext
-from nova.objects.overview import Overview
+from nova.objects.hosts.overview import Overview
 
 DATA = "/status.json"
 # path: (file, media type)

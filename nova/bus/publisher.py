@@ -16,7 +16,7 @@ from stevedore import named
 
 from nova import exception
 from nova.bus.transport import transport_url
-from nova.objects.notification import Notification
+from nova.objects.accounts.notification import Notification
 
 _GROUP = "oslo_messaging_notifications"
 # Number of repeated attempts to send a message. Unsent messages stay in the database and are sent later.

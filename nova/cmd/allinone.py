@@ -25,7 +25,7 @@ from nova.compute.virtual_hosts import compute_of
 from nova.conductor.service import ConductorService, check_keys
 from nova.conf import CONF
 from nova.console.service import KINDS, ConsoleProxy
-from nova.db import migrate
+from nova.db.maintenance import migrate
 from nova.scheduler.service import SchedulerService
 from nova.telemetry import exporters, tracing
 

@@ -18,7 +18,7 @@ def main() -> int:
     from nova import exception
     from nova.conductor.service import ConductorService, check_keys
     from nova.conf import CONF
-    from nova.db.sql import readiness
+    from nova.db.maintenance import readiness
 
     def workers() -> int:
         # Check before the fork, so that an error ends the service instead of each new worker.

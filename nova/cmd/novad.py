@@ -58,15 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
                         format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for name in ("podman", "urllib3"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    from nova.novad import launcher
+    from nova.novad.release import launcher
 
     if launcher.wanted(options.config):
         return launcher.Launcher(options.config, words).run()
-    from nova.novad.errors import NovadError
+    from nova.common.errors import ReportedError
 
     try:
         return _serve(options)
-    except (NovadError, OSError) as error:
+    except (ReportedError, OSError) as error:
         print(f"novad: {error}", file=sys.stderr)
         return 1
 
@@ -102,16 +102,16 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
 
 def _serve(arguments: argparse.Namespace) -> int:
     _leave_out()
-    from nova.novad import launcher
     from nova.novad import options as configuration
     from nova.novad import platform as platforms
-    from nova.novad.announcer import Announcer
     from nova.novad.daemon import Daemon
     from nova.novad.errors import RuntimeFault
+    from nova.novad.nodes.announcer import Announcer
+    from nova.novad.release import launcher
+    from nova.novad.release.updates import Updates
     from nova.novad.runtime.podman import Podman
     from nova.novad.runtime.service import PodmanService
     from nova.novad.server import Server
-    from nova.novad.updates import Updates
 
     libc = _few_heaps()
     _forbid_core_dumps(libc)
@@ -136,7 +136,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         daemon = Daemon(options, platform, runtime)
         stack.callback(daemon.stop)
         if arguments.pprof_addr:
-            from nova.novad import profiling
+            from nova.common import profiling
 
             profiling.serve(arguments.pprof_addr, daemon.shared_secret())
         server = Server(daemon, Updates(options, daemon.deployer, again.set), launcher=local)
@@ -192,7 +192,7 @@ def _forbid_core_dumps(libc: ctypes.CDLL) -> None:
 @contextlib.contextmanager
 def _locked(directory: pathlib.Path) -> Iterator[None]:
     """Hold the lock of this data directory. Raises Refused."""
-    from nova.novad.errors import Refused
+    from nova.common.errors import Refused
     from nova.novad.secrets import private_directory
 
     private_directory(directory)

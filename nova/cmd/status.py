@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from nova import bus, conf, context, exception
 from nova.cmd.manage import common
 from nova.conf import CONF
-from nova.db import migrate
-from nova.db.sql import readiness
-from nova.rpcapi.services import Services
+from nova.db.maintenance import migrate, readiness
+from nova.rpcapi.hosts.services import Services
 
 LOG = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import datetime
 import math
 import time
 
-from nova.objects.order import StepOrder
+from nova.objects.servers.order import StepOrder
 
 
 class ConductorClock:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from nova import exception
-from nova.virt import qemuimg
+from nova.virt.images import qemuimg
 
 RAW = "raw"
 _LUKS = b"LUKS\xba\xbe"

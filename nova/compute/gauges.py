@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from nova.compute.runner import Runner
 from nova.conf import CONF
-from nova.objects import states
+from nova.objects.servers import states
 from nova.service.periodic import Periodic
 from nova.telemetry import metrics
 from nova.virt.driver import Driver
-from nova.virt.image_room import CacheSpace
+from nova.virt.images.image_room import CacheSpace
 
 
 def watch(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:

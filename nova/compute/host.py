@@ -18,16 +18,16 @@ from nova.context import RequestContext
 from nova.image.base import CheckSize, ImageStore
 from nova.metadata import config_drive, settings
 from nova.network.base import HostNetwork
-from nova.objects.flavor import disk_too_small
-from nova.objects.guest import DiskImage
-from nova.objects.image import Image, shutdown_timeout_of
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.network import RuleSet
-from nova.objects.share import ShareMapping
-from nova.objects.volume import VolumeKey
+from nova.objects.accounts.flavor import disk_too_small
+from nova.objects.images.image import Image, shutdown_timeout_of
+from nova.objects.networks.network import RuleSet
+from nova.objects.servers.guest import DiskImage
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.share import ShareMapping
+from nova.objects.volumes.volume import VolumeKey
 from nova.share.base import HostShares, NoShares
 from nova.virt.driver import Disks, Driver, rescue_disk_gb
-from nova.virt.imagecache import ImageCache, ImageTooLarge, format_of
+from nova.virt.images.imagecache import ImageCache, ImageTooLarge, format_of
 from nova.volume.base import HostVolumes, NoVolumes
 
 # Suffix of a config drive that is going to replace another one.
@@ -65,7 +65,10 @@ def shutdown_timeout(instance: Instance) -> int:
 
 
 class StepHost:
-    """A :class:`nova.operations.contexts.HostContext` on this machine. ``send``: sends changes and values at once."""
+    """A :class:`nova.operations.framework.contexts.HostContext` on this machine.
+
+    ``send``: sends changes and values at once.
+    """
 
     def __init__(self, machine: Machine, job: Job, send: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
         self.machine = machine

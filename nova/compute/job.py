@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from nova import context
-from nova.objects.order import StepOrder
-from nova.operations.base import Step
+from nova.objects.servers.order import StepOrder
+from nova.operations.framework.base import Step
 
 
 class Superseded(Exception):

@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Container
 
-from nova.objects.order import StepOrder
+from nova.objects.servers.order import StepOrder
 
 # The rank of an order, and the uuid of its action.
 OrderKey = tuple[tuple[int, int], str]

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from nova import context, exception
 from nova.compute.host import Machine, cached_image
-from nova.objects import image_cache as caches
-from nova.objects.image import Image
-from nova.objects.image_cache import CacheResult
-from nova.rpcapi.guests import Guests
+from nova.objects.images import image_cache as caches
+from nova.objects.images.image import Image
+from nova.objects.images.image_cache import CacheResult
+from nova.rpcapi.by_hosts.guests import Guests
 
 LOG = logging.getLogger(__name__)
 

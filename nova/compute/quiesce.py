@@ -6,8 +6,8 @@ import logging
 import threading
 
 from nova import exception
-from nova.objects.instance import Instance
-from nova.operations.guest_driver import QUIESCE_TIMEOUT, GuestDriver
+from nova.objects.servers.instance import Instance
+from nova.operations.framework.guest_driver import QUIESCE_TIMEOUT, GuestDriver
 
 LOG = logging.getLogger(__name__)
 

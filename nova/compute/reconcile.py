@@ -20,10 +20,10 @@ from nova.compute.resume import Resumption
 from nova.compute.runner import Runner
 from nova.compute.unknown import UnknownGuests
 from nova.conf import CONF
-from nova.objects import states
-from nova.objects.guest import Eviction, GuestStatus, Whereabouts
-from nova.objects.instance import Instance
-from nova.rpcapi.guests import Guests
+from nova.objects.servers import states
+from nova.objects.servers.guest import Eviction, GuestStatus, Whereabouts
+from nova.objects.servers.instance import Instance
+from nova.rpcapi.by_hosts.guests import Guests
 
 LOG = logging.getLogger(__name__)
 

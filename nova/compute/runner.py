@@ -21,14 +21,14 @@ from nova.compute.host import Machine, StepHost, shutdown_timeout
 from nova.compute.job import Job, Superseded
 from nova.compute.newest import NewestOrders, order_key
 from nova.conf import CONF
-from nova.objects.action import Failure
-from nova.objects.guest import GuestStatus
-from nova.objects.order import StepOrder, StepReport
+from nova.objects.servers.action import Failure
+from nova.objects.servers.guest import GuestStatus
+from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
-from nova.operations.base import Operation, Step, journal
-from nova.operations.failures import failure_of
-from nova.rpcapi.guests import Guests
-from nova.rpcapi.journal import Engine
+from nova.operations.framework.base import Operation, Step, journal
+from nova.operations.framework.failures import failure_of
+from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts.journal import Engine
 from nova.service.drain import Drain
 from nova.service.fair_pool import FairThreadPool
 from nova.telemetry import metrics, tracing, worker_stats

@@ -19,24 +19,26 @@ from nova.compute.reconcile import Reconciler
 from nova.compute.runner import TICK, Runner
 from nova.compute.volume_usage import VolumeUsage
 from nova.conf import CONF
-from nova.objects.console import PROTOCOLS, SERIAL, SPICE, SPICE_DIRECT, VNC, ConsoleAddress
-from nova.objects.floating_ip_dns import ServedDomain
-from nova.objects.guest import Diagnostics, GuestStatus
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.network import GroupFilter, Peers, RuleSet
-from nova.objects.order import StepOrder
-from nova.objects.volume import VolumeRemoval
-from nova.operations.base import context_of
-from nova.operations.failures import failure_of
-from nova.rpcapi import COMPUTE, compute, guests, journal, network_hosts, volumes
+from nova.objects.images.image import Image
+from nova.objects.networks.floating_ip_dns import ServedDomain
+from nova.objects.networks.network import GroupFilter, Peers, RuleSet
+from nova.objects.servers.console import PROTOCOLS, SERIAL, SPICE, SPICE_DIRECT, VNC, ConsoleAddress
+from nova.objects.servers.guest import Diagnostics, GuestStatus
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.order import StepOrder
+from nova.objects.volumes.volume import VolumeRemoval
+from nova.operations.framework.base import context_of
+from nova.operations.framework.failures import failure_of
+from nova.rpcapi import COMPUTE, compute
+from nova.rpcapi.by_hosts import guests, journal, network_hosts
+from nova.rpcapi.volumes import volumes
 from nova.service import liveness
 from nova.service.drain import Drain
 from nova.service.fair_pool import FairThreadPool
 from nova.service.periodic import Periodic
 from nova.telemetry import worker_stats
 from nova.virt.driver import Driver
-from nova.virt.imagecache import ImageCache
+from nova.virt.images.imagecache import ImageCache
 
 if TYPE_CHECKING:
     import oslo_messaging as messaging

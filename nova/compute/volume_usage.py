@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from nova import context, exception
 from nova.compute.host import Machine
-from nova.objects import states
-from nova.objects.instance import Instance
-from nova.objects.volume import VolumeCounters
-from nova.rpcapi.guests import Guests
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
+from nova.objects.volumes.volume import VolumeCounters
+from nova.rpcapi.by_hosts.guests import Guests
 
 LOG = logging.getLogger(__name__)
 

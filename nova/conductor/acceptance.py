@@ -21,22 +21,24 @@ from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.run import Run, ended, inherited
 from nova.conductor.saga.step_executor import lease
 from nova.conf import CONF
-from nova.db import actions, compute_nodes, flavors, quotas, server_groups, server_migrations, servers, services
+from nova.db.accounts import flavors, quotas
+from nova.db.hosts import compute_nodes, services
+from nova.db.servers import actions, server_groups, server_migrations, servers
 from nova.notifications.messages import publisher
-from nova.objects import states
-from nova.objects.action import Accepted, Action, Failure
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, Instance, Key, Personality
-from nova.objects.migration import Migration
-from nova.objects.network import VIF, NetworkRequest
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.hosts.scheduling import GroupSpec, RequestSpec
+from nova.objects.images.image import Image
+from nova.objects.networks.network import VIF, NetworkRequest
 from nova.objects.requirements.requested_resources import request_spec
-from nova.objects.scheduling import GroupSpec, RequestSpec
-from nova.objects.share import Share
-from nova.objects.volume import IN_USE, Volume, VolumeContent, VolumeEncryption
+from nova.objects.servers import states
+from nova.objects.servers.action import Accepted, Action, Failure
+from nova.objects.servers.instance import BlockDevice, Instance, Key, Personality
+from nova.objects.servers.migration import Migration
+from nova.objects.volumes.share import Share
+from nova.objects.volumes.volume import IN_USE, Volume, VolumeContent, VolumeEncryption
 from nova.operations import REGISTRY
-from nova.operations.base import Inherited, Journal, Operation, context_of, journal
-from nova.operations.rules import check
+from nova.operations.framework.base import Inherited, Journal, Operation, context_of, journal
+from nova.operations.framework.rules import check
 
 LOG = logging.getLogger(__name__)
 
@@ -45,7 +47,7 @@ _TAKEN_OVER = Failure(message="Another operation took the server over.")
 
 @dataclasses.dataclass
 class ConductorPrecheckContext:
-    """A :class:`nova.operations.contexts.PrecheckContext` of this conductor."""
+    """A :class:`nova.operations.framework.contexts.PrecheckContext` of this conductor."""
 
     ctx: context.RequestContext
     instance: Instance
@@ -98,7 +100,7 @@ class ConductorPrecheckContext:
 
 
 class ConductorAcceptance(ConductorControl):
-    """A :class:`nova.operations.contexts.Acceptance`: a control in its transaction, so that it may ask and refuse."""
+    """A :class:`nova.operations.framework.contexts.Acceptance`: a control in its transaction, which may refuse."""
 
     def __init__(self, engine: Engine, ctx: context.RequestContext, instance: Instance, connection: sa.Connection,
                  action_uuid: str) -> None:
@@ -200,7 +202,7 @@ def start(engine: Engine, ctx: context.RequestContext, uuid: str, name: str, req
     """Promise the operation ``name`` (a row), then run its steps in the background.
 
     Raises UnknownOperation, InvalidInput (a request that is not the operation's), InstanceNotFound, and what
-    :func:`nova.operations.rules.check` and the operation's own acceptance raise.
+    :func:`nova.operations.framework.rules.check` and the operation's own acceptance raise.
     """
     operation = REGISTRY.get(name)
     if operation is None:

@@ -9,10 +9,10 @@ from typing import Any
 from nova import context
 from nova.conductor.core import Core
 from nova.conductor.feeds import host_notices
-from nova.db import compute_nodes, services
-from nova.objects.node import ComputeNode
-from nova.objects.scheduling import HostState
-from nova.objects.service import Service
+from nova.db.hosts import compute_nodes, services
+from nova.objects.hosts.node import ComputeNode
+from nova.objects.hosts.scheduling import HostState
+from nova.objects.hosts.service import Service
 
 LOG = logging.getLogger(__name__)
 
@@ -30,8 +30,8 @@ def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str
                  upto: str | None = None, trusted: bool = True) -> list[ComputeNode]:
     """Store what a host reports of its nodes and tell the schedulers what differs; returns the nodes.
 
-    ``after``, ``upto``: see :meth:`nova.rpcapi.guests.Guests.report_nodes`; ``trusted``: see
-    :func:`nova.db.compute_nodes.report`.
+    ``after``, ``upto``: see :meth:`nova.rpcapi.by_hosts.guests.Guests.report_nodes`; ``trusted``: see
+    :func:`nova.db.hosts.compute_nodes.report`.
     """
 
     def transaction(connection: Any) -> tuple[compute_nodes.Report, list[HostState]]:

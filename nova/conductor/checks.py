@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import keypairs, quotas
-from nova.objects.instance import Key, Personality
+from nova.db.accounts import keypairs, quotas
+from nova.objects.servers.instance import Key, Personality
 
 
 def check_amounts(connection: sa.Connection, project_id: str, metadata: dict[str, str],

@@ -17,32 +17,26 @@ from nova.conductor.resources import addresses, server_volumes
 from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.run import Run
 from nova.conf import CONF
-from nova.db import (
-    actions,
-    compute_nodes,
-    flavors,
-    quotas,
-    security_groups,
-    server_groups,
-    servers,
-    services,
-    volumes,
-)
+from nova.db.accounts import flavors, quotas
+from nova.db.hosts import compute_nodes, services
+from nova.db.networks import security_groups
+from nova.db.servers import actions, server_groups, servers
 from nova.db.sql import clock
+from nova.db.volumes import volumes
 from nova.image import lookup
 from nova.notifications.messages import NotificationBuilder, publisher
-from nova.objects import states
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import new_uuid
-from nova.objects.flavor import Flavor
-from nova.objects.hostname import hostname_of
-from nova.objects.image import Image, check_image_fits, metadata_of
-from nova.objects.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME, Instance, root_volume
-from nova.objects.network import NetworkRequest
+from nova.objects.hosts.scheduling import GroupSpec, RequestSpec
+from nova.objects.images.image import Image, check_image_fits, metadata_of
+from nova.objects.networks.network import NetworkRequest
 from nova.objects.requirements import local_disks
 from nova.objects.requirements.requested_resources import request_spec
-from nova.objects.scheduling import GroupSpec, RequestSpec
-from nova.objects.server_request import ServerCreate, ServerCreated
-from nova.objects.volume import Volume
+from nova.objects.servers import states
+from nova.objects.servers.hostname import hostname_of
+from nova.objects.servers.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME, Instance, root_volume
+from nova.objects.servers.server_request import ServerCreate, ServerCreated
+from nova.objects.volumes.volume import Volume
 from nova.operations.build import Build, BuildData
 
 

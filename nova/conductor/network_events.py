@@ -13,8 +13,8 @@ from nova import context, exception
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.saga.engine import Engine
-from nova.db import servers
-from nova.objects.external_event import ExternalEvent
+from nova.db.servers import servers
+from nova.objects.servers.external_event import ExternalEvent
 from nova.operations.interfaces import LoseInterface
 
 LOG = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
-from nova.db import passwords
+from nova.db.servers import passwords
 from nova.db.sql.engine import Database
-from nova.objects.guest import PASSWORD_MAX
-from nova.objects.instance import Key
+from nova.objects.servers.guest import PASSWORD_MAX
+from nova.objects.servers.instance import Key
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet

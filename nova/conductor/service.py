@@ -17,37 +17,26 @@ from nova.conductor.background import drains, overdue, precaches, reclaim, share
 from nova.conductor.background.gauges import Gauges
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
-from nova.conductor.endpoints import (
-    aggregates,
-    availability_zones,
-    consoles,
-    external_events,
+from nova.conductor.endpoints.accounts import flavors, keypairs, quotas, usages
+from nova.conductor.endpoints.by_hosts import fleet, guests, heartbeat, journal, network_hosts
+from nova.conductor.endpoints.hosts import aggregates, availability_zones, hypervisors, overview, services
+from nova.conductor.endpoints.networks import (
     fixed_ips,
-    flavors,
-    fleet,
     floating_ip_dns,
     floating_ips,
-    guests,
-    heartbeat,
-    hypervisors,
-    instance_actions,
-    journal,
-    keypairs,
-    migrations,
-    network_hosts,
     networks,
-    overview,
-    quotas,
     security_group_default_rules,
     security_groups,
+)
+from nova.conductor.endpoints.servers import (
+    consoles,
+    external_events,
+    instance_actions,
+    migrations,
     server_groups,
     servers,
-    services,
-    shares,
-    usages,
-    volume_snapshots,
-    volumes,
 )
+from nova.conductor.endpoints.volumes import shares, volume_snapshots, volumes
 from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.usage import UsageFeed
 from nova.conductor.resources import volume_removals
@@ -55,44 +44,44 @@ from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.isolation_guard import IsolationGuard
 from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
-from nova.db import actions
-from nova.db import consoles as console_tokens
-from nova.db import services as service_rows
+from nova.db.hosts import services as service_rows
+from nova.db.servers import actions
+from nova.db.servers import consoles as console_tokens
 from nova.db.sql import clock
 from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid
 from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS
-from nova.rpcapi import journal as journal_api
-from nova.rpcapi.aggregates import Aggregates
-from nova.rpcapi.availability_zones import Zones
+from nova.rpcapi.accounts.flavors import Flavors
+from nova.rpcapi.accounts.keypairs import Keypairs
+from nova.rpcapi.accounts.quotas import Quotas
+from nova.rpcapi.accounts.usages import Usages
+from nova.rpcapi.by_hosts import journal as journal_api
+from nova.rpcapi.by_hosts.fleet import Fleet
+from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts.heartbeat import Heartbeat
+from nova.rpcapi.by_hosts.network_hosts import NetworkHosts
 from nova.rpcapi.compute import Compute
-from nova.rpcapi.consoles import Consoles
-from nova.rpcapi.external_events import ExternalEvents
-from nova.rpcapi.fixed_ips import FixedIps
-from nova.rpcapi.flavors import Flavors
-from nova.rpcapi.fleet import Fleet
-from nova.rpcapi.floating_ip_dns import FloatingIpDns
-from nova.rpcapi.floating_ips import FloatingIps
-from nova.rpcapi.guests import Guests
-from nova.rpcapi.heartbeat import Heartbeat
-from nova.rpcapi.hypervisors import Hypervisors
-from nova.rpcapi.instance_actions import Actions
-from nova.rpcapi.keypairs import Keypairs
-from nova.rpcapi.migrations import Migrations
-from nova.rpcapi.network_hosts import NetworkHosts
-from nova.rpcapi.networks import Networks
-from nova.rpcapi.overview import Overviews
-from nova.rpcapi.quotas import Quotas
+from nova.rpcapi.hosts.aggregates import Aggregates
+from nova.rpcapi.hosts.availability_zones import Zones
+from nova.rpcapi.hosts.hypervisors import Hypervisors
+from nova.rpcapi.hosts.overview import Overviews
+from nova.rpcapi.hosts.services import Services
+from nova.rpcapi.networks.fixed_ips import FixedIps
+from nova.rpcapi.networks.floating_ip_dns import FloatingIpDns
+from nova.rpcapi.networks.floating_ips import FloatingIps
+from nova.rpcapi.networks.networks import Networks
+from nova.rpcapi.networks.security_group_default_rules import SecurityGroupDefaultRules
+from nova.rpcapi.networks.security_groups import SecurityGroups
 from nova.rpcapi.scheduler import Scheduler
-from nova.rpcapi.security_group_default_rules import SecurityGroupDefaultRules
-from nova.rpcapi.security_groups import SecurityGroups
-from nova.rpcapi.server_groups import ServerGroups
-from nova.rpcapi.servers import Servers
-from nova.rpcapi.services import Services
-from nova.rpcapi.shares import Shares
-from nova.rpcapi.usages import Usages
-from nova.rpcapi.volume_snapshots import VolumeSnapshots
-from nova.rpcapi.volumes import Volumes
+from nova.rpcapi.servers.consoles import Consoles
+from nova.rpcapi.servers.external_events import ExternalEvents
+from nova.rpcapi.servers.instance_actions import Actions
+from nova.rpcapi.servers.migrations import Migrations
+from nova.rpcapi.servers.server_groups import ServerGroups
+from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.volumes.shares import Shares
+from nova.rpcapi.volumes.volume_snapshots import VolumeSnapshots
+from nova.rpcapi.volumes.volumes import Volumes
 from nova.service.drain import Drain
 from nova.service.liveness import Liveness
 from nova.service.periodic import Periodic

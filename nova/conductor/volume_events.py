@@ -11,7 +11,7 @@ from nova import context, exception
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.saga.engine import Engine
-from nova.objects.external_event import COMPLETED, ExternalEvent
+from nova.objects.servers.external_event import COMPLETED, ExternalEvent
 from nova.operations.extend_volume import ExtendVolume
 
 LOG = logging.getLogger(__name__)

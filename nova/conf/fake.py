@@ -12,7 +12,7 @@ OPTIONS = {
                     help="Let all virtual hosts share their disks, as on a shared file system. Read by nova-compute."),
         cfg.StrOpt("scenario",
                    help="YAML file that describes virtual hosts; one nova-compute simulates all of them in place of "
-                        "its own host. nova/virt/fake_scenario.py explains the format. Unset: one host. Read by "
+                        "its own host. nova/virt/fake/scenario.py explains the format. Unset: one host. Read by "
                         "nova-compute. Set it to test with thousands of hosts."),
         cfg.IntOpt("vcpus", default=64, min=1, help="Number of CPUs of each virtual node. Read by nova-compute."),
         cfg.IntOpt("memory_mb", default=512 * 1024, min=1,

@@ -9,9 +9,9 @@ from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
 from nova import bus, context, exception
-from nova.objects.console import Console, digest
+from nova.objects.servers.console import Console, digest
 from nova.rpcapi.compute import Compute
-from nova.rpcapi.consoles import Consoles
+from nova.rpcapi.servers.consoles import Consoles
 
 # Timeout in seconds of the RPC call to the conductor, and of the call to the host of the guest.
 _RPC_TIMEOUT = 8.0

@@ -17,16 +17,16 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from nova import context, exception
+from nova.common import plain_ip
 from nova.conf import CONF
 from nova.console import pages, rfb
 from nova.console.authorization import ConnectionDenied, ConnectionRequest, TokenAuthorizer, check_origin
 from nova.console.connection_limiter import ConnectionLimiter, Listener
 from nova.console.session import End, Session
 from nova.console.streams import BrowserStream, HostStream, Networks, connect
-from nova.objects import plain_ip
 from nova.objects.base import new_uuid
-from nova.objects.console import PROTOCOLS, SERIAL, Console
-from nova.rpcapi.consoles import Consoles
+from nova.objects.servers.console import PROTOCOLS, SERIAL, Console
+from nova.rpcapi.servers.consoles import Consoles
 from nova.service.fair_pool import FairThreadPool
 from nova.service.rates import Limiter, client_of
 

@@ -18,9 +18,9 @@ from nova.console import rfb, vencrypt
 from nova.console.authorization import TokenAuthorizer
 from nova.console.server import ConsoleServer
 from nova.console.streams import HostStream
-from nova.objects import console
+from nova.objects.servers import console
 from nova.rpcapi.compute import Compute
-from nova.rpcapi.consoles import Consoles
+from nova.rpcapi.servers.consoles import Consoles
 from nova.service.rates import limiter
 
 if TYPE_CHECKING:

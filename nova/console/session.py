@@ -11,7 +11,7 @@ from typing import Any
 
 from nova.console import rfb
 from nova.console.streams import BrowserStream, HostStream, ReadTimeout
-from nova.objects.console import VNC, Console, ConsoleSession
+from nova.objects.servers.console import VNC, Console, ConsoleSession
 
 LOG = logging.getLogger(__name__)
 

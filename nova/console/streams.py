@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Sequence
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 
-from nova.objects import plain_ip
+from nova.common import plain_ip
 
 # Maximum number of bytes per read.
 _READ_SIZE = 64 * 1024

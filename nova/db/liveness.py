@@ -8,10 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova.conf import CONF
-from nova.db import models
+from nova.db import tables
 from nova.db.sql import clock
 
-SERVICES = models.services
+SERVICES = tables.services
 
 
 def is_alive(row: sa.Row[Any], now: datetime.datetime) -> bool:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
-from nova.db import models
+from nova.db import tables
 from nova.db.sql import clock
 
-TABLE = models.versions
+TABLE = tables.versions
 
 _UPDATE = sa.update(TABLE).where(TABLE.c.name == sa.bindparam("this")).values(version=sa.case(
     (TABLE.c.version < sa.bindparam("now"), sa.bindparam("now")), else_=TABLE.c.version + 1))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from nova import exception
 from nova.context import RequestContext
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 
 # Called with the size of an image in bytes; raises an exception if the image is too large.
 CheckSize = Callable[[int], None]

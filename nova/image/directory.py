@@ -19,7 +19,7 @@ from nova.context import RequestContext
 from nova.image import transfer
 from nova.image.base import CheckSize, ImageStore, check_property_count
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 
 LOG = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
 from nova.image.base import CheckSize, ImageStore, check_property_count
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 from nova.service_clients import TIMEOUT, ServiceClient, Unreachable, decode_response
 
 LOG = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from nova import exception
 from nova import image as image_service
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.objects.image import Image
-from nova.objects.volume_image import MAPPING, describes_volumes, without_description
+from nova.objects.images.image import Image
+from nova.objects.servers.volume_image import MAPPING, describes_volumes, without_description
 
 # Properties of an image with the ids of kernel and ramdisk -> allowed disk formats.
 _BOOT_FILES = {"kernel_id": ("aki", "raw"), "ramdisk_id": ("ari", "raw")}
@@ -36,7 +36,7 @@ def find(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -> Image:
 
 
 def find_to_boot(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -> Image:
-    """Return an image as find() does, or an image without data that describes volumes (nova.objects.volume_image)."""
+    """Return an image as find() does, or an image of volumes without data (nova.objects.servers.volume_image)."""
     image = _show(ctx, ident)
     if not describes_volumes(image):
         return _verified(ctx, image, trusted)

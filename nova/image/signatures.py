@@ -21,7 +21,7 @@ from cursive.exception import SignatureVerificationError
 from nova import exception, key_manager
 from nova.context import RequestContext
 from nova.image import transfer
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 
 LOG = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from nova import exception
 from nova.metadata import ec2, openstack
 from nova.metadata.settings import MetadataSettings
-from nova.objects.instance import Instance
+from nova.objects.servers.instance import Instance
 
 LOG = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import zlib
 from typing import Any
 
 from nova.metadata.settings import MetadataSettings
-from nova.objects.instance import Instance
+from nova.objects.servers.instance import Instance
 
 LATEST = "2009-04-04"
 VERSIONS = ("1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10", "2007-12-15", "2008-02-01", "2008-09-01",

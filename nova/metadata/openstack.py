@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from nova.common import plain_ip
 from nova.metadata import ec2
 from nova.metadata.settings import MetadataSettings
-from nova.objects import plain_ip
-from nova.objects.device_address import DeviceAddress
-from nova.objects.instance import BlockDevice, Instance, disk_names
-from nova.objects.network import VIF, FixedIp
-from nova.objects.share import ShareMapping
+from nova.objects.networks.network import VIF, FixedIp
+from nova.objects.servers.device_address import DeviceAddress
+from nova.objects.servers.instance import BlockDevice, Instance, disk_names
+from nova.objects.volumes.share import ShareMapping
 
 FOLSOM = "2012-08-10"
 GRIZZLY = "2013-04-04"

@@ -9,8 +9,8 @@ from typing import Any
 from nova.metadata import ec2, openstack
 from nova.metadata.settings import MetadataSettings
 from nova.objects.base import utcnow
-from nova.objects.guest import password_of
-from nova.objects.instance import Instance
+from nova.objects.servers.guest import password_of
+from nova.objects.servers.instance import Instance
 
 TEXT = "text/plain; charset=UTF-8"
 JSON = "application/json"

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from nova.context import RequestContext
-from nova.objects.instance import Instance
-from nova.objects.network import VIF, NetworkRequest
+from nova.objects.networks.network import VIF, NetworkRequest
+from nova.objects.servers.instance import Instance
 
 # A database connection, whose type this package must not import.
 Connection = Any

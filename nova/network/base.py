@@ -8,10 +8,10 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 
-from nova.objects.floating_ip_dns import ServedDomain
-from nova.objects.instance import Instance
-from nova.objects.network import VIF, GroupFilter, Peers, RuleSet
-from nova.rpcapi.network_hosts import NetworkHosts
+from nova.objects.networks.floating_ip_dns import ServedDomain
+from nova.objects.networks.network import VIF, GroupFilter, Peers, RuleSet
+from nova.objects.servers.instance import Instance
+from nova.rpcapi.by_hosts.network_hosts import NetworkHosts
 
 
 class HostNetwork(abc.ABC):

@@ -6,15 +6,15 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from nova.objects.action import Failure
-from nova.objects.aggregate import Aggregate
-from nova.objects.image import METADATA
-from nova.objects.instance import Instance
-from nova.objects.keypair import Keypair
-from nova.objects.metric import PERCENT, Metric
-from nova.objects.node import ComputeNode
-from nova.objects.server_group import ServerGroup
-from nova.objects.volume import VolumeCounters
+from nova.objects.accounts.keypair import Keypair
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.hosts.metric import PERCENT, Metric
+from nova.objects.hosts.node import ComputeNode
+from nova.objects.images.image import METADATA
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.server_group import ServerGroup
+from nova.objects.volumes.volume import VolumeCounters
 
 # Name of a versioned event with phases -> name of the unversioned event.
 _PHASED = {

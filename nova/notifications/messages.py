@@ -13,12 +13,12 @@ from oslo_config import cfg
 from nova import context
 from nova.conf import CONF
 from nova.notifications import legacy, resources, versioned
-from nova.objects.action import Failure
+from nova.objects.accounts.notification import Notification
+from nova.objects.accounts.usage import audit_period
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
-from nova.objects.notification import Notification
-from nova.objects.server_group import ServerGroup
-from nova.objects.usage import audit_period
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.server_group import ServerGroup
 
 ERROR = "error"
 

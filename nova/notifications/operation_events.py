@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova.notifications import versioned
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.servers.instance import Instance
 
 # Returns fields of the payload that are specific to an event, from the data of the operation and the server.
 Fields = Callable[[Any, Instance], dict[str, Any]]

@@ -6,12 +6,12 @@ import dataclasses
 from typing import Any
 
 from nova.notifications.versioned import Payload, failure, flavor, wrapped
-from nova.objects.action import Failure
 from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
 from nova.objects.dedicated_resources.pci import PciRequest
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.scheduling import GroupSpec, RequestSpec
+from nova.objects.hosts.scheduling import GroupSpec, RequestSpec
+from nova.objects.images.image import Image
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
 
 # Prefixes of image properties that the payload includes.
 _PREFIXES = ("hw_", "os_", "img_", "traits_required")

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from nova.notifications.versioned import Payload, flavor, time_of, wrapped
-from nova.objects.aggregate import Aggregate
-from nova.objects.instance import Instance
-from nova.objects.keypair import Keypair
-from nova.objects.metric import Metric
-from nova.objects.node import ComputeNode
-from nova.objects.server_group import ServerGroup
-from nova.objects.service import Service
-from nova.objects.volume import VolumeCounters
+from nova.objects.accounts.keypair import Keypair
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.hosts.metric import Metric
+from nova.objects.hosts.node import ComputeNode
+from nova.objects.hosts.service import Service
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.server_group import ServerGroup
+from nova.objects.volumes.volume import VolumeCounters
 
 __all__ = [
     "aggregate",

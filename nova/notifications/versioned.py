@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from nova.objects import states
-from nova.objects.action import Failure
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
-from nova.objects.network import VIF
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.networks.network import VIF
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
 
 Payload = dict[str, Any]
 

@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 from google.protobuf import text_format
 
+from nova.common.plain_ip import on_loopback
 from nova.novad import signing
-from nova.novad.addresses import on_loopback
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as grpc_api
 

@@ -13,16 +13,17 @@ from typing import Any
 
 import msgspec
 
-from nova.novad import cleanup, deploy, health, history
-from nova.novad.assignments import Assignment
-from nova.novad.containers import Progress
-from nova.novad.coordinator import Coordinator, Part, Peer
-from nova.novad.data import Data
-from nova.novad.deploy import Deployer, Terms
-from nova.novad.errors import Busy, Cancelled, Invalid, Nothing, NotKnown, NovadError, Refused
-from nova.novad.journal import DONE, Backup, Change, Deployed, Journal
+from nova.common.errors import Invalid, NotKnown, Refused, ReportedError
+from nova.novad.deployment import cleanup, deploy, health, history
+from nova.novad.deployment.containers import Progress
+from nova.novad.deployment.data import Data
+from nova.novad.deployment.deploy import Deployer, Terms
+from nova.novad.deployment.journal import DONE, Backup, Change, Deployed, Journal
+from nova.novad.errors import Busy, Cancelled, Nothing
+from nova.novad.nodes.assignments import Assignment
+from nova.novad.nodes.coordinator import Coordinator, Part, Peer
+from nova.novad.nodes.participant import Participant
 from nova.novad.options import Options
-from nova.novad.participant import Participant
 from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets, private_directory, write_private
@@ -47,7 +48,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Daemon:
-    """The daemon of a node. Raises the errors of :mod:`nova.novad.errors`.
+    """The daemon of a node. Raises the errors of :mod:`nova.common.errors`.
 
     ``platform``: from its file, with the components of other nodes; None: a control node decides what runs here.
     """
@@ -348,7 +349,7 @@ class Daemon:
                 return
             except Cancelled:
                 raise
-            except NovadError as error:
+            except ReportedError as error:
                 LOG.warning("%s", error)
             return
         try:
@@ -374,7 +375,7 @@ class Daemon:
             if name in self._starts and name not in self._failures and (
                     time.monotonic() > self._starts[name][1] + _CALM):
                 del self._starts[name]
-        except NovadError as error:
+        except ReportedError as error:
             LOG.warning("Component %s: %s", name, error)
 
     def _may_start(self, name: str) -> bool:

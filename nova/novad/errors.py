@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-
-class NovadError(Exception):
-    """Base class of the errors of novad. ``message`` is shown to the user."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.message = message
+from nova.common.errors import Refused, ReportedError
 
 
-class Invalid(NovadError):
-    """A platform file, an option or a request is invalid. The message names the field."""
-
-
-class NotKnown(NovadError):
-    """The component, deployment, backup or secret does not exist."""
-
-
-class Busy(NovadError):
+class Busy(ReportedError):
     """A deployment is already in progress."""
-
-
-class Refused(NovadError):
-    """The request cannot be done now (no space for a backup, nothing to roll back to); nothing was changed."""
 
 
 class Nothing(Refused):
     """The component has no earlier state to roll back to."""
 
 
-class RuntimeFault(NovadError):
+class RuntimeFault(ReportedError):
     """The container runtime, or the registry behind it, refused or did not answer."""
 
 
@@ -39,14 +21,9 @@ class ImageFault(RuntimeFault):
     """An image could not be fetched, or is not the one that was expected."""
 
 
-class Failed(NovadError):
+class Failed(ReportedError):
     """A deployment failed, and the platform is as it was before."""
 
 
-class Cancelled(NovadError):
+class Cancelled(ReportedError):
     """The daemon ends; the deployment is put back when it starts again."""
-
-
-def os_error_text(error: OSError) -> str:
-    """Return the message of a system error, with its file."""
-    return f"{error.strerror or type(error).__name__}{f': {error.filename}' if error.filename else ''}"

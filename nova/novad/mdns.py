@@ -11,14 +11,13 @@ import contextlib
 import logging
 import queue
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-
-from nova.novad.addresses import shown
 
 TYPE = "_nova._tcp.local."
 
@@ -57,7 +56,9 @@ def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Seq
     usable: list[str] = []
     for address in addresses[:_MOST_ADDRESSES]:
         with contextlib.suppress(ValueError):
-            usable.append(f"{scheme}://{shown(address)}:{port}")
+            host = socket.inet_ntop(socket.AF_INET, address) if len(address) == 4 else \
+                f"[{socket.inet_ntop(socket.AF_INET6, address)}]"
+            usable.append(f"{scheme}://{host}:{port}")
     roles = printable(properties.get(b"roles"), 255).split(",")[:_MOST_ROLES]
     return Instance(name=label, node=printable(properties.get(b"node"), 63) or label,
                     version=printable(properties.get(b"version"), 40),

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pathlib
 import socket
-import tomllib
 from typing import Annotated
 
 import msgspec
 
-from nova.novad.addresses import is_wildcard, on_loopback
-from nova.novad.errors import Invalid
-from nova.novad.platform import Absolute, Count, Name, Part, Place, Seconds
+from nova.common import documents
+from nova.common.documents import Strict
+from nova.common.errors import Invalid
+from nova.common.plain_ip import is_wildcard, on_loopback
+from nova.novad.platform import Absolute, Count, Name, Place, Seconds
 
 PORT = 18080
 
@@ -83,7 +84,7 @@ EXAMPLE = """\
 """
 
 
-class Node(Part, frozen=True, kw_only=True):
+class Node(Strict, frozen=True, kw_only=True):
     """A node of a control node. ``roles``: decide what runs there, whatever the node itself requests."""
 
     address: Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}\Z")]
@@ -91,7 +92,7 @@ class Node(Part, frozen=True, kw_only=True):
     roles: Annotated[tuple[Name, ...], msgspec.Meta(min_length=1)]
 
 
-class Options(Part, frozen=True, kw_only=True):
+class Options(Strict, frozen=True, kw_only=True):
     listen: Annotated[str, msgspec.Meta(pattern=r"^tcp://.+:\d{1,5}\Z")] = f"tcp://127.0.0.1:{PORT}"
     announce: bool | tuple[str, ...] = True
     data_dir: Absolute = "/var/lib/novad"
@@ -147,13 +148,10 @@ class Options(Part, frozen=True, kw_only=True):
 def load(path: str | pathlib.Path) -> Options:
     """Raises Invalid, which names the option."""
     try:
-        data = tomllib.loads(pathlib.Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
         raise Invalid(f"The configuration {path} cannot be read: {error}") from None
-    try:
-        options = msgspec.convert(data, Options)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"{path}: {str(error).replace(' - at `$.', ' - at `')}") from None
+    options = documents.convert(documents.parse(text, "toml", str(path)), Options, str(path))
     if bool(options.tls_cert) != bool(options.tls_key):
         raise Invalid(f"{path}: tls_cert and tls_key are given together")
     if options.client_ca and not options.tls_cert:

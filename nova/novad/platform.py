@@ -11,14 +11,15 @@ import pathlib
 import posixpath
 import re
 import stat
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from nova.novad.addresses import is_address
-from nova.novad.errors import Invalid, NotKnown
+from nova.common import documents
+from nova.common.documents import Names, Strict
+from nova.common.errors import Invalid, NotKnown
+from nova.common.plain_ip import is_address
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
@@ -30,8 +31,6 @@ _NODE = "${node}"
 _NODE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?")
 _SECRET = re.compile(r"\$\{secret:([^}$]*)\}")
 _MOST = 1 << 20  # bytes of a platform file
-# A TOML key of more parts than any field has: the time that tomllib takes grows with the cube of their number.
-_LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""", re.ASCII)
 _ALPHABETS = {"letters+digits": "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789",
               "digits": "0123456789", "hex": "0123456789abcdef"}
 
@@ -42,11 +41,7 @@ Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Absolute = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*\Z")]
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A field that is not known is an error: it is a slip of the pen more often than not."""
-
-
-class Volume(Part, frozen=True, kw_only=True):
+class Volume(Strict, frozen=True, kw_only=True):
     """A directory of the node. ``backup``: whether it is copied before each deployment of its component."""
 
     name: Name
@@ -55,7 +50,7 @@ class Volume(Part, frozen=True, kw_only=True):
     backup: bool = True
 
 
-class Bind(Part, frozen=True, kw_only=True):
+class Bind(Strict, frozen=True, kw_only=True):
     """A directory or file of the node that the component uses as it is (devices, sockets, modules); never backed up."""
 
     source: Absolute
@@ -63,7 +58,7 @@ class Bind(Part, frozen=True, kw_only=True):
     options: tuple[Literal["ro", "rw", "rshared", "rslave"], ...] = ()
 
 
-class PublishedPort(Part, frozen=True, kw_only=True):
+class PublishedPort(Strict, frozen=True, kw_only=True):
     """A port of the container on an address of the node (without a network of its own it has the node's anyway);
     ``${address:COMPONENT}`` is the one by which other nodes reach it."""
 
@@ -73,7 +68,7 @@ class PublishedPort(Part, frozen=True, kw_only=True):
     protocol: Literal["tcp", "udp"] = "tcp"
 
 
-class Health(Part, frozen=True, kw_only=True):
+class Health(Strict, frozen=True, kw_only=True):
     """A health check by ``command`` (in the container), ``http`` (a URL) or ``tcp`` (HOST:PORT).
 
     ``interval`` between two checks, ``timeout`` of one, ``retries`` failures until it counts as unhealthy, ``start``:
@@ -89,7 +84,7 @@ class Health(Part, frozen=True, kw_only=True):
     start: Seconds = 60.0
 
 
-class Secret(Part, frozen=True, kw_only=True):
+class Secret(Strict, frozen=True, kw_only=True):
     """The rules by which a secret is generated at the first deployment."""
 
     length: Annotated[int, msgspec.Meta(ge=8, le=1024)] = 32
@@ -100,7 +95,7 @@ class Secret(Part, frozen=True, kw_only=True):
         return _ALPHABETS.get(self.alphabet, self.alphabet)
 
 
-class Component(Part, frozen=True, kw_only=True):
+class Component(Strict, frozen=True, kw_only=True):
     """``data_of``: other components whose data it changes when it is upgraded (a conductor those of its database): they
     are backed up and put back together with its own. ``dump``, ``restore``: commands in the running container that
     write its data to their output, and read them from their input."""
@@ -151,7 +146,7 @@ class Component(Part, frozen=True, kw_only=True):
         return {name for text in (*self.env.values(), *self.files.values()) for name in _SECRET.findall(text)}
 
 
-class Place(Part, frozen=True, kw_only=True):
+class Place(Strict, frozen=True, kw_only=True):
     """A node that runs components; ``address``: where other nodes reach what it publishes."""
 
     node: str
@@ -163,7 +158,7 @@ class Place(Part, frozen=True, kw_only=True):
         return not component.roles or bool(set(component.roles) & set(self.roles))
 
 
-class Platform(Part, frozen=True, kw_only=True):
+class Platform(Strict, frozen=True, kw_only=True):
     """``name`` begins the names of its containers. ``networks``: those of the node that novad makes for it."""
 
     name: Name
@@ -240,6 +235,11 @@ class Platform(Part, frozen=True, kw_only=True):
         return _PLACEHOLDER.sub(value, text)
 
 
+# Tables of a platform file whose keys are names.
+_TABLES = {"components": Names(Component, NAME), "secrets": Names(Secret, NAME), "env": Names(str),
+           "files": Names(str, "^/")}
+
+
 def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
     """Names behind those that they depend on; the same order every time. Raises Invalid for a circle."""
     sorter = graphlib.TopologicalSorter({name: sorted(depends[name]) for name in sorted(depends)})
@@ -262,7 +262,7 @@ def load(path: str | pathlib.Path) -> Platform:
 
 def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> Platform:
     """Parse a text without a base. Raises Invalid, which begins with ``name`` and names the field."""
-    return _platform(_data(text, kind, name), name)
+    return _platform(documents.parse(text, kind, name), name)
 
 
 def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
@@ -278,7 +278,7 @@ def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise Invalid(f"The platform file {file} cannot be read: {error}") from None
-    data = _data(text, "toml" if file.suffix == ".toml" else "yaml", str(file))
+    data = documents.parse(text, "toml" if file.suffix == ".toml" else "yaml", str(file))
     if not isinstance(data, dict) or "base" not in data:
         return data
     base = data.pop("base")
@@ -303,24 +303,8 @@ def _joined(base: Any, change: Any) -> Any:
     return joined
 
 
-def _data(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
-    try:
-        if kind == "toml":
-            if match := _LONG_KEY.search(text):
-                raise ValueError(f"line {text.count(chr(10), 0, match.start()) + 1}: a key has more than 16 parts")
-            return tomllib.loads(text)
-        from nova.novad import bounded_yaml
-
-        return bounded_yaml.load(text)
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"{name}: it is no {kind.upper()}: {error}") from None
-
-
 def _platform(data: Any, name: str) -> Platform:
-    try:
-        platform = msgspec.convert(data, Platform)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"{name}: {_located(str(error), data)}") from None
+    platform = documents.convert(data, Platform, name, _TABLES)
     try:
         if not platform.components:
             raise Invalid("components: there are none")
@@ -328,40 +312,6 @@ def _platform(data: Any, name: str) -> Platform:
     except Invalid as error:
         raise Invalid(f"{name}: {error.message}") from None
     return platform
-
-
-# The tables whose keys are names in the file: the type of their values and the form of their keys.
-_KINDS: dict[str, Any] = {"components": Component, "secrets": Secret, "env": str, "files": str}
-_KEYS = {"components": NAME, "secrets": NAME, "files": r"^/"}
-
-
-def _located(message: str, data: Any) -> str:
-    """msgspec's words with the field in front: "components.api.ports[0].node: Expected ..."; it says [...] for a
-    name that the file gave."""
-    what, at, path = message.rpartition(" - at `")
-    if not at:
-        return message
-    table, where, here = "", "", data
-    for word in re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", path.replace("key` in `", "").strip("`$.")):
-        if word == "[...]":
-            name = next((name for name, value in here.items() if _wrong(value, _KINDS[table])), "...")
-            where, here = f"{where}.{name}", here.get(name)
-        elif word.startswith("["):
-            where, here = where + word, here[int(word[1:-1])]
-        else:
-            table, where, here = word, f"{where}.{word}".lstrip("."), here.get(word)
-    if path.startswith("key"):
-        bad = next((key for key in here if not isinstance(key, str) or not re.match(_KEYS.get(table, ""), key)), "")
-        return f"{where}: {bad!r} cannot be a name there: {what}"
-    return f"{where}: {what}"
-
-
-def _wrong(value: Any, kind: Any) -> bool:
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError:
-        return True
-    return False
 
 
 def check(platform: Platform) -> None:

@@ -12,7 +12,7 @@ import secrets as random
 import stat
 from collections.abc import Iterable, Mapping
 
-from nova.novad.errors import Invalid, NotKnown
+from nova.common.errors import Invalid, NotKnown
 from nova.novad.masking import Masker
 from nova.novad.platform import Secret
 

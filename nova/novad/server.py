@@ -18,19 +18,20 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from nova import __version__
-from nova.novad import errors, pins
+from nova.common.errors import Invalid, NotKnown, Refused, ReportedError, os_error_text
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as grpc_api
-from nova.novad.assignments import decode
 from nova.novad.client import ANSWERED
-from nova.novad.containers import Progress
-from nova.novad.coordinator import Away, Coordinator
 from nova.novad.daemon import Daemon, State
-from nova.novad.errors import NovadError
-from nova.novad.journal import Backup, Change, JournalFault
+from nova.novad.deployment import pins
+from nova.novad.deployment.containers import Progress
+from nova.novad.deployment.journal import Backup, Change, JournalFault
+from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault
 from nova.novad.login import Login
 from nova.novad.masking import MASK, MaskedStream
-from nova.novad.updates import Updates
+from nova.novad.nodes.assignments import decode
+from nova.novad.nodes.coordinator import Away, Coordinator
+from nova.novad.release.updates import Updates
 
 LOG = logging.getLogger(__name__)
 
@@ -41,12 +42,12 @@ _READERS = 24  # readers of logs at a time, so that other calls get threads
 _MESSAGE = 1 << 18  # characters of lines of a log that travel together
 _STREAMS, _CALLS = 64, 512  # at a time: of one connection, of all
 _REQUEST = 2 << 20  # bytes of a request: a control node sends a whole platform
-_CODES: dict[type[NovadError], grpc.StatusCode] = {
-    errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT, errors.NotKnown: grpc.StatusCode.NOT_FOUND,
-    Away: grpc.StatusCode.UNAVAILABLE, errors.Busy: grpc.StatusCode.ABORTED, errors.Failed: grpc.StatusCode.ABORTED,
-    errors.Refused: grpc.StatusCode.FAILED_PRECONDITION, errors.ImageFault: grpc.StatusCode.FAILED_PRECONDITION,
+_CODES: dict[type[ReportedError], grpc.StatusCode] = {
+    Invalid: grpc.StatusCode.INVALID_ARGUMENT, NotKnown: grpc.StatusCode.NOT_FOUND,
+    Away: grpc.StatusCode.UNAVAILABLE, Busy: grpc.StatusCode.ABORTED, Failed: grpc.StatusCode.ABORTED,
+    Refused: grpc.StatusCode.FAILED_PRECONDITION, ImageFault: grpc.StatusCode.FAILED_PRECONDITION,
     JournalFault: grpc.StatusCode.DATA_LOSS,
-    errors.RuntimeFault: grpc.StatusCode.UNAVAILABLE, errors.Cancelled: grpc.StatusCode.UNAVAILABLE}
+    RuntimeFault: grpc.StatusCode.UNAVAILABLE, Cancelled: grpc.StatusCode.UNAVAILABLE}
 
 
 class Server:
@@ -72,7 +73,7 @@ class Server:
         except RuntimeError:
             self.port = 0
         if not self.port:
-            raise errors.Refused(f"{options.listen} is not free, or no address of this machine.")
+            raise Refused(f"{options.listen} is not free, or no address of this machine.")
         for path in (str(options.socket), *([launcher] if launcher else [])):
             self._listen_locally(path)
 
@@ -125,13 +126,13 @@ def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
     """Convert errors to a status of gRPC."""
     try:
         yield
-    except NovadError as error:
+    except ReportedError as error:
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
         context.set_trailing_metadata(((ANSWERED, "1"),))
         context.abort(code, error.message)
     except OSError as error:  # a full disk, say
         LOG.exception("The request failed with an operating system error")
-        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{errors.os_error_text(error)}.")
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{os_error_text(error)}.")
 
 
 def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str] | None]) -> Iterator[pb.Progress]:
@@ -151,7 +152,7 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
 
     threading.Thread(target=work, name="change", daemon=True).start()
     while (report := _next(reports, context)) is not None:
-        if isinstance(report, NovadError | OSError):
+        if isinstance(report, ReportedError | OSError):
             with _as_status(context):
                 raise report
         if isinstance(report, BaseException):
@@ -294,7 +295,7 @@ class _Nodes(grpc_api.NodesServicer):
     def Secret(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.NodeSecret:
         with _as_status(context):
             if not self.daemon.options.tls_cert and not context.peer().startswith("unix:"):
-                raise errors.Refused("Secrets do not travel over TCP without TLS: use novad's local socket "
+                raise Refused("Secrets do not travel over TCP without TLS: use novad's local socket "
                                      f"(--addr unix://{self.daemon.options.socket}).")
             return pb.NodeSecret(secret=self._coordinator().secret_of(request.node))
 
@@ -306,7 +307,7 @@ class _Nodes(grpc_api.NodesServicer):
     def _coordinator(self) -> Coordinator:
         """Return the other nodes of this one. Raises NotKnown."""
         if self.daemon.coordinator is None:
-            raise errors.NotKnown("This novad is no control node: nodes and discover_nodes are not set in novad.toml.")
+            raise NotKnown("This novad is no control node: nodes and discover_nodes are not set in novad.toml.")
         return self.daemon.coordinator
 
 
@@ -344,9 +345,9 @@ class _Logs(grpc_api.LogsServicer):
     def Read(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
         with _as_status(context):
             if request.name not in self.daemon.journal.components():
-                raise errors.NotKnown(f"Component {request.name} is not deployed.")
+                raise NotKnown(f"Component {request.name} is not deployed.")
             if not self._readers.acquire(blocking=False):
-                raise errors.Refused(f"{_READERS} read logs already.")
+                raise Refused(f"{_READERS} read logs already.")
             try:
                 lines = self.daemon.runtime.logs(self.daemon.deployer.containers.name(request.name), request.follow,
                                                  max(request.tail, 0) or 100)

@@ -1,11 +1,11 @@
-"""Operations on servers, one module per operation. Read :mod:`nova.operations.base` first."""
+"""Operations on servers, one module per operation. Read :mod:`nova.operations.framework.base` first."""
 
 from nova.operations.assisted_snapshots import VolumeSnapshotCreate, VolumeSnapshotDelete
-from nova.operations.base import Operation
 from nova.operations.build import Build
 from nova.operations.delete import Delete
 from nova.operations.evacuate import Evacuate
 from nova.operations.extend_volume import ExtendVolume
+from nova.operations.framework.base import Operation
 from nova.operations.interfaces import AttachInterface, DetachInterface, LoseInterface
 from nova.operations.live_migrate import LiveMigrate
 from nova.operations.password import ChangePassword

@@ -10,13 +10,13 @@ from __future__ import annotations
 import msgspec
 
 from nova import exception
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.objects.instance import BlockDevice
-from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, step
-from nova.operations.contexts import Acceptance, Control, HostContext
-from nova.operations.rules import Rules
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import BlockDevice
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Operation, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 
 # Seconds. Merging files takes at least as long as reading them.
 _DEADLINE = 2 * 3600.0

@@ -13,15 +13,15 @@ from __future__ import annotations
 import msgspec
 
 from nova import exception
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.objects.scheduling import RequestSpec, Selection
-from nova.objects.volume import VolumeEncryption
-from nova.operations import on_host, placing, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, Operation, Step, connects_volumes, step
-from nova.operations.contexts import Control, HostContext
-from nova.operations.rules import Rules
+from nova.objects.hosts.scheduling import RequestSpec, Selection
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.volumes.volume import VolumeEncryption
+from nova.operations.framework import on_host, placing, plugging
+from nova.operations.framework.base import CONDUCTOR, NETWORK, VOLUMES, Operation, Step, connects_volumes, step
+from nova.operations.framework.contexts import Control, HostContext
+from nova.operations.framework.rules import Rules
 
 _EVENT = "compute__do_build_and_run_instance"
 

@@ -6,13 +6,13 @@ and an eviction makes the host remove the guest when it returns.
 
 from __future__ import annotations
 
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, SHARES, VOLUMES, Operation, step
-from nova.operations.contexts import Acceptance, Control, HostContext
-from nova.operations.rules import Rules
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.operations.framework import on_host
+from nova.operations.framework.base import CONDUCTOR, IMAGES, NETWORK, SHARES, VOLUMES, Operation, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 from nova.operations.shelve import IMAGE
 
 _EVENT = "compute_terminate_instance"

@@ -10,16 +10,16 @@ from __future__ import annotations
 import msgspec
 
 from nova import exception
-from nova.objects import migration as migration_states
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.objects.instance import Instance
-from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, VOLUMES, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.objects.servers import migration as migration_states
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
+from nova.operations.framework import on_host, plugging
+from nova.operations.framework.base import CONDUCTOR, NETWORK, VOLUMES, connects_volumes, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 from nova.operations.moves import Move, MoveData
-from nova.operations.rules import Rules
 
 _EVENT = "compute_rebuild_instance"
 

@@ -8,12 +8,12 @@ never shrink, so there is nothing to undo.
 from __future__ import annotations
 
 from nova import exception
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.objects.instance import BlockDevice
-from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, step
-from nova.operations.contexts import Acceptance, Control, HostContext
-from nova.operations.rules import Rules
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import BlockDevice
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Operation, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 
 _EVENT = "compute_extend_volume"
 

@@ -7,15 +7,15 @@ wait for a host that is down, because its progress is unknown.
 from __future__ import annotations
 
 from nova import exception
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.objects.instance import Instance
-from nova.objects.network import VIF, NetworkRequest
-from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, NoRequest, Operation, step
-from nova.operations.contexts import Acceptance, Control, HostContext, PrecheckContext
-from nova.operations.rules import Rules
+from nova.objects.networks.network import VIF, NetworkRequest
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
+from nova.operations.framework import on_host, plugging
+from nova.operations.framework.base import CONDUCTOR, NETWORK, NoRequest, Operation, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
+from nova.operations.framework.rules import Rules
 
 _STATES = frozenset({states.ACTIVE, states.PAUSED, states.STOPPED})
 # States in which a server has, or may have, a guest with interfaces.

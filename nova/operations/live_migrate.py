@@ -13,17 +13,17 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.objects import migration as migration_states
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.objects.instance import Instance
-from nova.objects.moves import MigrationProgress, MigrationSource, MigrationTarget
-from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, NETWORK, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.objects.servers import migration as migration_states
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.moves import MigrationProgress, MigrationSource, MigrationTarget
+from nova.operations.framework import on_host
+from nova.operations.framework.base import CONDUCTOR, NETWORK, connects_volumes, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 from nova.operations.moves import Move, MoveData
-from nova.operations.rules import Rules
 
 _SIZES = ("memory_total", "memory_processed", "memory_remaining", "disk_total", "disk_processed", "disk_remaining")
 # Seconds. A guest that writes memory faster than the network can copy takes minutes, not days.

@@ -11,16 +11,16 @@ import logging
 import msgspec
 
 from nova import exception
-from nova.objects import migration as migration_states
-from nova.objects.action import Failure
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import Object, new_uuid
-from nova.objects.flavor import Flavor
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.migration import Migration
-from nova.objects.scheduling import RequestSpec, Selection
-from nova.operations import placing, plugging
-from nova.operations.base import CONDUCTOR, SHARES, VOLUMES, Operation, Step, step
-from nova.operations.contexts import Acceptance, Control
+from nova.objects.hosts.scheduling import RequestSpec, Selection
+from nova.objects.servers import migration as migration_states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.servers.migration import Migration
+from nova.operations.framework import placing, plugging
+from nova.operations.framework.base import CONDUCTOR, SHARES, VOLUMES, Operation, Step, step
+from nova.operations.framework.contexts import Acceptance, Control
 
 LOG = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class MoveData(Object, kw_only=True):
     ``plugs``: interfaces that must be plugged on the destination before the guest starts. ``outside_interfaces`` and
     ``outside_volumes``: an external service manages the interfaces or volumes and must be informed of the new host.
     ``here`` and ``there``: these volumes as connected to the source and to the destination. ``polls``: see
-    :mod:`nova.operations.placing`.
+    :mod:`nova.operations.framework.placing`.
     """
 
     spec: RequestSpec

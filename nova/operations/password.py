@@ -5,12 +5,12 @@ from __future__ import annotations
 import msgspec
 
 from nova import exception
-from nova.objects import states
 from nova.objects.base import Object
-from nova.objects.guest import password_items
-from nova.operations.base import NoData, Operation, step
-from nova.operations.contexts import Acceptance, Control, HostContext
-from nova.operations.rules import Rules
+from nova.objects.servers import states
+from nova.objects.servers.guest import password_items
+from nova.operations.framework.base import NoData, Operation, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 
 # A guest agent answers within seconds or not at all.
 _DEADLINE = 120.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import ClassVar
 
 from nova import exception
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.operations import on_host
-from nova.operations.base import Operation, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, HostContext
-from nova.operations.rules import Rules
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.operations.framework import on_host
+from nova.operations.framework.base import Operation, connects_volumes, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 
 
 class FollowsPowerState(Operation):

@@ -17,22 +17,22 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from nova import exception
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.objects.external_event import FAILED
-from nova.objects.guest import PASSWORD_KEYS
-from nova.objects.image import METADATA, Image, check_image_fits, metadata_of
-from nova.objects.instance import BlockDevice, Instance, Personality, root_volume
+from nova.objects.hosts.scheduling import RequestSpec
+from nova.objects.images.image import METADATA, Image, check_image_fits, metadata_of
 from nova.objects.requirements import disk_buses
 from nova.objects.requirements.guest_numa import guest_topology
 from nova.objects.requirements.requested_resources import requested_resources
-from nova.objects.scheduling import RequestSpec
-from nova.objects.volume import VolumeContent
-from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, VOLUMES, Operation, Step, Wait, connects_volumes, event_key, step
-from nova.operations.contexts import Acceptance, Control, HostContext, PrecheckContext
-from nova.operations.rules import Rules
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.external_event import FAILED
+from nova.objects.servers.guest import PASSWORD_KEYS
+from nova.objects.servers.instance import BlockDevice, Instance, Personality, root_volume
+from nova.objects.volumes.volume import VolumeContent
+from nova.operations.framework import on_host
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, Operation, Step, Wait, connects_volumes, event_key, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
+from nova.operations.framework.rules import Rules
 
 _EVENT = "compute_rebuild_instance"
 # Server columns that a request may change in addition to the image.

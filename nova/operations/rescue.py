@@ -8,19 +8,19 @@ from __future__ import annotations
 import contextlib
 
 from nova import exception
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.objects.image import Image
-from nova.objects.instance import Instance
+from nova.objects.images.image import Image
 from nova.objects.requirements import hardware
 from nova.objects.requirements.hardware_values import BLOCK_BUSES
 from nova.objects.requirements.properties import choice
-from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
+from nova.operations.framework import on_host
+from nova.operations.framework.base import CONDUCTOR, connects_volumes, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 from nova.operations.power import PowerAction
-from nova.operations.rules import Rules
 
 # Properties that the image must have, and trait of the host, to rescue a server that boots from a volume.
 _PROPERTIES = ("hw_rescue_device", "hw_rescue_bus")

@@ -6,11 +6,11 @@ its host is unshelved.
 
 from __future__ import annotations
 
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.operations.contexts import Acceptance, Control
+from nova.objects.servers.action import Failure
+from nova.operations.framework.contexts import Acceptance, Control
+from nova.operations.framework.rules import Rules
 from nova.operations.resize import EndsMove
-from nova.operations.rules import Rules
 from nova.operations.shelve import HOST, SINCE
 
 

@@ -14,21 +14,21 @@ from typing import ClassVar
 import msgspec
 
 from nova import exception
-from nova.objects import migration as migration_states
-from nova.objects import states
-from nova.objects.action import Failure
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import Object
-from nova.objects.flavor import Flavor
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.migration import Migration
-from nova.objects.moves import DiskSource
 from nova.objects.requirements import local_disks
 from nova.objects.requirements.requested_resources import requests_dedicated_resources
-from nova.operations import on_host, plugging
-from nova.operations.base import CONDUCTOR, NETWORK, SHARES, VOLUMES, Step, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.objects.servers import migration as migration_states
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.servers.migration import Migration
+from nova.objects.servers.moves import DiskSource
+from nova.operations.framework import on_host, plugging
+from nova.operations.framework.base import CONDUCTOR, NETWORK, SHARES, VOLUMES, Step, connects_volumes, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 from nova.operations.moves import Bound, Move, MoveData, has_dedicated_resources
-from nova.operations.rules import Rules
 
 # Key in system_metadata: vm_state before the resize.
 _BEFORE = "old_vm_state"

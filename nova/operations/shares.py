@@ -10,14 +10,14 @@ from __future__ import annotations
 import msgspec
 
 from nova import exception
-from nova.objects import share as share_types
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object, new_uuid
-from nova.objects.share import Share, ShareMapping
-from nova.operations.base import CONDUCTOR, SHARES, NoRequest, Operation, Step, step
-from nova.operations.contexts import Acceptance, Control, HostContext, PrecheckContext
-from nova.operations.rules import Rules
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.volumes import share as share_types
+from nova.objects.volumes.share import Share, ShareMapping
+from nova.operations.framework.base import CONDUCTOR, SHARES, NoRequest, Operation, Step, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
+from nova.operations.framework.rules import Rules
 
 
 class AttachShareRequest(Object, kw_only=True):

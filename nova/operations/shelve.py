@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from nova.objects import states
 from nova.objects.base import Object
-from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.objects.servers import states
+from nova.operations.framework import on_host
+from nova.operations.framework.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, connects_volumes, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 from nova.operations.power import FollowsPowerState
-from nova.operations.rules import Rules
 from nova.operations.snapshot import DEADLINE, SavedData, Saving
 
 # Keys in system_metadata of a shelved server.

@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import ClassVar
 
 from nova import exception
-from nova.objects import states
 from nova.objects.base import Object
-from nova.objects.image import Image
-from nova.operations.base import CONDUCTOR, IMAGES, Operation, step
-from nova.operations.contexts import Acceptance, Control, HostContext
-from nova.operations.rules import Rules
+from nova.objects.images.image import Image
+from nova.objects.servers import states
+from nova.operations.framework.base import CONDUCTOR, IMAGES, Operation, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 
 STATES = frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED})
 # Seconds. Disks may be large and image services slow.

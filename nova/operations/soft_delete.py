@@ -10,16 +10,16 @@ import contextlib
 import datetime
 
 from nova import exception
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.operations import on_host
-from nova.operations.base import NoData, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, HostContext
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
 from nova.operations.delete import Delete
+from nova.operations.framework import on_host
+from nova.operations.framework.base import NoData, connects_volumes, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 from nova.operations.power import Start
 from nova.operations.resize import EndsMove
-from nova.operations.rules import Rules
 from nova.operations.shelve import SINCE
 
 

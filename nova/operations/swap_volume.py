@@ -13,14 +13,14 @@ from collections.abc import Iterator
 import msgspec
 
 from nova import exception
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.objects.instance import BlockDevice
-from nova.objects.volume import VolumeEncryption
-from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Step, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, HostContext, PrecheckContext
-from nova.operations.rules import Rules
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import BlockDevice
+from nova.objects.volumes.volume import VolumeEncryption
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Step, connects_volumes, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
+from nova.operations.framework.rules import Rules
 
 # Seconds. A volume may be large.
 _DEADLINE = 7 * 86400.0

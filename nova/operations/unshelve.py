@@ -12,16 +12,16 @@ import functools
 import msgspec
 
 from nova import exception
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.scheduling import RequestSpec, Selection
-from nova.operations import on_host, placing, plugging
-from nova.operations.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Step, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, HostContext
-from nova.operations.rules import Rules
+from nova.objects.hosts.scheduling import RequestSpec, Selection
+from nova.objects.images.image import Image
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
+from nova.operations.framework import on_host, placing, plugging
+from nova.operations.framework.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Step, connects_volumes, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext
+from nova.operations.framework.rules import Rules
 from nova.operations.shelve import HOST, IMAGE, SINCE
 
 _EVENT = "compute_unshelve_instance"
@@ -43,8 +43,8 @@ class UnshelveRequest(Object, kw_only=True):
 class UnshelveData(Object, kw_only=True):
     """``offloaded``: the server has no host; ``on_host``: it has. ``candidates``, ``tries``, ``plugs``: see BuildData.
 
-    ``polls``: see :mod:`nova.operations.placing`. ``saved_in``: id of the image made by shelving; ``image``: that
-    image; ``pinned``: the requested availability zone; ``binds_…``: the server has such resources of an external
+    ``polls``: see :mod:`nova.operations.framework.placing`. ``saved_in``: id of the image made by shelving; ``image``:
+    that image; ``pinned``: the requested availability zone; ``binds_…``: the server has such resources of an external
     service; ``settled``: the server runs and is not compensated any more.
     """
 

@@ -15,14 +15,14 @@ import logging
 import msgspec
 
 from nova import exception
-from nova.objects import states
 from nova.objects.requirements.properties import AGENT, QUIESCE, Properties
-from nova.objects.volume_image import properties_of, without_description
+from nova.objects.servers import states
+from nova.objects.servers.volume_image import properties_of, without_description
 from nova.operations.assisted_snapshots import ASSISTED
-from nova.operations.base import CONDUCTOR, HOST, IMAGES, VOLUMES, Step, Wait, step
-from nova.operations.contexts import Acceptance, Control, PrecheckContext
-from nova.operations.guest_driver import QUIESCE_TIMEOUT
-from nova.operations.rules import Rules
+from nova.operations.framework.base import CONDUCTOR, HOST, IMAGES, VOLUMES, Step, Wait, step
+from nova.operations.framework.contexts import Acceptance, Control, PrecheckContext
+from nova.operations.framework.guest_driver import QUIESCE_TIMEOUT
+from nova.operations.framework.rules import Rules
 from nova.operations.snapshot import STATES, ImageMade, SavedData, Saving, SnapshotRequest
 
 LOG = logging.getLogger(__name__)

@@ -10,16 +10,16 @@ from __future__ import annotations
 import logging
 
 from nova import exception
-from nova.objects import states
-from nova.objects.action import Failure
 from nova.objects.base import Object
-from nova.objects.instance import BlockDevice, Instance
 from nova.objects.requirements.requested_resources import MULTIATTACH
-from nova.objects.volume import AVAILABLE, Attachment, VolumeEncryption
-from nova.operations import on_host
-from nova.operations.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Step, connects_volumes, step
-from nova.operations.contexts import Acceptance, Control, HostContext, PrecheckContext
-from nova.operations.rules import Rules
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.volume import AVAILABLE, Attachment, VolumeEncryption
+from nova.operations.framework import on_host
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Step, connects_volumes, step
+from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
+from nova.operations.framework.rules import Rules
 
 LOG = logging.getLogger(__name__)
 

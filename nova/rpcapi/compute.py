@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from nova.bus import Interface, call, cast, slow_call
 from nova.context import RequestContext
-from nova.objects.console import ConsoleAddress
-from nova.objects.floating_ip_dns import ServedDomain
-from nova.objects.guest import Diagnostics, GuestStatus
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.network import GroupFilter, Peers, RuleSet
-from nova.objects.order import StepOrder
-from nova.objects.volume import VolumeRemoval
+from nova.objects.images.image import Image
+from nova.objects.networks.floating_ip_dns import ServedDomain
+from nova.objects.networks.network import GroupFilter, Peers, RuleSet
+from nova.objects.servers.console import ConsoleAddress
+from nova.objects.servers.guest import Diagnostics, GuestStatus
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.order import StepOrder
+from nova.objects.volumes.volume import VolumeRemoval
 from nova.rpcapi import COMPUTE
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nova.bus import Interface, call, fanout, slow_call
 from nova.context import RequestContext
-from nova.objects.scheduling import FleetDelta, RequestSpec, Selection, Verdict
+from nova.objects.hosts.scheduling import FleetDelta, RequestSpec, Selection, Verdict
 from nova.rpcapi import SCHEDULER
 
 

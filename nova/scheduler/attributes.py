@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
+from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU
 from nova.scheduler.columns import BoolColumn, Column
 from nova.scheduler.view import FleetView
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from nova.objects.dedicated_resources.fitting import NodeDedicatedResources
-from nova.objects.node import Provider
+from nova.objects.hosts.node import Provider
 
 BoolColumn = npt.NDArray[np.bool_]
 FloatColumn = npt.NDArray[np.float64]

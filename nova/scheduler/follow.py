@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from nova.conf import CONF
-from nova.objects.scheduling import FleetDelta, FleetPage, ServiceFlags
+from nova.objects.hosts.scheduling import FleetDelta, FleetPage, ServiceFlags
 from nova.scheduler.hosts import Fleet
 from nova.telemetry import metrics
 

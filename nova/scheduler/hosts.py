@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from nova.objects import trees
-from nova.objects.node import Inventory
-from nova.objects.scheduling import HostState, NodeUsage, Selection, ServiceFlags, metadata_digest
+from nova.objects.hosts import trees
+from nova.objects.hosts.node import Inventory
+from nova.objects.hosts.scheduling import HostState, NodeUsage, Selection, ServiceFlags, metadata_digest
 from nova.scheduler.columns import Table
 from nova.scheduler.request import Request
 from nova.scheduler.view import FleetView, Planned

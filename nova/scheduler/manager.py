@@ -7,7 +7,7 @@ import time
 
 from nova import context, exception
 from nova.conf import CONF
-from nova.objects.scheduling import FleetDelta, RequestSpec, Selection, Verdict
+from nova.objects.hosts.scheduling import FleetDelta, RequestSpec, Selection, Verdict
 from nova.scheduler import plugin
 from nova.scheduler.filters.base import Filter
 from nova.scheduler.follow import Follower

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from nova.objects.hosts.scheduling import RequestSpec
+from nova.objects.hosts.trees import Amounts
 from nova.objects.requirements.properties import canonical_architecture, with_current_names
-from nova.objects.scheduling import RequestSpec
-from nova.objects.trees import Amounts
 from nova.scheduler.options import SchedulerOptions
 
 # Image property -> prefix of the trait for its value (option image_metadata_prefilter).

@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 
 from nova import exception
-from nova.objects import trees
-from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY, SOFT_AFFINITY, SOFT_ANTI_AFFINITY, Verdict
+from nova.objects.hosts import trees
+from nova.objects.hosts.scheduling import AFFINITY, ANTI_AFFINITY, SOFT_AFFINITY, SOFT_ANTI_AFFINITY, Verdict
 from nova.scheduler import stages
 from nova.scheduler.feasible import feasible, filter_mask, summary
 from nova.scheduler.filters.base import Filter

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nova import bus, context
 from nova.conf import CONF
 from nova.rpcapi import SCHEDULER
-from nova.rpcapi import fleet as fleet_api
+from nova.rpcapi.by_hosts import fleet as fleet_api
 from nova.rpcapi.scheduler import Scheduler
 from nova.scheduler.follow import Follower
 from nova.scheduler.hosts import Fleet

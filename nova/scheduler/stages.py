@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nova.objects import trees
+from nova.objects.hosts import trees
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.aggregates import Metadata, tenants
 from nova.scheduler.filters.base import Filter, everything

@@ -13,8 +13,8 @@ import numpy as np
 
 from nova.objects.dedicated_resources import fitting
 from nova.objects.dedicated_resources.fitting import AllocationRatios, DedicatedRequest, NodeDedicatedResources
-from nova.objects.node import MEMORY_MB, VCPU, Inventory, Provider
-from nova.objects.scheduling import HostState
+from nova.objects.hosts.node import MEMORY_MB, VCPU, Inventory, Provider
+from nova.objects.hosts.scheduling import HostState
 from nova.scheduler.columns import BoolColumn, Column, FloatColumn, IntColumn, Table
 from nova.scheduler.request import Request
 

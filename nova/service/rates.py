@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable
 
 from nova import exception
+from nova.common import plain_ip
 from nova.conf import CONF
-from nova.objects import plain_ip
 
 # Entries of the table. Clients with the same hash share an entry and its limit; the salt makes this unpredictable.
 _ENTRIES = 1 << 17

@@ -9,7 +9,7 @@ import abc
 from typing import Any
 
 from nova import exception
-from nova.objects.share import ShareMapping
+from nova.objects.volumes.share import ShareMapping
 
 
 class HostShares(abc.ABC):

@@ -12,7 +12,7 @@ import stat
 from nova import exception
 from nova.conf import CONF
 from nova.objects.base import is_canonical
-from nova.objects.share import ShareMapping
+from nova.objects.volumes.share import ShareMapping
 from nova.share.base import HostShares
 
 LOG = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ import requests
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.objects.share import ADDRESS, NFS, Share
+from nova.objects.volumes.share import ADDRESS, NFS, Share
 from nova.service_clients import ServiceClient, Unreachable, decode_response, error_message
 
 LOG = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Any
 from nova import exception
 from nova.conf import CONF
 from nova.objects.base import is_canonical
-from nova.objects.share import ADDRESS, NFS, ShareMapping
+from nova.objects.volumes.share import ADDRESS, NFS, ShareMapping
 from nova.share.base import HostShares
 
 LOG = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from nova.context import RequestContext
-from nova.objects.share import Share
+from nova.objects.volumes.share import Share
 
 
 class ShareService(Protocol):

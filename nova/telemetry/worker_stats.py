@@ -19,7 +19,7 @@ import msgspec
 
 from nova.conf import CONF
 from nova.objects.base import utcnow
-from nova.objects.service import WorkerStats
+from nova.objects.hosts.service import WorkerStats
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 

@@ -1,7 +1,7 @@
 """The interface of a hypervisor driver.
 
-:mod:`nova.operations.guest_driver` has the methods that steps of operations use, and rules for all methods. This module
-adds the methods that nova-compute itself needs.
+:mod:`nova.operations.framework.guest_driver` has the methods that steps of operations use, and rules for all methods.
+This module adds the methods that nova-compute itself needs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.console import ConsoleAddress
-from nova.objects.guest import Diagnostics, GuestStatus
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.node import ComputeNode
-from nova.operations.guest_driver import GuestDriver
+from nova.objects.hosts.node import ComputeNode
+from nova.objects.images.image import Image
+from nova.objects.servers.console import ConsoleAddress
+from nova.objects.servers.guest import Diagnostics, GuestStatus
+from nova.objects.servers.instance import Instance
+from nova.operations.framework.guest_driver import GuestDriver
 
 
 @dataclasses.dataclass(frozen=True)

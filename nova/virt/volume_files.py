@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from nova import exception
-from nova.objects.instance import BlockDevice
+from nova.objects.servers.instance import BlockDevice
 
 NOT_ON_IT = "the new file is not an overlay of the file that its guest writes to"
 

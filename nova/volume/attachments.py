@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from nova.context import RequestContext
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import AVAILABLE, Volume, VolumeContent, VolumeRemoval
-from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
+from nova.objects.images.image import Image
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.volume import AVAILABLE, Volume, VolumeContent, VolumeRemoval
+from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
 
 # A database connection, whose type this package must not import.
 Connection = Any
@@ -21,7 +21,7 @@ Connection = Any
 class UserVolumes(Protocol):
     """The volumes of an external service, accessed with the token of the caller.
 
-    The methods are those of :class:`nova.rpcapi.volumes.Volumes`.
+    The methods are those of :class:`nova.rpcapi.volumes.volumes.Volumes`.
     """
 
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[Volume]: ...
@@ -36,7 +36,7 @@ class UserVolumes(Protocol):
 class Snapshots(Protocol):
     """Snapshots of volumes.
 
-    The first four methods are those of :class:`nova.rpcapi.volume_snapshots.VolumeSnapshots`.
+    The first four methods are those of :class:`nova.rpcapi.volumes.volume_snapshots.VolumeSnapshots`.
     """
 
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]: ...

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from nova import exception
-from nova.objects.image import Image
-from nova.objects.volume import ConnectionInfo, VolumeConnection, VolumeKey, VolumeRemoval
+from nova.objects.images.image import Image
+from nova.objects.volumes.volume import ConnectionInfo, VolumeConnection, VolumeKey, VolumeRemoval
 
 # Fetches and checks an image of at most the given size in bytes, and returns its path and format (raw or qcow2).
 Fetch = Callable[[Image, int], tuple[str, str]]

@@ -21,7 +21,7 @@ import msgspec
 from nova import exception
 from nova.conf import CONF
 from nova.objects.base import is_canonical
-from nova.objects.volume import ConnectionInfo, LocalConnection, VolumeConnection, VolumeKey, VolumeRemoval
+from nova.objects.volumes.volume import ConnectionInfo, LocalConnection, VolumeConnection, VolumeKey, VolumeRemoval
 from nova.volume.base import DiskTools, Fetch, HostVolumes
 
 LOG = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ import amqp
 import requests
 import sqlalchemy as sa
 
-from nova.db import models
+from nova.db import tables
 from tests.crash import clockwork, relay
 from tests.crash.storm import Fault, Plan
 from tests.integration.cluster import Cluster
@@ -28,7 +28,7 @@ from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
 # Rows that operations of different servers share; transactions that lock them in another order may deadlock.
-_SHARED = (models.inventories, models.compute_nodes, models.quota_usages)
+_SHARED = (tables.inventories, tables.compute_nodes, tables.quota_usages)
 # Seconds until a host that was evacuated counts as up again, whatever else breaks meanwhile.
 _RETURNS = 90.0
 

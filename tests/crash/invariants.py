@@ -17,9 +17,9 @@ import pytest
 import requests
 import sqlalchemy as sa
 
-from nova.db import audit, models
-from nova.objects import states
-from nova.virt.fake_disks import ASIDE
+from nova.db import audit, tables
+from nova.objects.servers import states
+from nova.virt.fake.disks import ASIDE
 from tests.integration.cluster import Cluster
 
 # Seconds, as tests.integration.cluster configures them.
@@ -183,7 +183,7 @@ def _remembered(nova: Cluster) -> dict[str, dict[str, dict[str, Any]]]:
 def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
     """Check that every volume is free or attached to one server, and that this server's guest, and no other, has it."""
     servers, owned = nova.api.servers(), _outside_volumes(nova)
-    for row in _rows(nova, sa.select(models.volumes)):
+    for row in _rows(nova, sa.select(tables.volumes)):
         if row.status not in ("available", "in-use") or (row.status == "in-use") != (row.instance_uuid is not None):
             yield f"volume {row.uuid} is {row.status} and belongs to {row.instance_uuid}"
         owned[row.instance_uuid].add(row.uuid)
@@ -196,8 +196,8 @@ def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 def _shares(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
     """A guest that runs has the shares of its server."""
-    rows = _rows(nova, sa.select(models.instances.c.uuid, models.instances.c.vm_state, models.instances.c.shares).where(
-        models.instances.c.deleted == sa.false()))
+    rows = _rows(nova, sa.select(tables.instances.c.uuid, tables.instances.c.vm_state, tables.instances.c.shares).where(
+        tables.instances.c.deleted == sa.false()))
     wanted = {row.uuid: {mapping.tag for mapping in row.shares or () if mapping.status == "inactive"}
               for row in rows if row.vm_state == states.ACTIVE}
     for host, guests in _remembered(nova).items():
@@ -210,8 +210,8 @@ def _shares(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 def _files(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
     """Check that every guest writes to the file of the volume that its server would start with."""
-    rows = _rows(nova, sa.select(models.instances.c.uuid, models.instances.c.block_devices).where(
-        models.instances.c.deleted == sa.false()))
+    rows = _rows(nova, sa.select(tables.instances.c.uuid, tables.instances.c.block_devices).where(
+        tables.instances.c.deleted == sa.false()))
     known = {row.uuid: {device.volume_id: device for device in row.block_devices if device.is_volume} for row in rows}
     for host, guests in _remembered(nova).items():
         for uuid, guest in guests.items():
@@ -223,10 +223,10 @@ def _files(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 def _outside_volumes(nova: Cluster) -> dict[str, set[str]]:
     """Return the external volumes of each server."""
-    known = {row.uuid for row in _rows(nova, sa.select(models.volumes.c.uuid))}
+    known = {row.uuid for row in _rows(nova, sa.select(tables.volumes.c.uuid))}
     owned: dict[str, set[str]] = collections.defaultdict(set)
-    for row in _rows(nova, sa.select(models.instances.c.uuid, models.instances.c.block_devices).where(
-            models.instances.c.deleted == sa.false())):
+    for row in _rows(nova, sa.select(tables.instances.c.uuid, tables.instances.c.block_devices).where(
+            tables.instances.c.deleted == sa.false())):
         owned[row.uuid] = {device.volume_id for device in row.block_devices if device.is_volume} - known
     return owned
 
@@ -234,8 +234,8 @@ def _outside_volumes(nova: Cluster) -> dict[str, set[str]]:
 def _interfaces(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
     """Check that every guest has the interfaces of its server, and is rescued if its server is."""
     rows = {row.uuid: row for row in _rows(nova, sa.select(
-        models.instances.c.uuid, models.instances.c.vm_state, models.instances.c.network_info).where(
-        models.instances.c.deleted == sa.false(), models.instances.c.vm_state != states.ERROR))}
+        tables.instances.c.uuid, tables.instances.c.vm_state, tables.instances.c.network_info).where(
+        tables.instances.c.deleted == sa.false(), tables.instances.c.vm_state != states.ERROR))}
     for host, guests in _remembered(nova).items():
         for uuid, guest in guests.items():
             if (row := rows.get(uuid)) is None:
@@ -281,7 +281,7 @@ def _migrations(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 def _moving(nova: Cluster) -> Sequence[Any]:
     """The open migrations."""
-    return _rows(nova, sa.select(models.migrations).where(models.migrations.c.open == sa.true()))
+    return _rows(nova, sa.select(tables.migrations).where(tables.migrations.c.open == sa.true()))
 
 
 def _images(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:

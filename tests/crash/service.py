@@ -77,7 +77,7 @@ def _around(**facts: Any) -> Iterator[None]:
 
 # --- the points ------------------------------------------------------------------------------------------
 def _hold_steps() -> None:
-    from nova.operations.base import Operation, Step
+    from nova.operations.framework.base import Operation, Step
 
     original = Operation.run
 
@@ -109,8 +109,8 @@ class _Held:
 
 def _server_of(values: list[Any]) -> str | None:
     """The name of the server that a message is about, where it says so."""
-    from nova.objects.order import StepOrder
-    from nova.objects.server_request import ServerCreate
+    from nova.objects.servers.order import StepOrder
+    from nova.objects.servers.server_request import ServerCreate
 
     for value in values:
         if isinstance(value, ServerCreate):
@@ -161,7 +161,7 @@ _REMOVERS = ("destroy", "remove_orphan", "open_disks", "live_migrate", "rebuild"
 
 
 def _journal_guests() -> None:
-    from nova.virt.fake import FakeDriver
+    from nova.virt.fake.driver import FakeDriver
 
     start = FakeDriver.start
 
@@ -221,7 +221,7 @@ class _Mounted:
 
 
 def _mount_nothing() -> None:
-    from nova.volume.cinder_host import CinderVolumes
+    from nova.volume.cinder.host import CinderVolumes
 
     CinderVolumes._files = lambda _self, _info: _Mounted()  # type: ignore[method-assign]
 

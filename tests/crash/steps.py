@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from nova.operations import REGISTRY
-from nova.operations.base import CONDUCTOR, Operation, Step
+from nova.operations.framework.base import CONDUCTOR, Operation, Step
 from tests.integration.processes import eventually
 
 When = Literal["before", "after"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from nova.objects import states
+from nova.objects.servers import states
 from nova.operations import REGISTRY
 from nova.operations.assisted_snapshots import VolumeSnapshotCreate, VolumeSnapshotDelete
 from nova.operations.evacuate import Evacuate
 from nova.operations.extend_volume import ExtendVolume
-from nova.virt import qemuimg
+from nova.virt.images import qemuimg
 from tests.cinder_service import CinderService, cinder_fixture  # noqa: F401 (fixture)
 from tests.crash import invariants, steps
 from tests.crash.rounds import Operate, Round

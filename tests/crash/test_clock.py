@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 import sqlalchemy as sa
 
-from nova.db import models
+from nova.db import tables
 from tests.crash import clockwork, invariants
 from tests.integration.cluster import Cluster
 from tests.integration.databases import Server
@@ -56,9 +56,9 @@ def attempts(nova: Cluster) -> int:
     """The most attempts that any action of a server that exists has taken."""
     engine = sa.create_engine(nova.database_url, poolclass=sa.pool.NullPool)
     with engine.connect() as connection:
-        return int(connection.scalar(sa.select(sa.func.max(models.actions.c.attempt)).where(
-            models.actions.c.instance_uuid == models.instances.c.uuid,
-            models.instances.c.deleted == sa.false())) or 0)
+        return int(connection.scalar(sa.select(sa.func.max(tables.actions.c.attempt)).where(
+            tables.actions.c.instance_uuid == tables.instances.c.uuid,
+            tables.instances.c.deleted == sa.false())) or 0)
 
 
 def down(nova: Cluster) -> set[str]:

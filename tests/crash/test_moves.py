@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from nova.objects import states
+from nova.objects.servers import states
 from nova.operations.evacuate import Evacuate
 from tests.crash import invariants
 from tests.crash.rounds import Operate

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 import sqlalchemy as sa
 
-from nova.db import models
+from nova.db import tables
 from tests.crash import clockwork, invariants
 from tests.crash.chaos import Chaos
 from tests.crash.storm import COMPUTES, ENOUGH, Plan, Storm, make_plan
@@ -130,21 +130,21 @@ def left_over(nova: Cluster, volumes: Sequence[str]) -> dict[str, int]:
     ``volumes`` were created separately and remain.
     """
     held = {
-        "allocations": sa.select(sa.func.count()).select_from(models.allocations),
-        "inventories": sa.select(sa.func.coalesce(sa.func.sum(models.inventories.c.used), 0)),
+        "allocations": sa.select(sa.func.count()).select_from(tables.allocations),
+        "inventories": sa.select(sa.func.coalesce(sa.func.sum(tables.inventories.c.used), 0)),
         "nodes": sa.select(sa.func.coalesce(sa.func.sum(
-            models.compute_nodes.c.num_instances + models.compute_nodes.c.num_io_ops), 0)),
+            tables.compute_nodes.c.num_instances + tables.compute_nodes.c.num_io_ops), 0)),
         "quotas": sa.select(sa.func.coalesce(sa.func.sum(
-            models.quota_usages.c.instances + models.quota_usages.c.cores + models.quota_usages.c.ram), 0)),
+            tables.quota_usages.c.instances + tables.quota_usages.c.cores + tables.quota_usages.c.ram), 0)),
         "addresses": sa.select(sa.func.count()).where(
-            sa.or_(models.fixed_ips.c.instance_uuid.is_not(None), models.fixed_ips.c.vif_id.is_not(None))),
-        "migrations": sa.select(sa.func.count()).where(models.migrations.c.open == sa.true()),
-        "volumes": sa.select(sa.func.count()).where(models.volumes.c.instance_uuid.is_not(None)),
-        "boot volumes": sa.select(sa.func.count()).where(models.volumes.c.uuid.not_in(volumes)),
-        "removals": sa.select(sa.func.count()).select_from(models.volume_removals),
-        "members": sa.select(sa.func.count()).select_from(models.security_group_members),
-        "evictions": sa.select(sa.func.count()).select_from(models.evictions),
-        "actions": sa.select(sa.func.count()).where(models.actions.c.outcome.is_(None)),
+            sa.or_(tables.fixed_ips.c.instance_uuid.is_not(None), tables.fixed_ips.c.vif_id.is_not(None))),
+        "migrations": sa.select(sa.func.count()).where(tables.migrations.c.open == sa.true()),
+        "volumes": sa.select(sa.func.count()).where(tables.volumes.c.instance_uuid.is_not(None)),
+        "boot volumes": sa.select(sa.func.count()).where(tables.volumes.c.uuid.not_in(volumes)),
+        "removals": sa.select(sa.func.count()).select_from(tables.volume_removals),
+        "members": sa.select(sa.func.count()).select_from(tables.security_group_members),
+        "evictions": sa.select(sa.func.count()).select_from(tables.evictions),
+        "actions": sa.select(sa.func.count()).where(tables.actions.c.outcome.is_(None)),
     }
     engine = sa.create_engine(nova.database_url, poolclass=sa.pool.NullPool)
     with engine.connect() as connection:

@@ -17,8 +17,8 @@ from nova.db import audit
 from nova.db.sql.engine import StatementCounter
 from nova.image.directory import DirectoryStore
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
-from nova.rpcapi.networks import Networks
+from nova.objects.images.image import Image
+from nova.rpcapi.networks.networks import Networks
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.hosts import SECOND, Held, Pair, nothing_used, service_of, wait_scheduler
 

@@ -6,7 +6,7 @@ import functools
 import pytest
 import sqlalchemy as sa
 
-from nova.db import models
+from nova.db import tables
 from tests.functional.client import Client, Failed
 
 NIL = "00000000-0000-0000-0000-000000000000"
@@ -26,7 +26,7 @@ _BACKGROUND = {"services", "compute_nodes", "inventories", "alembic_version"}
 @functools.cache
 def _counts():
     return sa.select(*(sa.select(sa.func.count()).select_from(table).scalar_subquery().label(name)
-                       for name, table in models.metadata.tables.items() if name not in _BACKGROUND))
+                       for name, table in tables.metadata.tables.items() if name not in _BACKGROUND))
 
 
 def rows(suite):

@@ -5,7 +5,7 @@ import pytest
 from os_brick.initiator.connectors.remotefs import RemoteFsConnector
 
 from nova.conf import CONF
-from nova.virt import qemuimg
+from nova.virt.images import qemuimg
 from tests.cinder_service import Refused
 from tests.functional.client import wait_for
 from tests.functional.hosts import events_of, newest_action

@@ -6,7 +6,7 @@ import json
 import pytest
 from os_brick.initiator.connectors.remotefs import RemoteFsConnector
 
-from nova.virt import qemuimg
+from nova.virt.images import qemuimg
 from tests.functional.client import Client, wait_for
 from tests.functional.hosts import error_of, newest_action, refused
 from tests.functional.test_cinder import (  # noqa: F401 (fixtures)

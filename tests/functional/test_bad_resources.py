@@ -9,8 +9,8 @@ from nova import context, exception
 from nova.conf import CONF
 from nova.image.directory import DirectoryStore
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
-from nova.objects.network import Network
+from nova.objects.images.image import Image
+from nova.objects.networks.network import Network
 from tests.functional.client import Client, Failed
 from tests.functional.refusals import (  # noqa: F401 (fixtures)
     FIELD,

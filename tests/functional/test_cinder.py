@@ -5,8 +5,8 @@ import sqlalchemy as sa
 
 from nova.compute.disk_tools import QemuTools
 from nova.conf import CONF, register_external_services
-from nova.db import models
-from nova.volume.cinder_host import CinderVolumes
+from nova.db import tables
+from nova.volume.cinder.host import CinderVolumes
 from tests.cinder_service import CinderService
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers
@@ -502,7 +502,7 @@ def test_a_service_that_hangs_holds_up_nothing_that_asks_another_one(admin, memb
 
 
 def test_of_a_host_that_has_not_told_how_it_reaches_volumes_tenants_read_no_name(suite, admin, member, flavor, cinder):
-    volume, db, services = cinder.new(MEMBER, bootable=True, size=2), suite.conductor.core.db, models.services
+    volume, db, services = cinder.new(MEMBER, bootable=True, size=2), suite.conductor.core.db, tables.services
     ours = services.c.host == suite.compute.host
     known = db.read(lambda connection: connection.scalar(sa.select(services.c.connector).where(ours)))
     db.write(lambda connection: connection.execute(services.update().where(ours).values(connector=None)))

@@ -14,9 +14,10 @@ from nova.conductor.resources import volume_keys
 from nova.conductor.saga.step_executor import StepExecutor
 from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
-from nova.db import models, passwords
-from nova.rpcapi.guests import Guests
-from nova.rpcapi.servers import Servers
+from nova.db import tables
+from nova.db.servers import passwords
+from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.servers.servers import Servers
 from tests.cinder_service import ENCRYPTED, Snapshot
 from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers
@@ -138,7 +139,7 @@ def passphrase(cinder, volume):
 
 def rows_of(suite, uuid):
     return suite.conductor.core.db.read(lambda connection: connection.execute(
-        sa.select(models.instances.c.block_devices).where(models.instances.c.uuid == uuid)).scalar_one())
+        sa.select(tables.instances.c.block_devices).where(tables.instances.c.uuid == uuid)).scalar_one())
 
 
 # --- attaching -------------------------------------------------------------------------------------------
@@ -204,7 +205,7 @@ def test_its_journal_forgets_the_key_when_it_ends(suite, admin, member, server, 
         f"/servers/{server}/os-instance-actions")["instanceActions"]) or True)
 
     def payloads(connection):
-        return str(connection.execute(sa.select(models.actions.c.payload)).all())
+        return str(connection.execute(sa.select(tables.actions.c.payload)).all())
 
     wait_for(lambda: "sealed" not in suite.conductor.core.db.read(payloads), 20, "journals are without keys")
     assert "encrypted_passphrase" in str(rows_of(suite, server))

@@ -37,7 +37,7 @@ def file(member, server, cinder, tmp_path, monkeypatch):
     """A volume that its guest's hypervisor alone can make larger."""
     from os_brick.initiator.connectors.remotefs import RemoteFsConnector
 
-    from nova.virt import qemuimg
+    from nova.virt.images import qemuimg
 
     monkeypatch.setattr(RemoteFsConnector, "connect_volume", lambda _self, info: {"path": f"{tmp_path}/{info['name']}"})
     made = cinder.new(MEMBER, kind="nfs")
@@ -63,7 +63,7 @@ def sees(driver, server):
 
 def known(suite, server, volume):
     """The size that the server's row has; None: that was never told, since the volume was attached."""
-    from nova.db import servers
+    from nova.db.servers import servers
 
     instance = suite.conductor.core.db.read(lambda connection: servers.get(connection, server))
     return instance.volume(volume).size_gb

@@ -7,7 +7,7 @@ from cryptography.fernet import Fernet
 
 from nova.conductor.resources import volume_keys
 from nova.conductor.secret_cipher import SecretCipher
-from nova.db import models
+from nova.db import tables
 from tests.functional.client import wait_for
 from tests.functional.test_cinder import (  # noqa: F401 (fixtures)
     MEMBER,
@@ -36,21 +36,21 @@ from tests.functional.test_swaps import swap
 def journals(suite, uuid):
     """Return the journals of the ended actions of a server."""
     found = suite.conductor.core.db.read(lambda connection: connection.execute(sa.select(
-        models.actions.c.operation, models.actions.c.payload).where(
-            models.actions.c.instance_uuid == uuid, models.actions.c.outcome.is_not(None))).all())
+        tables.actions.c.operation, tables.actions.c.payload).where(
+            tables.actions.c.instance_uuid == uuid, tables.actions.c.outcome.is_not(None))).all())
     return {operation: str(payload) for operation, payload in found}
 
 
 def devices(suite, uuid):
     return str(suite.conductor.core.db.read(lambda connection: connection.scalar(
-        sa.select(models.instances.c.block_devices).where(models.instances.c.uuid == uuid))))
+        sa.select(tables.instances.c.block_devices).where(tables.instances.c.uuid == uuid))))
 
 
 def cleanup_state(suite, uuid):
     """Return the attempt of the attach action, and True if a cleanup is due for it."""
     attempt, until = suite.conductor.core.db.read(lambda connection: connection.execute(sa.select(
-        models.actions.c.attempt, models.actions.c.lease_until).where(
-            models.actions.c.instance_uuid == uuid, models.actions.c.operation == "attach_volume")).one())
+        tables.actions.c.attempt, tables.actions.c.lease_until).where(
+            tables.actions.c.instance_uuid == uuid, tables.actions.c.operation == "attach_volume")).one())
     return attempt, until is not None
 
 

@@ -3,7 +3,8 @@
 
 import pytest
 
-from nova.db import compute_nodes, models
+from nova.db import tables
+from nova.db.hosts import compute_nodes
 from tests.functional.client import wait_for
 from tests.functional.hosts import refused
 from tests.functional.test_cinder import (  # noqa: F401 (fixtures)
@@ -123,11 +124,11 @@ def test_a_server_without_a_host_does_not_get_it(admin, member, server, cinder, 
 def test_a_host_whose_hypervisor_cannot_is_not_asked(suite, admin, member, flavor, server, cinder, shared):
     core, node = suite.conductor.core, suite.compute.host
     before = core.db.read(lambda connection: compute_nodes.states(connection, None, 1))[0].traits
-    set_columns(core, models.providers, models.providers.c.name == node, traits=["COMPUTE_NODE"])
+    set_columns(core, tables.providers, tables.providers.c.name == node, traits=["COMPUTE_NODE"])
     try:
         code, message = refused(lambda: attach(member, server, shared))
     finally:
-        set_columns(core, models.providers, models.providers.c.name == node, traits=before)
+        set_columns(core, tables.providers, tables.providers.c.name == node, traits=before)
     assert (code, "multiattach" in message) == (409, True)
 
 

@@ -13,16 +13,17 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 
 from nova import bus, context
 from nova.conf import CONF
-from nova.db import consoles, models
+from nova.db import tables
+from nova.db.servers import consoles
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.console import ConsoleAddress, digest
+from nova.objects.servers.console import ConsoleAddress, digest
 from nova.rpcapi.compute import Compute
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.consoles import Screen, ended, is_closed, linked, opened, status_of, token_of
 from tests.functional.hosts import refused
 from tests.functional.test_secrets import everything
 
-TOKENS = models.console_tokens
+TOKENS = tables.console_tokens
 
 
 @pytest.fixture
@@ -459,7 +460,7 @@ def test_an_open_console_outlives_its_token_unless_the_operator_says_otherwise(s
 
 def test_an_open_console_ends_though_its_host_cannot_say_so(member, port, server, monkeypatch):
     """The guest's own socket stays open, as that of a host which lost its power does."""
-    monkeypatch.setattr("nova.virt.fake_consoles._Listener.close", lambda _listener: None)
+    monkeypatch.setattr("nova.virt.fake.consoles._Listener.close", lambda _listener: None)
     with opened(port, token(member, server)) as websocket:
         Screen(websocket)
         member.action(server, "os-stop")

@@ -7,7 +7,7 @@ import pytest
 from nova import bus, context
 from nova.db import audit
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
+from nova.objects.networks.network import Network
 from tests.functional.client import wait_for
 from tests.functional.conftest import remove_images
 

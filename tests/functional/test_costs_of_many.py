@@ -9,8 +9,8 @@ from nova import bus, context
 from nova.compute.virtual_hosts import compute_of
 from nova.conf import CONF
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
-from nova.rpcapi.volumes import Volumes
+from nova.objects.networks.network import Network
+from nova.rpcapi.volumes.volumes import Volumes
 from tests.functional.client import wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.test_costs import measured

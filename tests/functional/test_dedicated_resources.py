@@ -4,7 +4,8 @@ import pytest
 
 from nova.compute.service import ComputeService
 from nova.conf import CONF
-from nova.db import dedicated_resources, servers
+from nova.db.hosts import dedicated_resources
+from nova.db.servers import servers
 from tests.functional.client import Client, wait_for
 from tests.functional.hosts import error_of, migration_of, refused, service_of, set_service, used, wait_scheduler
 

@@ -9,9 +9,9 @@ from nova import context
 from nova.cmd import manage
 from nova.compute.service import ComputeService
 from nova.conductor.acceptance import start
-from nova.db import drains
+from nova.db.hosts import drains
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.drain import Drain, DrainedServer
+from nova.objects.hosts.drain import Drain, DrainedServer
 from tests.functional.client import wait_for
 from tests.functional.hosts import SECOND, newest_action, refused, service_of, set_service, wait_scheduler
 

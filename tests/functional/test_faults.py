@@ -3,7 +3,7 @@
 
 import pytest
 
-from nova.objects import states
+from nova.objects.servers import states
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.hosts import newest_action, wait_scheduler
 

@@ -10,7 +10,7 @@ from nova import exception
 from nova.compute.service import ComputeService
 from nova.conductor.saga.engine import SCHEDULER_THREADS
 from nova.conf import CONF
-from nova.objects import states
+from nova.objects.servers import states
 from nova.scheduler.service import SchedulerService
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.hosts import SECOND, Held, Turnstile, newest_action, set_service, wait_scheduler

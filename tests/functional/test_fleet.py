@@ -9,7 +9,7 @@ from nova import bus
 from nova.compute.virtual_hosts import compute_of
 from nova.conf import CONF
 from nova.service.periodic import Periodic
-from nova.virt import fake_scenario
+from nova.virt.fake import scenario as fake_scenario
 from tests.functional.client import Client, wait_for
 
 FLEET = {

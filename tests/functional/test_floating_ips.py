@@ -5,9 +5,10 @@ import concurrent.futures
 import pytest
 
 from nova import context
-from nova.db import audit, floating_ips, models, security_filters
+from nova.db import audit, tables
+from nova.db.networks import floating_ips, security_filters
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
+from nova.objects.networks.network import Network
 from tests.functional.client import Client, Failed, wait_for
 
 OLD = "2.35"
@@ -234,8 +235,8 @@ def test_a_server_or_an_interface_that_goes_lets_go_of_its_addresses(pool, admin
 
 def test_the_audit_finds_an_address_that_leads_to_a_server_without_it(suite, pool, admin, server):
     address, db = taken(admin), suite.conductor.core.db
-    db.write(lambda connection: connection.execute(models.floating_ips.update().where(
-        models.floating_ips.c.uuid == address["id"]).values(instance_uuid=server, vif_id="gone")))
+    db.write(lambda connection: connection.execute(tables.floating_ips.update().where(
+        tables.floating_ips.c.uuid == address["id"]).values(instance_uuid=server, vif_id="gone")))
     assert [str(finding) for finding in audit.audit(db, repair=True)] == [
         f"floating address: {address['ip']}: leads to {server}, which does not have it (repaired)"]
     assert admin.get(f"{PATH}/{address['id']}", version=OLD)["floating_ip"]["instance_id"] is None

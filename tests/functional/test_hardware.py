@@ -2,8 +2,8 @@
 
 import pytest
 
-from nova.db import servers
-from nova.objects.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME
+from nova.db.servers import servers
+from nova.objects.servers.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME
 from tests.functional.client import Client, wait_for
 from tests.functional.hosts import refused
 

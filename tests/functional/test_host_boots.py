@@ -6,7 +6,7 @@ import pytest
 
 from nova.compute.service import ComputeService
 from nova.conf import CONF
-from nova.objects import states
+from nova.objects.servers import states
 from tests.functional.client import wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.hosts import SECOND, Held, newest_action, set_service

@@ -10,22 +10,23 @@ from nova import bus, context, exception
 from nova.bus.interface import HOST_PARAMETER
 from nova.bus.message_signing import Keys, set_keys
 from nova.conf import CONF
-from nova.db import floating_ip_dns, models, versions
-from nova.objects.action import Failure
-from nova.objects.floating_ip_dns import Domain
-from nova.objects.guest import GuestStatus
-from nova.objects.image_cache import CacheResult
-from nova.objects.metric import Metric
-from nova.objects.node import VCPU, ComputeNode, Inventory, Provider
-from nova.objects.order import StepReport
-from nova.objects.volume import VolumeCounters, VolumeRemoval
+from nova.db import tables, versions
+from nova.db.networks import floating_ip_dns
+from nova.objects.hosts.metric import Metric
+from nova.objects.hosts.node import VCPU, ComputeNode, Inventory, Provider
+from nova.objects.images.image_cache import CacheResult
+from nova.objects.networks.floating_ip_dns import Domain
+from nova.objects.servers.action import Failure
+from nova.objects.servers.guest import GuestStatus
+from nova.objects.servers.order import StepReport
+from nova.objects.volumes.volume import VolumeCounters, VolumeRemoval
+from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts.heartbeat import Heartbeat
+from nova.rpcapi.by_hosts.journal import Engine
+from nova.rpcapi.by_hosts.network_hosts import NetworkHosts
 from nova.rpcapi.compute import Compute
-from nova.rpcapi.guests import Guests
-from nova.rpcapi.heartbeat import Heartbeat
-from nova.rpcapi.journal import Engine
-from nova.rpcapi.network_hosts import NetworkHosts
-from nova.rpcapi.servers import Servers
-from nova.rpcapi.volumes import Volumes
+from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.volumes.volumes import Volumes
 from tests.functional.client import wait_for
 from tests.functional.hosts import SECOND, Held, newest_action
 from tests.functional.listening import listen
@@ -88,16 +89,16 @@ class Evil:
 
     def rows(self):
         """Return the rows that the attacker tries to change."""
-        named = (models.instances, models.precached_images, models.compute_nodes, models.providers, models.inventories,
-                 models.allocations, models.volume_removals, models.evictions, models.network_hosts, models.migrations)
+        named = (tables.instances, tables.precached_images, tables.compute_nodes, tables.providers, tables.inventories,
+                 tables.allocations, tables.volume_removals, tables.evictions, tables.network_hosts, tables.migrations)
 
         def look(connection):
             found = {table.name: sorted(map(str, connection.execute(table.select()))) for table in named}
-            services, actions = models.services.c, models.actions
+            services, actions = tables.services.c, tables.actions
             found["actions"] = sorted(map(str, connection.execute(actions.select().with_only_columns(
                 *(column for column in actions.c if column.name not in ("lease_until", "updated_at"))))))
             found["services"] = sorted(map(str, connection.execute(
-                models.services.select().with_only_columns(services.host, services.binary, services.up,
+                tables.services.select().with_only_columns(services.host, services.binary, services.up,
                                                            services.disabled, services.connector))))
             return found
 
@@ -157,7 +158,7 @@ def test_what_a_host_says_is_bounded(evil):
 # --- what a host may ask, asked for what is another's --------------------------------------------------
 def _whoever_owns(evil, uuid):
     found = evil.db.read(lambda connection: connection.execute(
-        models.actions.select().where(models.actions.c.instance_uuid == uuid, models.actions.c.outcome.is_(None))))
+        tables.actions.select().where(tables.actions.c.instance_uuid == uuid, tables.actions.c.outcome.is_(None))))
     return found.first()
 
 
@@ -203,7 +204,7 @@ def register_as_a_control_service(evil):
 
 def nodes_of_others(evil):
     stolen = evil.db.read(lambda connection: connection.execute(
-        models.compute_nodes.select().where(models.compute_nodes.c.host == CONF.host))).first()
+        tables.compute_nodes.select().where(tables.compute_nodes.c.host == CONF.host))).first()
     for name, refusal in ((stolen.hypervisor_hostname, exception.NodeOfAnotherHost), ("mine", exception.InvalidInput)):
         with pytest.raises(refusal):
             evil.proxy(Guests).report_nodes(CTX, SECOND, [ComputeNode(
@@ -226,13 +227,13 @@ def read_servers(evil):
 
 
 def read_by_address(evil):
-    evil.db.write(lambda connection: connection.execute(models.fixed_ips.insert().values(
+    evil.db.write(lambda connection: connection.execute(tables.fixed_ips.insert().values(
         network_uuid="n", address="10.9.9.9", instance_uuid=evil.victim)))
     try:
         with pytest.raises(exception.InstanceNotFound):
             evil.proxy(Guests).by_address(CTX, "n", "10.9.9.9")
     finally:
-        evil.db.write(lambda connection: connection.execute(models.fixed_ips.delete()))
+        evil.db.write(lambda connection: connection.execute(tables.fixed_ips.delete()))
 
 
 def where_others_are(evil):
@@ -249,7 +250,7 @@ def power_states_of_others(evil):
 def evicted_elsewhere(evil):
     """Evict the victim from its own host, which has not removed it yet."""
     now = datetime.datetime.now(datetime.UTC)
-    evil.db.write(lambda connection: connection.execute(models.evictions.insert().values(
+    evil.db.write(lambda connection: connection.execute(tables.evictions.insert().values(
         instance_uuid=evil.victim, host=CONF.host, keep_disks=False, created_at=now)))
     before = evil.rows()
     try:
@@ -257,13 +258,13 @@ def evicted_elsewhere(evil):
             evil.proxy(Guests).evicted(CTX, SECOND, [evil.victim], since)
         assert evil.rows() == before
     finally:
-        evil.db.write(lambda connection: connection.execute(models.evictions.delete()))
+        evil.db.write(lambda connection: connection.execute(tables.evictions.delete()))
 
 
 def evacuated_elsewhere(evil):
     """Evacuate the victim: leftovers on its former host are removed when that host reports."""
     now = datetime.datetime.now(datetime.UTC)
-    evil.db.write(lambda connection: connection.execute(models.migrations.insert().values(
+    evil.db.write(lambda connection: connection.execute(tables.migrations.insert().values(
         uuid="m", instance_uuid=evil.victim, migration_type="evacuation", status="done", open=False, shared=False,
         source_compute=CONF.host, source_node="", dest_compute="elsewhere", dest_node="", dest_host="", user_id="u",
         project_id="p", created_at=now, updated_at=now)))
@@ -273,7 +274,7 @@ def evacuated_elsewhere(evil):
         assert evil.rows() == before
     finally:
         evil.db.write(lambda connection: connection.execute(
-            models.migrations.delete().where(models.migrations.c.uuid == "m")))
+            tables.migrations.delete().where(tables.migrations.c.uuid == "m")))
 
 
 def start_others(evil):
@@ -316,7 +317,7 @@ def rules_of_others(evil):
 
 
 def join_a_network(evil):
-    made = models.networks.insert().values(
+    made = tables.networks.insert().values(
         uuid="tenant", label="tenant", cidr="10.8.0.0/24", gateway="10.8.0.1", dns=[], mtu=1450, bridge="br-tenant",
         vni=77, next_offset=2, project_id="other", created_at=datetime.datetime.now(datetime.UTC))
     evil.db.write(lambda connection: connection.execute(made))
@@ -324,7 +325,7 @@ def join_a_network(evil):
         assert evil.proxy(NetworkHosts).present(CTX, SECOND, "192.0.2.6", {"tenant": -1}) == []
     finally:
         evil.db.write(lambda connection: connection.execute(
-            models.networks.delete().where(models.networks.c.uuid == "tenant")))
+            tables.networks.delete().where(tables.networks.c.uuid == "tenant")))
 
 
 def names_of_other_zones(evil):
@@ -429,7 +430,7 @@ def test_what_a_host_measures_is_bounded(evil):
     """Schedulers choose by it, and it is told on the bus."""
     now = datetime.datetime.now(datetime.UTC)
     own = evil.db.read(lambda connection: connection.execute(
-        models.compute_nodes.select().where(models.compute_nodes.c.host == SECOND))).first()
+        tables.compute_nodes.select().where(tables.compute_nodes.c.host == SECOND))).first()
     before = evil.rows()
     with listen(evil.suite) as listener:
         for name, value, when, times in (("cpu.percent", -(10**6), now, 1), ("cpu.percent", 1 << 63, now, 1),
@@ -531,8 +532,8 @@ def test_a_host_cannot_report_a_step_that_it_was_not_ordered(suite, admin, pair,
     held = hold("power_off")
     admin.action(uuid, "os-stop")
     wait_for(lambda: held.calls)
-    action = suite.conductor.core.db.read(lambda connection: connection.execute(models.actions.select().where(
-        models.actions.c.instance_uuid == uuid, models.actions.c.outcome.is_(None))).first())
+    action = suite.conductor.core.db.read(lambda connection: connection.execute(tables.actions.select().where(
+        tables.actions.c.instance_uuid == uuid, tables.actions.c.outcome.is_(None))).first())
     engine = bus.client(bus.connect(CONF, CONF.host), Engine)
     for step, undo in (("power_on", False), (action.step, True), ("", False)):
         with pytest.raises(exception.StaleReport):

@@ -7,13 +7,13 @@ import pytest
 from nova import exception
 from nova.conductor.feeds.host_rates import HostRates
 from nova.conf import CONF
-from nova.db import models
-from nova.objects.action import Failure
-from nova.objects.guest import GuestStatus
-from nova.objects.service import WorkerStats
-from nova.rpcapi.guests import Guests
-from nova.rpcapi.heartbeat import Heartbeat
-from nova.rpcapi.network_hosts import NetworkHosts
+from nova.db import tables
+from nova.objects.hosts.service import WorkerStats
+from nova.objects.servers.action import Failure
+from nova.objects.servers.guest import GuestStatus
+from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts.heartbeat import Heartbeat
+from nova.rpcapi.by_hosts.network_hosts import NetworkHosts
 from tests.functional.client import wait_for
 from tests.functional.hosts import SECOND
 from tests.functional.listening import listen
@@ -35,17 +35,17 @@ def test_of_its_processes_a_host_tells_what_lists_can_bear(evil):  # noqa: F811
 def network(evil):  # noqa: F811
     """Create a network in tunnels on which the victim has an address."""
     def make(connection):
-        connection.execute(models.networks.insert().values(
+        connection.execute(tables.networks.insert().values(
             uuid="tenant", label="tenant", cidr="10.8.0.0/24", gateway="10.8.0.1", dns=[], mtu=1450,
             bridge="br-tenant", vni=77, next_offset=2, project_id="p",
             created_at=datetime.datetime.now(datetime.UTC)))
-        connection.execute(models.fixed_ips.insert().values(
+        connection.execute(tables.fixed_ips.insert().values(
             network_uuid="tenant", address="10.8.0.2", instance_uuid=evil.victim))
 
     def remove(connection):
-        for table in (models.fixed_ips, models.network_hosts):
+        for table in (tables.fixed_ips, tables.network_hosts):
             connection.execute(table.delete().where(table.c.network_uuid == "tenant"))
-        connection.execute(models.networks.delete().where(models.networks.c.uuid == "tenant"))
+        connection.execute(tables.networks.delete().where(tables.networks.c.uuid == "tenant"))
 
     evil.db.write(make)
     yield "tenant"
@@ -109,6 +109,6 @@ def test_what_a_step_has_for_later_ones_is_bounded(suite, admin, second, flavor,
     uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
     assert "more than" in admin.wait(uuid, "ERROR")["fault"]["message"]
     kept = suite.conductor.core.db.read(lambda connection: connection.execute(
-        models.actions.select().where(models.actions.c.instance_uuid == uuid)).all())
+        tables.actions.select().where(tables.actions.c.instance_uuid == uuid)).all())
     assert kept
     assert len(str(kept)) < 300_000

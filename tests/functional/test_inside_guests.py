@@ -62,7 +62,7 @@ def test_the_owner_of_the_servers_key_can_read_it(admin, flavor, image_id, key):
 
 
 def test_while_it_is_changed_the_server_shows_it_and_nothing_keeps_it(suite, admin, driver, server, hold, monkeypatch):
-    monkeypatch.setattr("nova.api.compute.servers.server_password._PATIENCE", 0.0)
+    monkeypatch.setattr("nova.api.compute.servers.actions.server_password._PATIENCE", 0.0)
     held = hold("set_password")
     change(admin, server)
     held.wait_until_begun()
@@ -77,7 +77,7 @@ def test_while_it_is_changed_the_server_shows_it_and_nothing_keeps_it(suite, adm
 
 
 def test_a_delete_does_not_wait_for_it(admin, server, hold, monkeypatch):
-    monkeypatch.setattr("nova.api.compute.servers.server_password._PATIENCE", 0.0)
+    monkeypatch.setattr("nova.api.compute.servers.actions.server_password._PATIENCE", 0.0)
     held = hold("set_password")
     change(admin, server)
     held.wait_until_begun()

@@ -9,7 +9,7 @@ from nova.api.legacy import served
 from nova.api.service import ApiService
 from nova.conf import CONF
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
+from nova.objects.networks.network import Network
 from tests.functional.client import Client, Failed
 from tests.functional.refusals import NIL
 
@@ -338,7 +338,7 @@ def test_no_project_says_what_is_in_a_domain_below_its_own(old, url, domains):
 
 def test_no_project_takes_all_names_of_a_domain(url, domains, monkeypatch):
     domains("all.example.org", scope="public")
-    monkeypatch.setattr("nova.db.floating_ip_dns._OF_PROJECT", 2)
+    monkeypatch.setattr("nova.db.networks.floating_ip_dns._OF_PROJECT", 2)
     entry = {"dns_entry": {"ip": "192.0.2.1", "dns_type": "A"}}
     names = "/os-floating-ip-dns/all.example.org/entries"
     mine, others = (Client(url, project=project, roles="member,reader", version=OLD) for project in ("mine", "others"))

@@ -8,9 +8,9 @@ import sqlalchemy as sa
 
 from nova import bus, exception
 from nova.compute.service import ComputeService
-from nova.conductor.endpoints import services
+from nova.conductor.endpoints.hosts import services
 from nova.conf import CONF
-from nova.db import models
+from nova.db import tables
 from tests.functional.client import wait_for
 from tests.functional.hosts import (
     SECOND,
@@ -376,7 +376,7 @@ def test_the_password_of_an_evacuation_is_given_to_the_new_guest_and_kept_nowher
     admin.wait(server, "ACTIVE")
     assert given == ["correct-horse"]
     rows = suite.conductor.core.db.read(lambda connection: [
-        str(row) for table in (models.actions, models.instances) for row in connection.execute(sa.select(table))])
+        str(row) for table in (tables.actions, tables.instances) for row in connection.execute(sa.select(table))])
     assert rows
     assert "correct-horse" not in "\n".join(rows)
     returns()

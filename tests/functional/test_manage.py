@@ -11,7 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from nova.cmd import manage, status
-from nova.db import audit, models, purge
+from nova.db import audit, tables
+from nova.db.maintenance import purge
 from nova.objects.base import utcnow
 from tests.functional.client import wait_for
 
@@ -122,10 +123,10 @@ def test_the_audit_finds_and_repairs(run, suite, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     db = suite.conductor.core.db
-    db.write(lambda connection: connection.execute(sa.update(models.inventories).where(
-        models.inventories.c.resource_class == "VCPU").values(used=7)))
-    db.write(lambda connection: connection.execute(sa.update(models.quota_usages).where(
-        models.quota_usages.c.project_id == "p").values(ram=1)))
+    db.write(lambda connection: connection.execute(sa.update(tables.inventories).where(
+        tables.inventories.c.resource_class == "VCPU").values(used=7)))
+    db.write(lambda connection: connection.execute(sa.update(tables.quota_usages).where(
+        tables.quota_usages.c.project_id == "p").values(ram=1)))
     code, out, _err = run("audit", "--repair", "--settle", "0.1")
     assert code == 1
     assert "VCPU: 7 used, but the claims sum up to 1 (repaired)" in out
@@ -182,7 +183,7 @@ def deleted_long_ago(suite, uuid):
     """Move the deletion of the server two hours into the past."""
     when = utcnow() - datetime.timedelta(hours=2)
     suite.conductor.core.db.write(lambda connection: connection.execute(
-        sa.update(models.instances).where(models.instances.c.uuid == uuid).values(terminated_at=when)))
+        sa.update(tables.instances).where(tables.instances.c.uuid == uuid).values(terminated_at=when)))
 
 
 def test_deleted_servers_are_counted_archived_and_purged(run, suite, admin, flavor, image_id, tmp_path):
@@ -257,7 +258,7 @@ def test_the_upgrade_check_passes_on_a_running_suite(suite, capsys):
 
 
 def test_the_schema_is_at_its_newest_version(run):
-    from nova.db import migrate
+    from nova.db.maintenance import migrate
 
     assert run("db", "version")[1].strip() == migrate.newest()
 

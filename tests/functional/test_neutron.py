@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from nova.conf import CONF, register_external_services
-from nova.db import servers
+from nova.db.servers import servers
 from nova.metadata.openstack import network_data
-from nova.network.neutron import NeutronAllocator
-from nova.objects import states
+from nova.network.neutron.allocator import NeutronAllocator
+from nova.objects.servers import states
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.hosts import migration_of, set_service, wait_scheduler

@@ -5,10 +5,10 @@ import sqlalchemy as sa
 
 from nova import bus, context
 from nova.conf import CONF
-from nova.db import models
+from nova.db import tables
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
-from nova.rpcapi.networks import Networks
+from nova.objects.networks.network import Network
+from nova.rpcapi.networks.networks import Networks
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_images
 from tests.functional.listening import listen
@@ -219,7 +219,7 @@ def test_off_it_costs_nothing_and_on_one_statement_for_each_transaction_that_tel
     messages, off = counted("SHUTOFF", "os-stop")
     counted("ACTIVE", "os-start")
     assert not [statement for statement in off if "outbox" in statement]
-    table = models.actions
+    table = tables.actions
     payloads = suite.conductor.core.db.read(lambda connection: list(connection.scalars(
         sa.select(table.c.payload).where(table.c.instance_uuid == server))))
     assert not any("told" in payload for payload in payloads)

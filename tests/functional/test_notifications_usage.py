@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from nova.conductor.background import usage_audit
-from nova.db import models
-from nova.objects import usage
+from nova.db import tables
+from nova.objects.accounts import usage
 from nova.objects.base import utcnow
 from tests.functional.client import wait_for
 from tests.functional.listening import listen
@@ -38,7 +38,7 @@ def last_period(suite, monkeypatch):
     end = begin.replace(year=begin.year + 1)
     monkeypatch.setattr(usage_audit, "audit_period", lambda *_args: (begin, end))
     yield begin, end
-    suite.conductor.core.db.write(lambda connection: connection.execute(models.usage_audits.delete()))
+    suite.conductor.core.db.write(lambda connection: connection.execute(tables.usage_audits.delete()))
 
 
 def test_each_server_of_a_period_is_told_once_whoever_audits(suite, admin, flavor, image_id, listener, last_period,
@@ -69,7 +69,7 @@ def test_each_server_of_a_period_is_told_once_whoever_audits(suite, admin, flavo
 
 def test_servers_of_other_periods_are_not_told(suite, admin, server, listener, last_period):
     _begin, end = last_period
-    set_columns(suite.conductor.core, models.instances, models.instances.c.uuid == server, launched_at=end)
+    set_columns(suite.conductor.core, tables.instances, tables.instances.c.uuid == server, launched_at=end)
     usage_audit.audit(suite.conductor.core)
     admin.delete(f"/servers/{server}")
     listener.wait(server, "delete.end")

@@ -13,12 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from nova import context
 from nova.compute import gauges
 from nova.conductor.background.gauges import Gauges
-from nova.db import actions, allocations, models, servers
+from nova.db import tables
+from nova.db.hosts import allocations
+from nova.db.servers import actions, servers
 from nova.db.sql.engine import count_statements
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.scheduling import Selection
+from nova.objects.hosts.scheduling import Selection
 from nova.operations import REGISTRY
-from nova.operations.base import NoRequest
+from nova.operations.framework.base import NoRequest
 from nova.telemetry import exporters, metrics, metrics_export, tracing_export
 from tests.functional.client import wait_for
 from tests.functional.test_costs import (  # noqa: F401 - run again here
@@ -172,11 +174,11 @@ def test_a_lost_claim_and_the_next_try_are_counted(suite, admin, flavor, image_i
     """The host is full, and the scheduler's data are outdated."""
     db, usage = suite.conductor.core.db, suite.conductor.core.usage
     usage.flush()  # the deletes of the test before: told later, they would tell of our claim, too
-    node = db.read(lambda connection: connection.scalar(sa.select(models.compute_nodes.c.uuid)))
+    node = db.read(lambda connection: connection.scalar(sa.select(tables.compute_nodes.c.uuid)))
     consumers = []
     while left := db.read(lambda connection: {
             row.resource_class: min(free, row.max_unit) for row in connection.execute(
-                sa.select(models.inventories).where(models.inventories.c.provider_uuid == node))
+                sa.select(tables.inventories).where(tables.inventories.c.provider_uuid == node))
             if (free := int((row.total - row.reserved) * row.ratio) - row.used)}):
         consumers.append(new_uuid())
         db.write(lambda connection, left=left: allocations.claim(

@@ -6,9 +6,9 @@ import pytest
 from nova import context
 from nova.conductor.resources.addresses import EmbeddedAllocator
 from nova.conf import CONF
-from nova.objects import states
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
+from nova.objects.networks.network import Network
+from nova.objects.servers import states
 from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.test_interfaces import attach, attached, wait_active, wait_idle

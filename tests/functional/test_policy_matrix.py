@@ -17,7 +17,7 @@ from nova.api.legacy import removed
 from nova.conf import CONF
 from nova.image.directory import DirectoryStore
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 from tests.functional.client import Client, Failed
 from tests.functional.conftest import remove_images
 from tests.functional.documented import undocumented

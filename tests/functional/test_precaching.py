@@ -7,7 +7,7 @@ import pytest
 
 from nova.cmd import manage
 from nova.conf import CONF
-from nova.virt.imagecache import ImageCache
+from nova.virt.images.imagecache import ImageCache
 from tests.functional.client import wait_for
 from tests.functional.hosts import SECOND, set_service
 

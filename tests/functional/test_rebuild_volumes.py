@@ -6,9 +6,9 @@ import pytest
 
 from nova import bus, context
 from nova.conf import CONF
-from nova.db import volumes
 from nova.db.sql import clock
-from nova.rpcapi.volumes import Volumes
+from nova.db.volumes import volumes
+from nova.rpcapi.volumes.volumes import Volumes
 from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.hosts import error_of, refused

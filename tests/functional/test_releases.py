@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova.conf import CONF
-from nova.db import models
+from nova.db import tables
 from tests.functional.client import Failed, wait_for
 from tests.functional.hosts import error_of, newest_action, refused
 from tests.functional.test_swaps import swap
@@ -27,11 +27,11 @@ _NEW = {
 @contextlib.contextmanager
 def compute_of(suite, version):
     """The compute has registered as one of this service version."""
-    this = sa.update(models.services).where(models.services.c.binary == "nova-compute",
-                                            models.services.c.host == suite.compute.host)
+    this = sa.update(tables.services).where(tables.services.c.binary == "nova-compute",
+                                            tables.services.c.host == suite.compute.host)
     db = suite.conductor.core.db
-    before = db.read(lambda connection: connection.scalar(sa.select(models.services.c.version).where(
-        models.services.c.binary == "nova-compute", models.services.c.host == suite.compute.host)))
+    before = db.read(lambda connection: connection.scalar(sa.select(tables.services.c.version).where(
+        tables.services.c.binary == "nova-compute", tables.services.c.host == suite.compute.host)))
     db.write(lambda connection: connection.execute(this.values(version=version)))
     try:
         yield before

@@ -8,9 +8,10 @@ import pytest
 from nova import bus, context
 from nova.conductor.background import overdue
 from nova.conf import CONF
-from nova.db import compute_nodes, models
+from nova.db import tables
+from nova.db.hosts import compute_nodes
 from nova.objects.base import utcnow
-from nova.rpcapi.volumes import Volumes
+from nova.rpcapi.volumes.volumes import Volumes
 from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.hosts import error_of, events_of, refused, used
@@ -77,7 +78,7 @@ def test_a_server_that_was_rescued_for_too_long_runs_from_its_own_disk_again(sui
         overdue.unrescue(core, engine)
         assert admin.server(server)["status"] == "RESCUE", "it is not an hour yet"
         since = (utcnow() - datetime.timedelta(seconds=3601)).isoformat()
-        set_columns(core, models.instances, models.instances.c.uuid == server, system_metadata={"rescued_at": since})
+        set_columns(core, tables.instances, tables.instances.c.uuid == server, system_metadata={"rescued_at": since})
         overdue.unrescue(core, engine)
         admin.wait(server, "ACTIVE")
     finally:
@@ -160,11 +161,11 @@ def test_a_server_that_boots_from_a_volume_needs_2_87_and_a_stable_image(
 def test_a_host_has_to_be_able_to_rescue_beside_volumes(suite, admin, from_volume, new_image):
     core, node = suite.conductor.core, admin.server(from_volume)["OS-EXT-SRV-ATTR:hypervisor_hostname"]
     before = core.db.read(lambda connection: compute_nodes.states(connection, None, 1))[0].traits
-    set_columns(core, models.providers, models.providers.c.name == node, traits=["COMPUTE_NODE"])
+    set_columns(core, tables.providers, tables.providers.c.name == node, traits=["COMPUTE_NODE"])
     try:
         code, message = refusal(admin, from_volume, rescue_image_ref=new_image(**_STABLE))
     finally:
-        set_columns(core, models.providers, models.providers.c.name == node, traits=before)
+        set_columns(core, tables.providers, tables.providers.c.name == node, traits=before)
     assert (code, "COMPUTE_RESCUE_BFV" in message) == (400, True)
 
 

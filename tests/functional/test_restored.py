@@ -2,13 +2,13 @@
 
 import sqlalchemy as sa
 
-from nova.db import models
+from nova.db import tables
 
 
 def test_a_host_does_what_is_asked_of_it_though_it_did_more_than_the_database_knows(suite, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
-    db, actions = suite.conductor.core.db, models.actions
+    db, actions = suite.conductor.core.db, tables.actions
     backup = db.read(lambda connection: connection.scalar(sa.select(sa.func.max(actions.c.id))))
     for action, status in (("os-stop", "SHUTOFF"), ("os-start", "ACTIVE")):
         admin.action(uuid, action)

@@ -7,7 +7,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova.conf import CONF
-from nova.db import models
+from nova.db import tables
 
 PASSWORD = "correct-horse-battery"
 SCRIPT = base64.b64encode(b"#!/bin/sh echo staple").decode()
@@ -29,7 +29,7 @@ def given(driver, monkeypatch):
 def everything(suite):
     """Return all rows of all tables as text."""
     def look(connection):
-        return "\n".join(str(row) for table in models.metadata.sorted_tables
+        return "\n".join(str(row) for table in tables.metadata.sorted_tables
                          for row in connection.execute(sa.text(f"SELECT * FROM {table.name}")))  # noqa: S608
 
     return suite.conductor.core.db.read(look)
@@ -37,7 +37,7 @@ def everything(suite):
 
 def row(suite, uuid):
     return suite.conductor.core.db.read(lambda connection: connection.execute(
-        sa.select(models.instances).where(models.instances.c.uuid == uuid)).one())
+        sa.select(tables.instances).where(tables.instances.c.uuid == uuid)).one())
 
 
 def no_password(suite, uuid):

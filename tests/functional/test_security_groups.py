@@ -4,7 +4,7 @@ import pytest
 
 from nova import context
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
+from nova.objects.networks.network import Network
 from tests.functional.client import wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.test_costs import measured

@@ -10,13 +10,14 @@ from nova import bus, context, exception
 from nova.conductor.background import share_accesses as stale
 from nova.conductor.saga import step_executor
 from nova.conf import CONF
-from nova.db import evictions, servers, share_accesses, shares
+from nova.db.servers import evictions, servers
 from nova.db.sql import clock
+from nova.db.volumes import share_accesses, shares
 from nova.metadata.settings import MetadataSettings
 from nova.metadata.tree import Tree
 from nova.objects.base import new_uuid
-from nova.objects.share import Share
-from nova.rpcapi.shares import Shares
+from nova.objects.volumes.share import Share
+from nova.rpcapi.volumes.shares import Shares
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.hosts import SECOND, newest_action, set_service

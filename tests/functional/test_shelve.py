@@ -12,12 +12,13 @@ from nova.conductor.background import overdue
 from nova.conductor.resources.server_volumes import ServerVolumes
 from nova.conductor.saga.step_executor import StepExecutor
 from nova.conf import CONF
-from nova.db import evictions, models
+from nova.db import tables
+from nova.db.servers import evictions
 from nova.image.directory import DirectoryStore
-from nova.objects import states
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
-from nova.operations import placing
+from nova.objects.networks.network import Network
+from nova.objects.servers import states
+from nova.operations.framework import placing
 from tests.functional.client import Client, wait_for
 from tests.functional.hosts import (
     SECOND,
@@ -432,7 +433,7 @@ def test_who_has_another_host_waits_for_none(admin, pair, hold):
 
 def waiting(db, server):
     """The actions of a server that are parked."""
-    table = models.actions
+    table = tables.actions
     return db.read(lambda connection: connection.execute(sa.select(table.c.action.label("name")).where(
         table.c.instance_uuid == server, table.c.outcome.is_(None), table.c.owner.is_(None),
         table.c.waits_for.is_not(None))).all())

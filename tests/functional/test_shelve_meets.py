@@ -6,10 +6,10 @@ import pytest
 
 from nova import bus, context, exception
 from nova.conductor.saga import step_executor
-from nova.db import evictions
+from nova.db.servers import evictions
 from nova.image.directory import DirectoryStore
-from nova.objects.guest import password_items
-from nova.rpcapi.guests import Guests
+from nova.objects.servers.guest import password_items
+from nova.rpcapi.by_hosts.guests import Guests
 from tests.functional.client import wait_for
 from tests.functional.hosts import SECOND, events_of, refused, set_service, wait_scheduler
 from tests.functional.test_shelve import (

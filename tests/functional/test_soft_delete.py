@@ -8,10 +8,10 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.background.reclaim import reclaim
 from nova.conf import CONF
-from nova.db import servers
+from nova.db.servers import servers
 from nova.db.sql import clock
-from nova.objects import states
 from nova.objects.base import utcnow
+from nova.objects.servers import states
 from tests.functional.client import Client, wait_for
 from tests.functional.hosts import error_of, events_of, newest_action, refused, set_service, used, wait_scheduler
 from tests.functional.test_costs import measured

@@ -4,7 +4,7 @@ import pytest
 
 from nova.conf import CONF
 from nova.image.directory import DirectoryStore
-from nova.objects import states
+from nova.objects.servers import states
 from tests.functional.client import wait_for
 from tests.functional.test_soft_delete import (
     age,

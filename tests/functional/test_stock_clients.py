@@ -4,9 +4,9 @@ import openstack
 import pytest
 
 from nova import context
-from nova.db import floating_ips
+from nova.db.networks import floating_ips
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
+from nova.objects.networks.network import Network
 from tests.functional.client import Client
 
 # (It says of most calls that a later release will not have them.)

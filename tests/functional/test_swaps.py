@@ -3,8 +3,9 @@
 import pytest
 
 from nova.conf import CONF
-from nova.db import audit, servers
-from nova.objects.instance import disk_names
+from nova.db import audit
+from nova.db.servers import servers
+from nova.objects.servers.instance import disk_names
 from tests.functional.client import wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.hosts import newest_action, refused

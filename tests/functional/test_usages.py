@@ -7,7 +7,8 @@ import pytest
 import sqlalchemy as sa
 
 from nova.conf import CONF
-from nova.db import servers, usages
+from nova.db.accounts import usages
+from nova.db.servers import servers
 from nova.objects.base import new_uuid, utcnow
 from tests.functional.client import Client
 from tests.functional.hosts import refused

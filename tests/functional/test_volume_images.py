@@ -10,7 +10,7 @@ from nova import context
 from nova.conductor.resources.attachments import EmbeddedAttachments
 from nova.conductor.saga import step_executor
 from nova.conf import CONF
-from nova.db import servers
+from nova.db.servers import servers
 from nova.image.directory import DirectoryStore
 from nova.operations import volume_image
 from tests.functional.client import Client, Failed, wait_for

@@ -7,10 +7,10 @@ import pytest
 
 from nova import bus, context
 from nova.conf import CONF
-from nova.db import models
+from nova.db import tables
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.volume import VolumeRemoval
-from nova.rpcapi.volumes import Volumes
+from nova.objects.volumes.volume import VolumeRemoval
+from nova.rpcapi.volumes.volumes import Volumes
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.hosts import refused as refused_to
@@ -407,7 +407,7 @@ def test_a_volume_without_a_system_is_not_booted_from(admin, flavor):
 def test_a_volume_of_another_host_is_refused_and_a_server_with_it_goes_nowhere_else(admin, suite, books, server,
                                                                                   flavor, image_id):
     uuid = make(admin)
-    set_columns(suite.conductor.core, models.volumes, models.volumes.c.uuid == uuid, host="elsewhere", generation=1,
+    set_columns(suite.conductor.core, tables.volumes, tables.volumes.c.uuid == uuid, host="elsewhere", generation=1,
                 written_at=utcnow())
     code, message = refused(admin, server, uuid)
     assert code == 400

@@ -4,9 +4,9 @@ import pytest
 
 from nova import bus, context, exception
 from nova.objects.base import new_uuid
-from nova.objects.guest import PASSWORD_MAX, password_items
-from nova.objects.network import Network
-from nova.rpcapi.guests import Guests
+from nova.objects.networks.network import Network
+from nova.objects.servers.guest import PASSWORD_MAX, password_items
+from nova.rpcapi.by_hosts.guests import Guests
 from tests.functional.client import Client, wait_for
 from tests.functional.hosts import refused, set_service
 

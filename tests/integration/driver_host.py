@@ -18,9 +18,9 @@ from typing import Any
 
 from nova import exception
 from nova.conf import CONF, register
-from nova.objects.instance import Instance
-from nova.objects.moves import MigrationProgress, MigrationTarget
-from nova.virt.imagecache import ImageCache
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.moves import MigrationProgress, MigrationTarget
+from nova.virt.images.imagecache import ImageCache
 
 _KEY = b"tests"
 

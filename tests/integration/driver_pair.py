@@ -18,7 +18,7 @@ import pytest
 
 from nova.metadata import config_drive
 from nova.metadata.settings import MetadataSettings
-from nova.objects.instance import Instance
+from nova.objects.servers.instance import Instance
 from nova.virt.driver import Disks
 from tests.integration.driver_host import RemoteDriver
 from tests.integration.libvirt_fixtures import ROOT, PrivateLibvirt, kernel_disks, wait_for

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from nova.db import shares
 from nova.db.sql.engine import Database
+from nova.db.volumes import shares
 from nova.objects.base import new_uuid
-from nova.objects.share import Share
+from nova.objects.volumes.share import Share
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 

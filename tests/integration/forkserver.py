@@ -31,7 +31,7 @@ _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _SERVICES = (
     "nova.service.run", "nova.compute.identity", "nova.compute.virtual_hosts", "nova.conductor.service",
     "nova.scheduler.manager", "nova.scheduler.service", "nova.cmd.api_workers", "nova.cmd.metadata",
-    "nova.cmd.console_proxies", "nova.cmd.manage", "nova.virt.fake", "amqp", "pymysql", "psycopg2")
+    "nova.cmd.console_proxies", "nova.cmd.manage", "nova.virt.fake.driver", "amqp", "pymysql", "psycopg2")
 _PR_SET_PDEATHSIG = 1
 _MESSAGE = 1 << 20
 # glibc's setting of Nova's services, without which each of them would execute Python again.

@@ -23,11 +23,11 @@ from typing import Any
 import pytest
 
 from nova.conf import CONF, register
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import utcnow
-from nova.objects.flavor import Flavor
-from nova.objects.guest import GuestStatus
-from nova.objects.image import Image
-from nova.objects.instance import Instance
+from nova.objects.images.image import Image
+from nova.objects.servers.guest import GuestStatus
+from nova.objects.servers.instance import Instance
 from nova.virt.driver import Disks
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -15,9 +15,9 @@ import msgspec
 import nova.conf
 from nova import exception
 from nova.conf import CONF
-from nova.network.linuxnet import LinuxNetwork
-from nova.objects.instance import Instance
-from nova.objects.network import VIF, Peers, RuleSet
+from nova.network.linux.driver import LinuxNetwork
+from nova.objects.networks.network import VIF, Peers, RuleSet
+from nova.objects.servers.instance import Instance
 
 
 class Desk:

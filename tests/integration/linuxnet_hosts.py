@@ -18,10 +18,10 @@ import threading
 import msgspec
 
 import nova.conf
-from nova.conductor.endpoints.network_hosts import NetworkHosts
-from nova.conductor.endpoints.networks import Networks
-from nova.db import migrate
-from nova.objects.network import Network, RuleSet
+from nova.conductor.endpoints.by_hosts.network_hosts import NetworkHosts
+from nova.conductor.endpoints.networks.networks import Networks
+from nova.db.maintenance import migrate
+from nova.objects.networks.network import Network, RuleSet
 from tests.integration import linuxnet_lab
 from tests.integration.linuxnet_lab import sh
 from tests.integration.processes import Process, eventually

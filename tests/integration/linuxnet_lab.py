@@ -17,12 +17,12 @@ import pytest
 
 import nova.conf
 from nova.conf import CONF
-from nova.network import netns, state_files
-from nova.network.linuxnet import LinuxNetwork
+from nova.network.linux import netns, state_files
+from nova.network.linux.driver import LinuxNetwork
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import utcnow
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
-from nova.objects.network import VIF, FilterRule, FixedIp, RuleSet, slaac_address
+from nova.objects.networks.network import VIF, FilterRule, FixedIp, RuleSet, slaac_address
+from nova.objects.servers.instance import Instance
 from tests.integration import dhcpv6
 
 TOOLS = ("ip", "nft", "dnsmasq", "busybox")

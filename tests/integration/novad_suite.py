@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from nova.network import netns
+from nova.network.linux import netns
 from tests.integration.novad_node import Node, Registry
 from tools.images import oci
 

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 
-from nova.network import netns
+from nova.network.linux import netns
 
 
 class PortRelay:

@@ -26,7 +26,7 @@ from nova import conf, context, exception, key_manager
 from nova.conf import CONF
 from nova.image import signatures
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 from tests.integration.barbican_server import Barbican, needs_barbican
 from tests.integration.keystone_server import KeystoneServer
 from tests.unit.image import signing

@@ -15,8 +15,9 @@ import pytest
 from nova import bus, context, exception
 from nova.bus import deadlines
 from nova.bus.broker import listeners
-from nova.conductor.endpoints.services import Services
-from nova.db import migrate, services
+from nova.conductor.endpoints.hosts.services import Services
+from nova.db.hosts import services
+from nova.db.maintenance import migrate
 from tests.integration import bus_desk
 from tests.integration.bus_desk import Desk
 from tests.integration.processes import Process, eventually

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova.virt.qemuimg import Qcow2Header
+from nova.virt.images.qemuimg import Qcow2Header
 from tests.integration.barbican_server import needs_barbican
 from tests.integration.cinder_cloud import cinder_cloud
 from tests.integration.databases import Server

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
-from nova.db import migrate, models, quotas
-from nova.db.sql import readiness
+from nova.db import tables
+from nova.db.accounts import quotas
+from nova.db.maintenance import migrate, readiness
 from nova.db.sql.engine import Database
 from tests.integration.databases import start_mariadb, start_postgresql
 from tests.unit.conductor.test_statement_limits import ENDLESS, cancelled_once
@@ -72,7 +73,7 @@ def test_quota_is_given_back_in_one_order_of_locks(start: object) -> None:
         url = server.new_database()
         migrate.sync(url)
         database = Database(url)
-        table = models.quota_usages
+        table = tables.quota_usages
         for user in ("u", ""):  # so that the user's row comes first in the file
             database.write(lambda connection, user=user: connection.execute(sa.insert(table).values(
                 project_id="p", user_id=user, instances=2, cores=2, ram=2)))
@@ -113,7 +114,7 @@ def test_what_no_column_takes_is_refused_and_not_repeated_in_logs(
         for wrong in ({"user_id": SECRET * 50}, {"user_id": SECRET, "ram": 2**70}, {"user_id": SECRET + "\ud800"}):
             with pytest.raises(exception.InvalidInput):
                 database.write(lambda connection, wrong=wrong: connection.execute(
-                    sa.insert(models.quota_usages).values({**values, **wrong})))
+                    sa.insert(tables.quota_usages).values({**values, **wrong})))
         with pytest.raises((db_exception.DBError, sa.exc.DBAPIError)) as raised:
             database.write(lambda connection: connection.execute(
                 sa.text("INSERT INTO nowhere VALUES (:value)"), {"value": SECRET}))
@@ -132,7 +133,7 @@ def test_a_lock_that_is_not_had_in_time_is_waited_for_again(start: object) -> No
         url = server.new_database()
         migrate.sync(url)
         database, holder = Database(url, statement_seconds=2), Database(url)
-        table = models.quota_usages
+        table = tables.quota_usages
         holder.write(lambda connection: connection.execute(sa.insert(table).values(
             project_id="p", user_id="", instances=2, cores=2, ram=2)))
         tries = []

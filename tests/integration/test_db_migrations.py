@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from nova.db import migrate, models
+from nova.db import tables
+from nova.db.maintenance import migrate
 from nova.db.sql.engine import Database
 from nova.objects.base import utcnow
 from tests.integration.databases import Server
@@ -22,10 +23,10 @@ def test_indexes_of_a_full_table_are_made_beside_its_writers(postgresql: Server)
     url = postgresql.new_database()
     migrate.sync(url, "0025")
     database, noted = Database(url), list[str]()
-    table = sa.table("instances", *(sa.column(column.name, column.type) for column in models.instances.c
+    table = sa.table("instances", *(sa.column(column.name, column.type) for column in tables.instances.c
                                     if column.name != "id"))
     row = {column.name: column.type.python_type() if isinstance(column.type, sa.String | sa.Integer | sa.Boolean)
-           else None for column in models.instances.c if not column.nullable and column.name != "id"}
+           else None for column in tables.instances.c if not column.nullable and column.name != "id"}
     row |= {name: {} for name in ("flavor", "metadata", "system_metadata", "scheduler_hints")}
     row |= {name: [] for name in ("tags", "security_groups", "network_info", "block_devices", "personality")}
     with database.engine.connect() as connection, connection.begin():

@@ -9,12 +9,16 @@ import pytest
 import sqlalchemy as sa
 
 from nova import conf
-from nova.conductor.endpoints.networks import Networks
+from nova.conductor.endpoints.networks.networks import Networks
 from nova.conductor.saga.control import ConductorControl
-from nova.db import allocations, compute_nodes, fixed_ips, migrate, models, share_accesses
+from nova.db import tables
+from nova.db.hosts import allocations, compute_nodes
+from nova.db.maintenance import migrate
+from nova.db.networks import fixed_ips
+from nova.db.volumes import share_accesses
 from nova.objects.base import new_uuid
-from nova.objects.network import Network, NetworkRequest
-from nova.objects.scheduling import Selection
+from nova.objects.hosts.scheduling import Selection
+from nova.objects.networks.network import Network, NetworkRequest
 from tests.unit.conductor.books import Books, ctx, server
 from tests.unit.conductor.conftest import own_clock, settings  # noqa: F401
 from tests.unit.conductor.test_aggregates import *  # noqa: F403
@@ -117,7 +121,7 @@ def test_placements_on_one_network_do_not_wait_for_one_another(
 
 
 def hold_node(connection: sa.Connection, uuid: str) -> None:
-    nodes = models.compute_nodes
+    nodes = tables.compute_nodes
     connection.execute(sa.select(nodes.c.id).where(nodes.c.uuid == uuid).with_for_update())
 
 

@@ -14,8 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import migrate
-from nova.db.sql import readiness
+from nova.db.maintenance import migrate, readiness
 from nova.db.sql.engine import Database
 from tests.certificates import Authority, authority
 from tests.integration.cluster import command_of, environment

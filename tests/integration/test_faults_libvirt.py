@@ -20,9 +20,9 @@ from nova.conf import CONF
 from nova.db import audit
 from nova.image.directory import DirectoryStore
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
-from nova.objects.network import Network
-from nova.rpcapi.networks import Networks
+from nova.objects.images.image import Image
+from nova.objects.networks.network import Network
+from nova.rpcapi.networks.networks import Networks
 from tests.functional.client import Client, Failed
 from tests.integration.libvirt_fixtures import PrivateLibvirt, needs_libvirt, wait_for
 

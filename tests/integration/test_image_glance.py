@@ -15,7 +15,7 @@ import nova.conf
 from nova import context, exception
 from nova.conf import CONF
 from nova.image.glance import GlanceStore
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 
 CTX = context.RequestContext(overwrite=False, project_id="p1")
 DATA = b"disk" * 500_000

@@ -16,10 +16,10 @@ from nova.conf import CONF
 from nova.image.directory import DirectoryStore
 from nova.metadata import openstack
 from nova.network.base import NoNetwork
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice
-from nova.objects.network import VIF, RuleSet
-from nova.virt.imagecache import ImageCache
+from nova.objects.images.image import Image
+from nova.objects.networks.network import VIF, RuleSet
+from nova.objects.servers.instance import BlockDevice
+from nova.virt.images.imagecache import ImageCache
 from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
 from tests.integration.test_libvirt_devices import boot, domain, volume_fixture  # noqa: F401 (fixture)
 

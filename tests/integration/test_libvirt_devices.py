@@ -12,12 +12,12 @@ import pytest
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects import states
-from nova.objects.instance import BlockDevice
-from nova.objects.network import VIF
-from nova.objects.volume import VolumeConnection
-from nova.virt import qemuimg
+from nova.objects.networks.network import VIF
+from nova.objects.servers import states
+from nova.objects.servers.instance import BlockDevice
+from nova.objects.volumes.volume import VolumeConnection
 from nova.virt.driver import Disks
+from nova.virt.images import qemuimg
 from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
 
 pytestmark = needs_libvirt

@@ -15,13 +15,13 @@ import pytest
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects import states
-from nova.objects.console import SPICE, VNC
-from nova.objects.guest import GuestStatus
-from nova.objects.instance import BlockDevice
-from nova.objects.network import VIF
+from nova.objects.networks.network import VIF
+from nova.objects.servers import states
+from nova.objects.servers.console import SPICE, VNC
+from nova.objects.servers.guest import GuestStatus
+from nova.objects.servers.instance import BlockDevice
 from nova.virt.driver import Disks
-from nova.virt.imagecache import ImageCache
+from nova.virt.images.imagecache import ImageCache
 from nova.virt.libvirt.driver import LibvirtDriver
 from tests.integration.libvirt_fixtures import (
     PrivateLibvirt,

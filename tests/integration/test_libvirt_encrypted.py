@@ -16,9 +16,9 @@ import pytest
 from nova import exception
 from nova.metadata import config_drive
 from nova.metadata.settings import MetadataSettings
-from nova.objects import states
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import VolumeConnection, VolumeKey
+from nova.objects.servers import states
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.volume import VolumeConnection, VolumeKey
 from nova.virt.driver import Disks
 from nova.virt.libvirt.driver import LibvirtDriver
 from tests.integration.driver_pair import LabHost, hosts_fixture, wait_for_text  # noqa: F401 (fixtures)

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from nova import exception
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import VolumeEncryption
-from nova.virt import qemuimg
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.volume import VolumeEncryption
+from nova.virt.images import qemuimg
 from nova.virt.libvirt.driver import LibvirtDriver
 from tests.integration.libvirt_fixtures import PrivateLibvirt, needs_libvirt, server, wait_for_console
 from tests.integration.test_libvirt_encrypted import PASSPHRASE, boot, configured, device, formatted  # noqa: F401

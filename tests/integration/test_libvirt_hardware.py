@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from nova import exception
-from nova.objects import states
-from nova.objects.instance import BlockDevice
-from nova.objects.network import VIF
+from nova.objects.networks.network import VIF
 from nova.objects.requirements.hardware_values import BANDWIDTH_LIMITS, CHOICES
 from nova.objects.requirements.requested_resources import requested_resources
-from nova.objects.volume import VolumeConnection
+from nova.objects.servers import states
+from nova.objects.servers.instance import BlockDevice
+from nova.objects.volumes.volume import VolumeConnection
 from nova.virt.driver import Disks
 from tests.integration.guest_shell import GuestShell
 from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console

@@ -21,11 +21,11 @@ import pytest
 
 from nova import exception
 from nova.conf import CONF, register
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice
-from nova.virt import image_formats, qemuimg
+from nova.objects.images.image import Image
+from nova.objects.servers.instance import BlockDevice
 from nova.virt.driver import Disks
-from nova.virt.imagecache import Download, ImageCache, cached_format
+from nova.virt.images import image_formats, qemuimg
+from nova.virt.images.imagecache import Download, ImageCache, cached_format
 from nova.virt.libvirt.files import directories, disk_making, disks
 from tests.integration.libvirt_fixtures import server
 

@@ -12,7 +12,7 @@ import pytest
 from nova import exception
 from nova.metadata import config_drive
 from nova.metadata.settings import MetadataSettings
-from nova.objects import states
+from nova.objects.servers import states
 from nova.virt.driver import Disks
 from nova.virt.libvirt import agent
 from tests.integration.libvirt_fixtures import (

@@ -14,11 +14,11 @@ import msgspec
 import pytest
 
 from nova import exception
-from nova.objects import states
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.moves import MigrationTarget
-from nova.objects.network import VIF
-from nova.objects.volume import VolumeConnection
+from nova.objects.networks.network import VIF
+from nova.objects.servers import states
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.servers.moves import MigrationTarget
+from nova.objects.volumes.volume import VolumeConnection
 from tests.integration.driver_pair import (
     COUNT,
     LabHost,

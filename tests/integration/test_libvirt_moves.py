@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from nova import exception
-from nova.objects import states
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
-from nova.objects.moves import DiskSource
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.moves import DiskSource
 from tests.integration.driver_pair import LabHost, boot, hosts_fixture, wait_for_text  # noqa: F401 (fixtures)
 from tests.integration.libvirt_fixtures import needs_libvirt, server
 from tests.integration.processes import eventually

@@ -11,8 +11,8 @@ import pytest
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects import states
-from nova.objects.image import Image
+from nova.objects.images.image import Image
+from nova.objects.servers import states
 from nova.virt.driver import Disks
 from tests.integration.libvirt_fixtures import kernel_disks, needs_libvirt, server, wait_for_console
 

@@ -9,7 +9,7 @@ from typing import Any
 from nova.metadata import config_drive
 from nova.metadata.settings import MetadataSettings
 from nova.objects.base import new_uuid
-from nova.objects.share import INACTIVE, VIRTIO_FS, ShareMapping
+from nova.objects.volumes.share import INACTIVE, VIRTIO_FS, ShareMapping
 from nova.share.local import LocalShares
 from nova.virt.driver import Disks
 from tests.integration.libvirt_fixtures import (

@@ -15,7 +15,7 @@ import pytest
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects import states
+from nova.objects.servers import states
 from tests.integration.libvirt_fixtures import kernel_disks, needs_libvirt, server, wait_for_console
 
 pytestmark = needs_libvirt

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from nova import exception
-from nova.objects.instance import BlockDevice
-from nova.objects.volume import VolumeConnection
+from nova.objects.servers.instance import BlockDevice
+from nova.objects.volumes.volume import VolumeConnection
 from nova.virt.libvirt.driver import LibvirtDriver
 from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server
 

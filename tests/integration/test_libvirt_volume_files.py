@@ -17,9 +17,9 @@ import pytest
 from nova import exception
 from nova.compute.disk_tools import QemuTools
 from nova.conf import CONF
-from nova.objects.instance import BlockDevice
-from nova.objects.volume import VolumeConnection
-from nova.virt import qemuimg
+from nova.objects.servers.instance import BlockDevice
+from nova.objects.volumes.volume import VolumeConnection
+from nova.virt.images import qemuimg
 from nova.virt.libvirt.driver import LibvirtDriver
 from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server
 

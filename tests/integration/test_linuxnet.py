@@ -14,8 +14,8 @@ import pytest
 
 from nova import exception
 from nova.conf import CONF
-from nova.network import commands, dhcp, netns
-from nova.objects.network import FilterRule
+from nova.network.linux import commands, dhcp, netns
+from nova.objects.networks.network import FilterRule
 from tests.integration.linuxnet_lab import PING, SSH, Net, connects, ear, instance, needs_root, rules, sh, wait
 from tests.integration.processes import free_port
 
@@ -497,7 +497,7 @@ def test_plugging_anew_removes_what_the_guest_has_no_more(lab):
 
 
 def test_a_dead_dhcp_server_is_started_again(lab, monkeypatch):
-    monkeypatch.setattr("nova.network.linuxnet.WATCH_INTERVAL", 0.1)
+    monkeypatch.setattr("nova.network.linux.driver.WATCH_INTERVAL", 0.1)
     net = Net()
     driver = lab.fresh()
     driver.start([])

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova.network import filters, group_filters, guest_filters, state_files
-from nova.objects.network import FilterRule, GroupFilter, RuleSet
+from nova.network.linux import filters, group_filters, guest_filters, state_files
+from nova.objects.networks.network import FilterRule, GroupFilter, RuleSet
 from tests.unit.network.test_filters import vif
 
 needs_nft = pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("nft", path="/usr/sbin:/sbin:/usr/bin"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nova.objects.network import FilterRule, RuleSet
+from nova.objects.networks.network import FilterRule, RuleSet
 from tests.integration.linuxnet_lab import Net, connects, needs_root, sh, wait
 
 pytestmark = [needs_root, pytest.mark.root]

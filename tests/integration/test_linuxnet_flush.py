@@ -8,8 +8,8 @@ import socket
 
 import pytest
 
-from nova.network import netns
-from nova.objects.network import FilterRule
+from nova.network.linux import netns
+from nova.objects.networks.network import FilterRule
 from tests.integration.linuxnet_lab import (
     PING,
     SSH,
@@ -30,7 +30,7 @@ pytestmark = [needs_root, pytest.mark.root]
 @pytest.fixture(name="watched")
 def watched_fixture(lab, monkeypatch):
     """A lab whose driver looks after its filters all the time."""
-    monkeypatch.setattr("nova.network.linuxnet.WATCH_INTERVAL", 0.1)
+    monkeypatch.setattr("nova.network.linux.driver.WATCH_INTERVAL", 0.1)
     lab.driver.start([])
     return lab
 

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from nova.conf import CONF
-from nova.network import commands
-from nova.objects.network import FilterRule, GroupFilter, RuleSet
+from nova.network.linux import commands
+from nova.objects.networks.network import FilterRule, GroupFilter, RuleSet
 from tests.integration import linuxnet_lab
 from tests.integration.linuxnet_lab import needs_root, sh, wait
 from tests.integration.test_linuxnet_flush import flush
@@ -25,7 +25,8 @@ ANYBODY, MEMBERS = (FilterRule(protocol="tcp", from_port=22, to_port=22, sources
 def told_fixture(monkeypatch):
     """The commands that nft is given, run by run."""
     runs: list[list[str]] = []
-    monkeypatch.setattr("nova.network.commands.nft", lambda lines, real=commands.nft: (runs.append(lines), real(lines)))
+    monkeypatch.setattr("nova.network.linux.commands.nft",
+                        lambda lines, real=commands.nft: (runs.append(lines), real(lines)))
     return runs
 
 
@@ -141,7 +142,7 @@ def test_groups_outlive_a_restart_and_a_flush(lab, caplog, monkeypatch):
     peer, other = (booted(lab, server, groups=()) for server in servers[1:])
     lab.driver.stop()
     flush(lab)
-    monkeypatch.setattr("nova.network.linuxnet.WATCH_INTERVAL", 0.1)
+    monkeypatch.setattr("nova.network.linux.driver.WATCH_INTERVAL", 0.1)
     lab.fresh().start(servers)
     for _time in range(2):
         assert peer.connects("10.77.0.5", 22)
@@ -199,7 +200,7 @@ class Desk:
 
 
 def test_a_host_asks_for_what_it_was_not_told_and_forgets_what_nobody_needs(lab, monkeypatch):
-    monkeypatch.setattr("nova.network.poller.INTERVAL", 0.1)
+    monkeypatch.setattr("nova.network.linux.poller.INTERVAL", 0.1)
     net, desk = Net(), Desk()
     one, two = net.instance(5), net.instance(6)
     lab.driver.plug(one, RuleSet(version=7, groups=[WEB], filters=[rules(MEMBERS)]))
@@ -222,7 +223,7 @@ def test_a_host_asks_for_what_it_was_not_told_and_forgets_what_nobody_needs(lab,
 
 
 def test_rules_that_the_last_release_recorded_hold_until_the_host_has_asked(lab, monkeypatch):
-    monkeypatch.setattr("nova.network.poller.INTERVAL", 0.1)
+    monkeypatch.setattr("nova.network.linux.poller.INTERVAL", 0.1)
     net, desk = Net(), Desk()
     server = net.instance(5)
     lab.driver.plug(server, RuleSet(version=7, rules=[ANYBODY]))

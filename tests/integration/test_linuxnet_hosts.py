@@ -13,10 +13,11 @@ import time
 
 import pytest
 
-from nova.conductor.endpoints.security_groups import SecurityGroups
-from nova.db import security_groups, servers
-from nova.network import netns
-from nova.objects.network import FilterRule, SecurityGroupRule
+from nova.conductor.endpoints.networks.security_groups import SecurityGroups
+from nova.db.networks import security_groups
+from nova.db.servers import servers
+from nova.network.linux import netns
+from nova.objects.networks.network import FilterRule, SecurityGroupRule
 from tests.integration.linuxnet_hosts import Hosts
 from tests.integration.linuxnet_lab import PING, SSH, ear, frame, needs_root
 from tests.integration.processes import eventually

@@ -8,8 +8,8 @@ import struct
 
 import pytest
 
-from nova.network import netns
-from nova.objects.network import FilterRule
+from nova.network.linux import netns
+from nova.objects.networks.network import FilterRule
 from tests.integration.linuxnet_lab import Net, ear, frame, needs_root
 
 pytestmark = [needs_root, pytest.mark.root]

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from nova.network import netns
-from nova.objects.network import FilterRule
+from nova.network.linux import netns
+from nova.objects.networks.network import FilterRule
 from tests.integration.linuxnet_lab import PING, SSH, Net, connects, ear, frame, needs_root, rules, sh, udp_packet
 
 ROUTER_ADVERTISEMENT = (struct.pack("!IHBB", 0x60000000, 16, 58, 255) + socket.inet_pton(socket.AF_INET6, "fe80::1")

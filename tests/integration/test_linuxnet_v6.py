@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from nova.network import netns, state_files
-from nova.objects.network import FilterRule, slaac_address
+from nova.network.linux import netns, state_files
+from nova.objects.networks.network import FilterRule, slaac_address
 from tests.integration.linuxnet_lab import PING, SSH, Net, connects, ear, frame, needs_root, rules, sh
 
 pytestmark = [needs_root, pytest.mark.root]

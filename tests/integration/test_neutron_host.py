@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import pytest
 
 from nova import exception
-from nova.network.neutron_host import NeutronHostNetwork
+from nova.network.neutron.host import NeutronHostNetwork
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import new_uuid
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
-from nova.objects.network import VIF, RuleSet
+from nova.objects.networks.network import VIF, RuleSet
+from nova.objects.servers.instance import Instance
 from tests.integration.processes import Process, eventually
 
 _TOOLS = ("ovsdb-tool", "ovsdb-server", "ovs-vsctl")
@@ -61,7 +61,7 @@ def as_libvirt_plugs(instance: Instance) -> None:
 @pytest.mark.usefixtures("switch")
 def test_what_guests_have_is_known_and_removed_by_guest_and_by_port(monkeypatch: pytest.MonkeyPatch) -> None:
     # There is no switch that would take the changes up.
-    monkeypatch.setattr("nova.network.neutron_host.COMMAND", ("ovs-vsctl", "--no-wait"))
+    monkeypatch.setattr("nova.network.neutron.host.COMMAND", ("ovs-vsctl", "--no-wait"))
     network, one, other = NeutronHostNetwork(), guest(new_uuid(), new_uuid()), guest(new_uuid())
     network.plug(one, RuleSet())
     as_libvirt_plugs(one)

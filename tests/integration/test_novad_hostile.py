@@ -18,8 +18,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from nova.novad import data as data_module
-from nova.novad.data import Data
+from nova.novad.deployment import data as data_module
+from nova.novad.deployment.data import Data
 from nova.novad.errors import Failed
 from nova.novad.platform import Volume
 from nova.novad.runtime.podman import Podman

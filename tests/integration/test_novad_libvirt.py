@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from websockets.sync.client import connect
 
-from nova.network import netns
+from nova.network.linux import netns
 from tests.integration import novad_node
 from tests.integration.novad_node import Node
 from tests.integration.novad_suite import LONG, REPO, START, Images, Suite, build

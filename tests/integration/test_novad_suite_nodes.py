@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from nova.network import netns
+from nova.network.linux import netns
 from tests.integration import novad_pair
 from tests.integration.novad_node import wait_for
 from tests.integration.novad_pair import ADDRESSES, Pair, needs_pair

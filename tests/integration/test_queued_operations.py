@@ -8,10 +8,10 @@ import time
 import pytest
 
 from nova.conductor.acceptance import start
-from nova.db import actions, servers
+from nova.db.servers import actions, servers
 from nova.operations import REGISTRY
-from nova.operations.base import Operation, step
-from nova.operations.rules import Rules
+from nova.operations.framework.base import Operation, step
+from nova.operations.framework.rules import Rules
 from tests.unit.engine.test_engine_properties import CTX, Machine
 
 

@@ -24,7 +24,7 @@ import os, pathlib, subprocess, sys
 from nova import exception
 from nova.conf import CONF, register
 from nova.objects.base import new_uuid
-from nova.objects.share import ADDRESS, ShareMapping
+from nova.objects.volumes.share import ADDRESS, ShareMapping
 from nova.share import mounts
 
 place = pathlib.Path(sys.argv[1])

@@ -3,11 +3,11 @@
 import pytest
 
 from nova import exception
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import utcnow
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, Instance
+from nova.objects.images.image import Image
 from nova.objects.requirements import device_names
+from nova.objects.servers.instance import BlockDevice, Instance
 
 
 def server(*devices, bus=None, **flavor):

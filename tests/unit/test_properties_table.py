@@ -11,12 +11,12 @@ import re
 import pytest
 
 from nova import exception
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import utcnow
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import Instance
+from nova.objects.images.image import Image
 from nova.objects.requirements import properties as current
 from nova.objects.requirements.requested_resources import host_requirements
+from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.guest_config import guest_config
 from nova.virt.libvirt.xml.settings import Settings
 
@@ -27,7 +27,7 @@ DOCUMENTED = {
 # Modules that have names of properties without giving them an effect: validation, what is shown and what is copied.
 _WITHOUT_EFFECT = ("nova/cli/", "nova/novad/", "nova/notifications/", "nova/api/extra_specs.py",
                    "nova/api/compute/servers/servers_view.py", "nova/conductor/resources/server_images.py")
-_OF_IMAGES = ("nova/objects/requirements/properties.py", "nova/image/", "nova/objects/volume_image.py")
+_OF_IMAGES = ("nova/objects/requirements/properties.py", "nova/image/", "nova/objects/servers/volume_image.py")
 _PREFIXED = re.compile("(hw|img|os|cinder|vmware|xenapi)_|[a-z_]+:|hide_hypervisor_id$|group_policy$")
 _ROW = re.compile(r"\| `([^`]+)` \| (read|refused|ignored) \|")
 # Families of names, and what the library cursive reads of an image for [glance]verify_glance_signatures.

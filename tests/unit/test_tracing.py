@@ -13,9 +13,9 @@ from opentelemetry.trace import SpanKind
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from nova import context
-from nova.objects.action import Action
 from nova.objects.base import utcnow
-from nova.operations.base import context_of, journal
+from nova.objects.servers.action import Action
+from nova.operations.framework.base import context_of, journal
 from nova.telemetry import exporters, tracing
 from nova.telemetry.tracing_export import LoggingExporter, RequestSampler
 

@@ -19,8 +19,8 @@ SNAPSHOT = pathlib.Path(__file__).parent.parent / "data" / "wire_schema.json"
 
 
 def interfaces():
-    for module in pkgutil.iter_modules(rpcapi.__path__):
-        for value in vars(importlib.import_module(f"nova.rpcapi.{module.name}")).values():
+    for module in pkgutil.walk_packages(rpcapi.__path__, "nova.rpcapi."):
+        for value in vars(importlib.import_module(module.name)).values():
             if isinstance(value, type) and issubclass(value, Interface) and value is not Interface:
                 yield value
 

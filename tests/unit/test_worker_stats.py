@@ -6,7 +6,7 @@ import pytest
 
 from nova import conf
 from nova.objects.base import utcnow
-from nova.objects.service import WorkerStats
+from nova.objects.hosts.service import WorkerStats
 from nova.telemetry import worker_stats
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db import models
-from nova.objects import states
-from nova.virt.fake_guests import GuestStore
+from nova.db import tables
+from nova.objects.servers import states
+from nova.virt.fake.guests import GuestStore
 from tests.integration.processes import eventually
 from tools.bench.load import Unexpected
 from tools.bench.world import World
@@ -42,8 +42,8 @@ def fill(world: World, wanted: int) -> None:
 
 def _count(engine: sa.Engine) -> int:
     with engine.connect() as connection:
-        return int(connection.scalar(sa.select(sa.func.count()).select_from(models.instances).where(
-            models.instances.c.deleted == sa.false())) or 0)
+        return int(connection.scalar(sa.select(sa.func.count()).select_from(tables.instances).where(
+            tables.instances.c.deleted == sa.false())) or 0)
 
 
 def _template(world: World) -> str:
@@ -59,32 +59,32 @@ def _template(world: World) -> str:
 def _copy(connection: sa.Connection, uuid: str, count: int) -> list[str]:
     """Write ``count`` copies of the server ``uuid``; returns their ids."""
     instance = dict(connection.execute(
-        sa.select(models.instances).where(models.instances.c.uuid == uuid)).one()._mapping)
+        sa.select(tables.instances).where(tables.instances.c.uuid == uuid)).one()._mapping)
     nodes = connection.execute(sa.select(
-        models.compute_nodes.c.uuid, models.compute_nodes.c.host, models.compute_nodes.c.hypervisor_hostname)
-        .order_by(models.compute_nodes.c.id)).all()
+        tables.compute_nodes.c.uuid, tables.compute_nodes.c.host, tables.compute_nodes.c.hypervisor_hostname)
+        .order_by(tables.compute_nodes.c.id)).all()
     claim = dict(connection.execute(
-        sa.select(models.allocations).where(models.allocations.c.consumer_uuid == uuid)).one()._mapping)
+        sa.select(tables.allocations).where(tables.allocations.c.consumer_uuid == uuid)).one()._mapping)
     actions = [dict(row._mapping) for row in connection.execute(
-        sa.select(models.actions).where(models.actions.c.instance_uuid == uuid))]
+        sa.select(tables.actions).where(tables.actions.c.instance_uuid == uuid))]
     members = [dict(row._mapping) for row in connection.execute(
-        sa.select(models.security_group_members).where(models.security_group_members.c.instance_uuid == uuid))]
+        sa.select(tables.security_group_members).where(tables.security_group_members.c.instance_uuid == uuid))]
     ids: list[str] = []
     for start in range(0, count, _BATCH):
         batch = [(str(uuidlib.uuid4()), nodes[number % len(nodes)], number)
                  for number in range(start, min(start + _BATCH, count))]
         ids += [new for new, _node, _number in batch]
-        connection.execute(sa.insert(models.instances), [_instance(instance, *item) for item in batch])
-        connection.execute(sa.insert(models.allocations), [
+        connection.execute(sa.insert(tables.instances), [_instance(instance, *item) for item in batch])
+        connection.execute(sa.insert(tables.allocations), [
             {**claim, "consumer_uuid": new, "provider_uuid": node.uuid, "root_uuid": node.uuid}
             for new, node, _number in batch])
         if actions:
-            connection.execute(sa.insert(models.actions), [
+            connection.execute(sa.insert(tables.actions), [
                 _without_id(action) | {"uuid": str(uuidlib.uuid4()), "instance_uuid": new,
                                        "request_id": f"req-{uuidlib.uuid4()}"}
                 for new, _node, _number in batch for action in actions])
         if members:
-            connection.execute(sa.insert(models.security_group_members), [
+            connection.execute(sa.insert(tables.security_group_members), [
                 {**member, "instance_uuid": new} for new, _node, _number in batch for member in members])
     _account(connection, instance, claim["resources"], nodes, count)
     return ids
@@ -108,15 +108,15 @@ def _account(connection: sa.Connection, instance: dict[str, Any], resources: dic
     """Update the usage counters to match the copied claims and the quota."""
     for position, node in enumerate(nodes):
         copies = len(range(position, count, len(nodes)))
-        table = models.compute_nodes
+        table = tables.compute_nodes
         connection.execute(sa.update(table).where(table.c.uuid == node.uuid).values(
             num_instances=table.c.num_instances + copies, generation=table.c.generation + 1))
-        inventories = models.inventories
+        inventories = tables.inventories
         for name, amount in resources.items():
             connection.execute(sa.update(inventories).where(
                 inventories.c.provider_uuid == node.uuid, inventories.c.resource_class == name)
                 .values(used=inventories.c.used + amount * copies))
-    usages = models.quota_usages
+    usages = tables.quota_usages
     connection.execute(sa.update(usages).where(
         usages.c.project_id == instance["project_id"], usages.c.user_id.in_(("", instance["user_id"]))).values(
         instances=usages.c.instances + count, cores=usages.c.cores + count * instance["flavor"].vcpus,
@@ -137,5 +137,5 @@ def _guests(world: World, template: str, copies: list[str]) -> None:
 def _analyze(engine: sa.Engine, kind: str) -> None:
     """Update the statistics of the database, as it does by itself after some time."""
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for table in models.metadata.sorted_tables:
+        for table in tables.metadata.sorted_tables:
             connection.execute(sa.text(f"ANALYZE TABLE {table.name}" if kind == "mariadb" else f"ANALYZE {table.name}"))

@@ -11,13 +11,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db import models, servers
-from nova.objects.action import Event
+from nova.db import tables
+from nova.db.servers import servers
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import utcnow
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.network import VIF, FixedIp
+from nova.objects.images.image import Image
+from nova.objects.networks.network import VIF, FixedIp
+from nova.objects.servers.action import Event
+from nova.objects.servers.instance import Instance
 
 # Projects, users of each, hosts.
 PROJECTS, USERS, HOSTS = 1000, 5, 1000
@@ -41,7 +42,7 @@ def fill(engine: sa.Engine, live: int, deleted: int) -> None:
         with engine.begin() as connection:
             _copy(connection, numbers, begin, min(begin + _PART, total), deleted)
     with engine.begin() as connection:
-        connection.execute(sa.delete(models.instances).where(models.instances.c.uuid == _TEMPLATE))
+        connection.execute(sa.delete(tables.instances).where(tables.instances.c.uuid == _TEMPLATE))
         numbers.drop(connection)
     analyze(engine)
 
@@ -88,17 +89,17 @@ def _copy(connection: sa.Connection, numbers: sa.Table, begin: int, end: int, de
     number = left.c.n * _SIDE + right.c.n
     source = sa.select(number.label("k")).select_from(left.join(right, sa.true())).where(
         number >= begin, number < end, left.c.n.between(begin // _SIDE, end // _SIDE)).subquery()
-    _insert(connection, models.instances, sa.select(models.instances).where(
-        models.instances.c.uuid == _TEMPLATE).subquery(), source, _server_values(connection, source.c.k, deleted))
+    _insert(connection, tables.instances, sa.select(tables.instances).where(
+        tables.instances.c.uuid == _TEMPLATE).subquery(), source, _server_values(connection, source.c.k, deleted))
     uuid, moment = _uuid(source.c.k), _moment(connection, source.c.k)
-    _insert(connection, models.actions, None, source, {
+    _insert(connection, tables.actions, None, source, {
         "uuid": _uuid(source.c.k, "a"), "instance_uuid": uuid, "action": "create", "operation": "build",
         "payload": {}, "attempt": 1, "undoing": False, "outcome": "success", "queued": False,
         "request_id": "req-" + uuid, "user_id": _named("user", source.c.k % (PROJECTS * USERS)),
         "project_id": _named("project", source.c.k % PROJECTS), "start_time": moment, "finish_time": moment,
         "updated_at": moment, "events": list[Event]()})
     flavor = _template().flavor
-    _insert(connection, models.migrations, None, source, {
+    _insert(connection, tables.migrations, None, source, {
         "uuid": _uuid(source.c.k, "b"), "instance_uuid": uuid, "migration_type": "live-migration",
         "status": sa.case((source.c.k % 1000 == 0, "error"), else_="completed"), "open": False,
         "source_compute": _named("host", source.c.k % HOSTS), "source_node": _named("host", source.c.k % HOSTS),

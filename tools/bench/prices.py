@@ -18,7 +18,7 @@ from nova.bus import message_signing
 from nova.conductor.secret_cipher import SecretCipher
 from nova.db.sql import regexp
 from nova.service import rates
-from nova.virt import image_formats
+from nova.virt.images import image_formats
 from tools.bench.amounts import Amounts
 
 _ROWS = 10_000

@@ -203,7 +203,7 @@ def _furnish(world: World, network: str | None) -> None:
 
 def make_aggregates(world: World, fleet: dict[str, Any]) -> int:
     """The aggregates of the scenario with their hosts, over the API; returns how many hosts were added."""
-    from nova.virt import fake_scenario
+    from nova.virt.fake import scenario as fake_scenario
 
     described = fake_scenario.parse(fleet)
     added = 0

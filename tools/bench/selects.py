@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable
 
 from nova import conf
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.node import Inventory
-from nova.objects.scheduling import HostState, NodeUsage, RequestSpec
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.hosts.node import Inventory
+from nova.objects.hosts.scheduling import HostState, NodeUsage, RequestSpec
+from nova.objects.images.image import Image
 from nova.scheduler.hosts import Fleet
 from nova.scheduler.manager import load_filters, load_weighers
 from nova.scheduler.options import SchedulerOptions

@@ -19,8 +19,8 @@ from nova.api.healthcheck import PATH as HEALTHCHECK
 from nova.api.healthcheck import Healthcheck
 from nova.metadata import tree
 from nova.metadata.settings import MetadataSettings
-from nova.objects.guest import PASSWORD_MAX, password_items, password_of
-from nova.objects.instance import Instance
+from nova.objects.servers.guest import PASSWORD_MAX, password_items, password_of
+from nova.objects.servers.instance import Instance
 
 LOG = logging.getLogger(__name__)
 

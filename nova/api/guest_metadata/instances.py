@@ -9,9 +9,9 @@ from collections.abc import Callable
 from nova import bus, context, exception
 from nova.api.healthcheck import PROBE_TIMEOUT
 from nova.conf import CONF
-from nova.objects.instance import Instance
-from nova.rpcapi.guests import Guests
-from nova.rpcapi.servers import Servers
+from nova.objects.servers.instance import Instance
+from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.servers.servers import Servers
 
 # More instances than this are not kept in memory.
 SIZE = 2000

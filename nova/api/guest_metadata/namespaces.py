@@ -19,7 +19,7 @@ from typing import Protocol
 import msgspec
 
 from nova.api.guest_metadata.app import NETWORK
-from nova.network import netns, state_files
+from nova.network.linux import netns, state_files
 
 LOG = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from nova.api.guest_metadata.server import Server
 from nova.api.instrumentation import Wsgi, instrumented_metadata
 from nova.conf import CONF
 from nova.metadata import settings
-from nova.network import state_files
-from nova.rpcapi.guests import Guests
-from nova.rpcapi.servers import Servers
+from nova.network.linux import state_files
+from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.servers.servers import Servers
 
 if TYPE_CHECKING:  # nova.bus must load oslo.messaging, to choose its threads
     import oslo_messaging as messaging

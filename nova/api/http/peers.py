@@ -6,7 +6,7 @@ import functools
 import ipaddress
 from collections.abc import Callable, Sequence
 
-from nova.objects import plain_ip
+from nova.common import plain_ip
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 

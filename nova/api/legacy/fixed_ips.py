@@ -8,7 +8,7 @@ from nova import exception
 from nova.api.fields import STRING, STRING_OR_NULL, TRUTH, Object, Out, Query, View, only
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.objects import plain_ip
+from nova.common import plain_ip
 
 FIXED_IP = View([
     Out("address", STRING),

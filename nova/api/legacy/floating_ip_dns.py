@@ -8,8 +8,8 @@ from nova import exception
 from nova.api.fields import ANY, STRING, STRING_OR_NULL, Array, Field, Object, Out, Plain, Query, View, enum, string
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.objects import plain_ip
-from nova.objects.floating_ip_dns import Domain, Entry
+from nova.common import plain_ip
+from nova.objects.networks.floating_ip_dns import Domain, Entry
 
 _QUERY = Query(strict=None)
 _OWNER = Plain(type=["string", "null"], minLength=1, maxLength=255)

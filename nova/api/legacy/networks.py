@@ -20,9 +20,9 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, whole
 from nova.api.router import accepts
-from nova.objects import plain_ip
+from nova.common import plain_ip
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
+from nova.objects.networks.network import Network
 
 _IP = Plain(type="string", maxLength=45, oneOf=[{"format": "ipv4"}, {"format": "ipv6"}])
 _CIDR = string(minLength=1, maxLength=64)

@@ -9,7 +9,7 @@ from nova.api.compute.networks.security_group_rules import EVERYBODY, number, te
 from nova.api.fields import ANY, INTEGER, STRING_OR_NULL, Array, Field, Object, Out, Plain, Query, View
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.objects.network import DefaultRule
+from nova.objects.networks.network import DefaultRule
 
 _QUERY = Query(strict=None)
 CREATE = Object({"security_group_default_rule": Field(Object({

@@ -12,10 +12,12 @@ from typing import Any
 from nova import context, exception
 from nova.cmd.manage import common
 from nova.conductor.core import Core
-from nova.db import audit, evictions, servers, services
+from nova.db import audit
 from nova.db.audit import Finding
-from nova.objects import states
-from nova.objects.instance import Instance
+from nova.db.hosts import services
+from nova.db.servers import evictions, servers
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
 from nova.operations.power import OFF
 
 _PAGE = 1000

@@ -14,7 +14,8 @@ from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.usage import UsageFeed
 from nova.conductor.service import open_database
 from nova.conf import CONF
-from nova.db.sql import clock, readiness
+from nova.db.maintenance import readiness
+from nova.db.sql import clock
 from nova.objects.base import new_uuid
 from nova.rpcapi import compute, scheduler
 

@@ -11,8 +11,8 @@ from nova.conductor.resources import volume_keys
 from nova.conductor.secret_cipher import SecretCipher
 from nova.conductor.service import open_database
 from nova.conf import CONF
-from nova.db import migrate, passwords
-from nova.db.sql import readiness
+from nova.db.maintenance import migrate, readiness
+from nova.db.servers import passwords
 
 
 def add_commands(commands: Any) -> None:

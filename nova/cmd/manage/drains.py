@@ -15,11 +15,11 @@ from nova.cmd.manage import common
 from nova.conductor.background import drains as keeper
 from nova.conductor.background.drain_plan import plan
 from nova.conductor.core import Core
-from nova.db import drains, services
+from nova.db.hosts import drains, services
 from nova.db.sql import clock
-from nova.objects import drain as drain_states
 from nova.objects.base import new_uuid
-from nova.objects.drain import Drain, DrainedServer
+from nova.objects.hosts import drain as drain_states
+from nova.objects.hosts.drain import Drain, DrainedServer
 
 # Seconds between two reads of the progress.
 _POLL_INTERVAL = 1.0

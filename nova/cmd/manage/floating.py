@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from nova.cmd.manage import common
-from nova.db import floating_ips
+from nova.db.networks import floating_ips
 
 
 def add_commands(commands: Any) -> None:

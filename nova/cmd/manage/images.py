@@ -12,12 +12,12 @@ import msgspec
 
 from nova import context, exception, image
 from nova.cmd.manage import common
-from nova.db import aggregates, precaches
+from nova.db.hosts import aggregates, precaches
 from nova.image.directory import DirectoryStore
-from nova.objects import image_cache as caches
-from nova.objects.aggregate import Aggregate
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.images import image_cache as caches
+from nova.objects.images.image import Image
 
 
 def add_commands(commands: Any) -> None:

@@ -13,8 +13,8 @@ from nova import exception
 from nova.cmd.manage import common
 from nova.conductor.service import open_database
 from nova.conf import CONF
-from nova.db import purge
-from nova.db.sql import clock, readiness
+from nova.db.maintenance import purge, readiness
+from nova.db.sql import clock
 
 # Minimum age in seconds of removed rows: messages that refer to them have expired by then.
 _MIN_AGE = 3600

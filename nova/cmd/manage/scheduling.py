@@ -8,11 +8,11 @@ from typing import Any
 from nova import context
 from nova.cmd.manage import common
 from nova.conf import CONF
-from nova.db import flavors
+from nova.db.accounts import flavors
 from nova.objects.base import new_uuid
-from nova.objects.image import Image, check_image_fits
+from nova.objects.hosts.scheduling import RequestSpec
+from nova.objects.images.image import Image, check_image_fits
 from nova.objects.requirements.requested_resources import host_requirements
-from nova.objects.scheduling import RequestSpec
 
 
 def add_commands(commands: Any) -> None:

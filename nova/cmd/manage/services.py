@@ -10,9 +10,9 @@ import msgspec
 
 from nova import context
 from nova.cmd.manage import common
-from nova.conductor.endpoints.services import Services
-from nova.db import services
-from nova.objects.service import Service
+from nova.conductor.endpoints.hosts.services import Services
+from nova.db.hosts import services
+from nova.objects.hosts.service import Service
 
 
 def add_commands(commands: Any) -> None:

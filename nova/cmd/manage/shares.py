@@ -7,9 +7,9 @@ from typing import Any
 
 from nova import context
 from nova.cmd.manage import common
-from nova.conductor.endpoints.shares import Shares
+from nova.conductor.endpoints.volumes.shares import Shares
 from nova.objects.base import new_uuid
-from nova.objects.share import Share
+from nova.objects.volumes.share import Share
 
 
 def add_commands(commands: Any) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 from nova import context, exception, image
 from nova.cmd.manage import common
-from nova.conductor.endpoints.volumes import Volumes
+from nova.conductor.endpoints.volumes.volumes import Volumes
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
-from nova.objects.volume import Volume
+from nova.objects.images.image import Image
+from nova.objects.volumes.volume import Volume
 
 _GIB = 1 << 30
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 
-from nova.objects.metric import Metric
+from nova.objects.hosts.metric import Metric
 from nova.virt.driver import Driver
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from nova.db.drains import Candidate
-from nova.objects import drain as drain_types
-from nova.objects import states
-from nova.objects.drain import Drain
+from nova.db.hosts.drains import Candidate
+from nova.objects.hosts import drain as drain_types
+from nova.objects.hosts.drain import Drain
+from nova.objects.servers import states
 from nova.operations.evacuate import Evacuate
 from nova.operations.live_migrate import LiveMigrate
 from nova.operations.resize import Migrate

@@ -19,16 +19,16 @@ from nova.conductor.background.drain_plan import Plan, plan
 from nova.conductor.core import Core
 from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
-from nova.db import drains, services
-from nova.db.drains import Candidate, Survey
+from nova.db.hosts import drains, services
+from nova.db.hosts.drains import Candidate, Survey
 from nova.db.sql import clock
-from nova.objects import drain as drain_states
-from nova.objects import states
-from nova.objects.action import Action
 from nova.objects.base import new_uuid
-from nova.objects.drain import Drain, DrainedServer
-from nova.objects.service import Service
-from nova.operations.base import journal
+from nova.objects.hosts import drain as drain_states
+from nova.objects.hosts.drain import Drain, DrainedServer
+from nova.objects.hosts.service import Service
+from nova.objects.servers import states
+from nova.objects.servers.action import Action
+from nova.operations.framework.base import journal
 from nova.operations.resize import ConfirmResize
 
 LOG = logging.getLogger(__name__)

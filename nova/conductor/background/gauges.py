@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from nova.db import census, outbox
+from nova.db.maintenance import census, outbox
 from nova.db.sql import clock
 from nova.db.sql.engine import Database
 from nova.telemetry import metrics

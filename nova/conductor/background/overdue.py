@@ -12,10 +12,10 @@ from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
-from nova.db import servers
+from nova.db.servers import servers
 from nova.db.sql import clock
-from nova.objects import states
-from nova.objects.instance import Instance
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
 from nova.operations import rescue, shelve
 
 LOG = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.feeds.cached_images import images_cached
 from nova.conf import CONF
-from nova.db import precaches, services
-from nova.db.precaches import Busy
+from nova.db.hosts import precaches, services
+from nova.db.hosts.precaches import Busy
 from nova.db.sql import clock
 
 LOG = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from nova.conductor.acceptance import start
 from nova.conductor.core import Core
 from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
-from nova.db import servers
+from nova.db.servers import servers
 from nova.db.sql import clock
 from nova.operations.soft_delete import Reclaim
 

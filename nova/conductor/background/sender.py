@@ -16,9 +16,9 @@ from collections.abc import Callable
 from nova import bus, exception
 from nova.conductor.core import Core
 from nova.conf import CONF
-from nova.db import outbox
+from nova.db.maintenance import outbox
 from nova.db.sql import clock
-from nova.objects.notification import Notification
+from nova.objects.accounts.notification import Notification
 from nova.service.periodic import Periodic
 from nova.telemetry import metrics
 

@@ -12,8 +12,9 @@ from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.saga.control import ConductorControl
 from nova.conf import CONF
-from nova.db import servers, share_accesses
+from nova.db.servers import servers
 from nova.db.sql import clock
+from nova.db.volumes import share_accesses
 
 LOG = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from nova import context
 from nova.conductor.core import Core
 from nova.conf import CONF
-from nova.db import usage_audits
+from nova.db.accounts import usage_audits
 from nova.db.sql import clock
 from nova.notifications.messages import NotificationBuilder, publisher
-from nova.objects.usage import audit_period
+from nova.objects.accounts.usage import audit_period
 
 LOG = logging.getLogger(__name__)
 

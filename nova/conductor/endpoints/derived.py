@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from nova.conductor.core import Core
 from nova.context import RequestContext
-from nova.objects.notification import Notification
+from nova.objects.accounts.notification import Notification
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -12,15 +12,17 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import aggregates, flavors, keypairs, server_groups, services
+from nova.db.accounts import flavors, keypairs
+from nova.db.hosts import aggregates, services
+from nova.db.servers import server_groups
 from nova.notifications import legacy, resources
 from nova.notifications.messages import NotificationBuilder, publisher
-from nova.objects.aggregate import Aggregate
-from nova.objects.flavor import Flavor
-from nova.objects.keypair import Keypair
-from nova.objects.notification import Notification
-from nova.objects.server_group import ServerGroup
-from nova.objects.service import Service
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.accounts.keypair import Keypair
+from nova.objects.accounts.notification import Notification
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.hosts.service import Service
+from nova.objects.servers.server_group import ServerGroup
 
 Do = Callable[[], Any]
 Messages = list[Notification]

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from nova.conf import CONF
-from nova.db import aggregates
-from nova.db.precaches import HostDone
+from nova.db.hosts import aggregates
+from nova.db.hosts.precaches import HostDone
 from nova.notifications import resources
 from nova.notifications.messages import NotificationBuilder, publisher
-from nova.objects.notification import Notification
+from nova.objects.accounts.notification import Notification
 
 
 def images_cached(connection: sa.Connection, builder: NotificationBuilder,

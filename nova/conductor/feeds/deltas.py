@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nova import context, exception
-from nova.objects.scheduling import FleetDelta, HostState, NodeUsage, ServiceFlags
+from nova.objects.hosts.scheduling import FleetDelta, HostState, NodeUsage, ServiceFlags
 from nova.rpcapi.scheduler import Scheduler
 
 LOG = logging.getLogger(__name__)

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 from nova.notifications import legacy, resources, versioned
 from nova.notifications.messages import NotificationBuilder, publisher
-from nova.objects.action import Failure
-from nova.objects.instance import Instance
-from nova.objects.node import ComputeNode
-from nova.objects.notification import Notification
-from nova.objects.volume import VolumeCounters
+from nova.objects.accounts.notification import Notification
+from nova.objects.hosts.node import ComputeNode
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
+from nova.objects.volumes.volume import VolumeCounters
 
 _COMPUTE = "nova-compute"
 

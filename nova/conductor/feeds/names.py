@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from nova import context
 from nova.conductor.feeds.feed import HostFeed
-from nova.db import served_names
+from nova.db.networks import served_names
 
 
 class NamesFeed(HostFeed):

@@ -8,10 +8,10 @@ import sqlalchemy as sa
 
 from nova import bus, context
 from nova.conf import CONF
-from nova.db import outbox
+from nova.db.maintenance import outbox
 from nova.db.sql.engine import after_commit
 from nova.notifications.messages import NotificationBuilder, NotificationSettings
-from nova.objects.notification import Notification
+from nova.objects.accounts.notification import Notification
 
 
 class Outbox:

@@ -10,8 +10,8 @@ from collections.abc import Collection
 
 from nova import context
 from nova.conductor.feeds.feed import HostFeed
-from nova.db import network_hosts
-from nova.objects.network import Peers
+from nova.db.hosts import network_hosts
+from nova.objects.networks.network import Peers
 
 
 class PeersFeed(HostFeed):

@@ -8,12 +8,13 @@ import sqlalchemy as sa
 
 from nova import context
 from nova.conductor.feeds.feed import HostFeed
-from nova.db import security_filters, servers
-from nova.objects.network import RuleSet
+from nova.db.networks import security_filters
+from nova.db.servers import servers
+from nova.objects.networks.network import RuleSet
 
 
 class FiltersFeed(HostFeed):
-    """A publisher of changed groups (named by :mod:`nova.db.security_filters`) to the hosts that use them."""
+    """A publisher of changed groups (named by :mod:`nova.db.networks.security_filters`) to the hosts that use them."""
 
     name = "security groups"
     interval = 0.1

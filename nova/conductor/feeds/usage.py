@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.feed import Feed
-from nova.db import compute_nodes
+from nova.db.hosts import compute_nodes
 from nova.db.sql.engine import Database
 
 

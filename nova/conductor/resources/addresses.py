@@ -8,14 +8,15 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from nova import exception
+from nova.common import plain_ip
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.db import fixed_ips, floating_ips, networks, quotas
+from nova.db.accounts import quotas
+from nova.db.networks import fixed_ips, floating_ips, networks
 from nova.db.sql.engine import Database
-from nova.objects import plain_ip
 from nova.objects.base import new_uuid
-from nova.objects.instance import Instance
-from nova.objects.network import VIF, FixedIp, Network, NetworkRequest
+from nova.objects.networks.network import VIF, FixedIp, Network, NetworkRequest
+from nova.objects.servers.instance import Instance
 
 
 class EmbeddedAllocator:

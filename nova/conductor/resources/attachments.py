@@ -11,14 +11,14 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.db import volumes
 from nova.db.sql.engine import Database
-from nova.objects import volume as volume_states
+from nova.db.volumes import volumes
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import Volume, VolumeContent, VolumeRemoval
-from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
+from nova.objects.images.image import Image
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes import volume as volume_states
+from nova.objects.volumes.volume import Volume, VolumeContent, VolumeRemoval
+from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
 
 NO_SNAPSHOTS = "volumes of the embedded back end have no snapshots"
 

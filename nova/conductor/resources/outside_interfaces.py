@@ -11,14 +11,14 @@ import msgspec
 
 from nova import exception
 from nova.conductor.resources.server_interfaces import StepTransaction
-from nova.db import servers
-from nova.objects.network import VIF, NetworkRequest
+from nova.db.servers import servers
+from nova.objects.networks.network import VIF, NetworkRequest
 
 LOG = logging.getLogger(__name__)
 
 
 class OutsideInterfaces:
-    """A :class:`nova.operations.resource_contexts.OutsideInterfaces`."""
+    """A :class:`nova.operations.framework.resource_contexts.OutsideInterfaces`."""
 
     def __init__(self, transaction: StepTransaction) -> None:
         self._transaction = transaction

@@ -16,14 +16,15 @@ from nova import exception
 from nova.conductor.resources import volume_keys
 from nova.conductor.resources.server_volumes import StepTransaction
 from nova.conf import CONF
-from nova.db import servers, services
-from nova.objects import volume as volume_states
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, with_current_keys, with_ways
-from nova.objects.volume import Volume, VolumeEncryption
-from nova.objects.volume_snapshot import SnapshotRequest, VolumeSnapshot
+from nova.db.hosts import services
+from nova.db.servers import servers
+from nova.objects.images.image import Image
+from nova.objects.servers.instance import BlockDevice, with_current_keys, with_ways
+from nova.objects.volumes import volume as volume_states
+from nova.objects.volumes.volume import Volume, VolumeEncryption
+from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
 from nova.operations.assisted_snapshots import ASSISTED
-from nova.operations.base import Wait
+from nova.operations.framework.base import Wait
 
 LOG = logging.getLogger(__name__)
 
@@ -32,7 +33,9 @@ _LONGEST_NAME = 255
 
 
 class OutsideVolumes:
-    """A :class:`nova.operations.resource_contexts.OutsideVolumes`. ``devices`` () stands for all volumes of the server.
+    """A :class:`nova.operations.framework.resource_contexts.OutsideVolumes`.
+
+    ``devices`` () stands for all volumes of the server.
     """
 
     def __init__(self, transaction: StepTransaction) -> None:
@@ -72,7 +75,7 @@ class OutsideVolumes:
                 raise exception.InvalidVolume(reason=(
                     f"the key of volume {volume.uuid}, made for the server, was not had while its user's token was "
                     "there; ask for the server once more"))
-            from nova.volume.cinder_api import retry_now  # imported late: only deployments with such volumes need it
+            from nova.volume.cinder.api import retry_now  # imported late: only deployments with such volumes need it
 
             encryption = retry_now(lambda: volume_keys.fetched(self._transaction.core, self._ctx, volume))
             if encryption is not None:

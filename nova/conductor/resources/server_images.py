@@ -14,8 +14,8 @@ from typing import Protocol
 from nova import context, exception, image
 from nova.conf import CONF
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
-from nova.objects.instance import Instance
+from nova.objects.images.image import Image
+from nova.objects.servers.instance import Instance
 
 LOG = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class StepTransaction(Protocol):
 
 
 class ServerImages:
-    """A :class:`nova.operations.resource_contexts.ServerImages`."""
+    """A :class:`nova.operations.framework.resource_contexts.ServerImages`."""
 
     def __init__(self, transaction: StepTransaction) -> None:
         self._transaction = transaction

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 
 from nova import context
 from nova.conductor.core import Core
-from nova.db import security_filters, servers
-from nova.objects.instance import Instance
-from nova.objects.network import VIF, NetworkRequest
+from nova.db.networks import security_filters
+from nova.db.servers import servers
+from nova.objects.networks.network import VIF, NetworkRequest
+from nova.objects.servers.instance import Instance
 
 
 class StepTransaction(Protocol):
@@ -29,8 +30,9 @@ class StepTransaction(Protocol):
 
 
 class ServerInterfaces:
-    """A :class:`nova.operations.resource_contexts.ServerInterfaces`. ``vifs`` () stands for all interfaces of the
-    server.
+    """A :class:`nova.operations.framework.resource_contexts.ServerInterfaces`.
+
+    ``vifs`` () stands for all interfaces of the server.
 
     For interfaces of an external service, only the server's row is changed.
     """

@@ -12,9 +12,11 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor.resources.server_volumes import StepTransaction
-from nova.db import servers, services, share_accesses
-from nova.objects.share import ADDRESS, ERROR, ShareAccess, ShareMapping
-from nova.operations.base import Wait
+from nova.db.hosts import services
+from nova.db.servers import servers
+from nova.db.volumes import share_accesses
+from nova.objects.volumes.share import ADDRESS, ERROR, ShareAccess, ShareMapping
+from nova.operations.framework.base import Wait
 
 LOG = logging.getLogger(__name__)
 
@@ -24,7 +26,7 @@ _PAUSE = 1.0
 
 
 class ServerShares:
-    """A :class:`nova.operations.resource_contexts.ServerShares`."""
+    """A :class:`nova.operations.framework.resource_contexts.ServerShares`."""
 
     def __init__(self, transaction: StepTransaction) -> None:
         self._transaction = transaction
@@ -50,7 +52,7 @@ class ServerShares:
 
 
 class OutsideShares:
-    """A :class:`nova.operations.resource_contexts.OutsideShares`.
+    """A :class:`nova.operations.framework.resource_contexts.OutsideShares`.
 
     An access is recorded before it is requested from the service.
     """

@@ -15,13 +15,13 @@ from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.resources import volume_keys
 from nova.conf import CONF
-from nova.db import servers
-from nova.objects import volume as volume_states
+from nova.db.servers import servers
 from nova.objects.base import new_uuid
-from nova.objects.image import Image, least_disk
-from nova.objects.instance import BlockDevice, Instance, root_volume, with_current_keys
+from nova.objects.images.image import Image, least_disk
 from nova.objects.requirements import device_names
-from nova.objects.volume import Volume, VolumeContent, VolumeEncryption, VolumeRemoval
+from nova.objects.servers.instance import BlockDevice, Instance, root_volume, with_current_keys
+from nova.objects.volumes import volume as volume_states
+from nova.objects.volumes.volume import Volume, VolumeContent, VolumeEncryption, VolumeRemoval
 
 # Returns the changed device, or None to remove it from the server.
 Change = Callable[[sa.Connection, BlockDevice], BlockDevice | None]
@@ -43,7 +43,9 @@ class StepTransaction(Protocol):
 
 
 class ServerVolumes:
-    """A :class:`nova.operations.resource_contexts.ServerVolumes`. ``devices`` () stands for all volumes of the server.
+    """A :class:`nova.operations.framework.resource_contexts.ServerVolumes`.
+
+    ``devices`` () stands for all volumes of the server.
     """
 
     def __init__(self, transaction: StepTransaction) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
-from nova.db import shares
 from nova.db.sql.engine import Database
-from nova.objects.share import Share
+from nova.db.volumes import shares
+from nova.objects.volumes.share import Share
 
 
 class EmbeddedShares:

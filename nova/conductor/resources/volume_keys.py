@@ -15,10 +15,10 @@ import sqlalchemy as sa
 from nova import context, exception, key_manager
 from nova.conductor.core import Core
 from nova.conductor.secret_cipher import SecretCipher, SecretUnreadable
-from nova.db import passwords, servers
+from nova.db.servers import passwords, servers
 from nova.db.sql.engine import Database
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import Volume, VolumeEncryption, VolumeKey
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.volume import Volume, VolumeEncryption, VolumeKey
 
 # Servers read in one statement.
 _AT_ONCE = 500

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conf import CONF
-from nova.db import services, volumes
+from nova.db.hosts import services
 from nova.db.sql import clock
-from nova.objects.volume import VolumeRemoval
+from nova.db.volumes import volumes
+from nova.objects.volumes.volume import VolumeRemoval
 
 LOG = logging.getLogger(__name__)
 

@@ -22,30 +22,19 @@ from nova.conductor.resources.server_interfaces import ServerInterfaces
 from nova.conductor.resources.server_shares import OutsideShares, ServerShares
 from nova.conductor.resources.server_volumes import ServerVolumes
 from nova.conf import CONF
-from nova.db import (
-    aggregates,
-    allocations,
-    claims,
-    dedicated_resources,
-    evictions,
-    external_events,
-    passwords,
-    quotas,
-    security_groups,
-    server_groups,
-    server_migrations,
-    servers,
-    services,
-)
+from nova.db.accounts import quotas
+from nova.db.hosts import aggregates, allocations, claims, dedicated_resources, services
+from nova.db.networks import security_groups
+from nova.db.servers import evictions, external_events, passwords, server_groups, server_migrations, servers
 from nova.db.sql import clock
 from nova.notifications.messages import NOTIFIED_COLUMNS, NotificationBuilder, publisher
 from nova.notifications.requests import SchedulerQuery
-from nova.objects.action import Failure
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
-from nova.objects.instance import Fault, Instance, without_secrets
-from nova.objects.migration import Migration
-from nova.objects.scheduling import RequestSpec, Selection
-from nova.objects.volume import VolumeRemoval
+from nova.objects.hosts.scheduling import RequestSpec, Selection
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Fault, Instance, without_secrets
+from nova.objects.servers.migration import Migration
+from nova.objects.volumes.volume import VolumeRemoval
 from nova.telemetry import metrics
 
 Effect = Callable[[sa.Connection], None]
@@ -53,7 +42,7 @@ Effect = Callable[[sa.Connection], None]
 
 @dataclasses.dataclass
 class ConductorControl:
-    """A :class:`nova.operations.contexts.Control` on the database of this conductor.
+    """A :class:`nova.operations.framework.contexts.Control` on the database of this conductor.
 
     ``apply`` may run several times, because transactions are retried; it starts from the same collected changes.
     """

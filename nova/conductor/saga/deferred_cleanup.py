@@ -26,13 +26,13 @@ from nova.conductor.core import Core
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.run import Run
 from nova.conf import CONF
-from nova.db import actions, servers
+from nova.db.servers import actions, servers
 from nova.db.sql import clock
-from nova.objects.action import Action
-from nova.objects.instance import Instance, without_secrets
-from nova.objects.volume import journal_without_secrets
+from nova.objects.servers.action import Action
+from nova.objects.servers.instance import Instance, without_secrets
+from nova.objects.volumes.volume import journal_without_secrets
 from nova.operations import REGISTRY
-from nova.operations.base import Cleanup, Journal, Step, context_of, journal
+from nova.operations.framework.base import Cleanup, Journal, Step, context_of, journal
 from nova.telemetry import tracing
 
 LOG = logging.getLogger(__name__)

@@ -28,15 +28,15 @@ from nova.conductor.saga.reports import check_power_state, failure_of, narrowed
 from nova.conductor.saga.run import Run, current, owner_of
 from nova.conductor.saga.step_executor import StepExecutor, lease
 from nova.conf import CONF
-from nova.db import actions, servers
+from nova.db.servers import actions, servers
 from nova.db.sql import clock
 from nova.notifications.messages import publisher
 from nova.notifications.requests import SchedulerQuery
-from nova.objects.action import Action
 from nova.objects.base import new_uuid
-from nova.objects.instance import Instance
-from nova.objects.order import StepOrder, StepReport
-from nova.operations.base import OUTSIDE, Journal, Operation, Step, context_of
+from nova.objects.servers.action import Action
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.order import StepOrder, StepReport
+from nova.operations.framework.base import OUTSIDE, Journal, Operation, Step, context_of
 from nova.service.fair_pool import FairThreadPool
 from nova.telemetry import tracing, worker_stats
 

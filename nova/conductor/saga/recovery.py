@@ -13,11 +13,12 @@ from nova.conductor.core import Core
 from nova.conductor.saga.deferred_cleanup import DeferredCleanup
 from nova.conductor.saga.run import Run, current, owner_of
 from nova.conductor.saga.step_executor import MAX_TRIES, StepExecutor, lease
-from nova.db import actions, external_events, servers, services
+from nova.db.hosts import services
+from nova.db.servers import actions, external_events, servers
 from nova.db.sql import clock
-from nova.objects.action import Action
-from nova.objects.order import StepOrder
-from nova.operations.base import CONDUCTOR, context_of
+from nova.objects.servers.action import Action
+from nova.objects.servers.order import StepOrder
+from nova.operations.framework.base import CONDUCTOR, context_of
 from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)

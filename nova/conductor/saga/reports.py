@@ -10,10 +10,10 @@ import msgspec
 
 from nova import exception
 from nova.conductor.saga.run import Run
-from nova.objects import states
-from nova.objects.action import Failure
-from nova.objects.order import StepReport
-from nova.operations.base import CONDUCTOR, Step
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.order import StepReport
+from nova.operations.framework.base import CONDUCTOR, Step
 
 LOG = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.db import services
+from nova.db.hosts import services
 from nova.db.sql import clock
 from nova.notifications.requests import SchedulerQuery
-from nova.objects.action import Action, Event, Failure
-from nova.objects.instance import Instance
-from nova.objects.volume import journal_without_secrets
+from nova.objects.servers.action import Action, Event, Failure
+from nova.objects.servers.instance import Instance
+from nova.objects.volumes.volume import journal_without_secrets
 from nova.operations import REGISTRY
-from nova.operations.base import CONDUCTOR, Inherited, Journal, Operation, Step, journal
+from nova.operations.framework.base import CONDUCTOR, Inherited, Journal, Operation, Step, journal
 
 
 class Run:

@@ -22,16 +22,18 @@ from nova.conductor.saga.deferred_cleanup import DeferredCleanup, cleanup_of, cl
 from nova.conductor.saga.run import Run, owner_of
 from nova.conductor.saga.transition_notifications import TransitionNotifications, of_transition
 from nova.conf import CONF
-from nova.db import actions, dedicated_resources, evictions, external_events, security_filters, servers, services
+from nova.db.hosts import dedicated_resources, services
+from nova.db.networks import security_filters
+from nova.db.servers import actions, evictions, external_events, servers
 from nova.db.sql import clock
-from nova.objects import states
-from nova.objects.action import Action, Failure
-from nova.objects.instance import with_ways, without_secrets
-from nova.objects.network import RuleSet
-from nova.objects.order import StepOrder
-from nova.objects.volume import journal_without_secrets
-from nova.operations.base import CONDUCTOR, Step, Wait, context_of
-from nova.operations.failures import failure_of
+from nova.objects.networks.network import RuleSet
+from nova.objects.servers import states
+from nova.objects.servers.action import Action, Failure
+from nova.objects.servers.instance import with_ways, without_secrets
+from nova.objects.servers.order import StepOrder
+from nova.objects.volumes.volume import journal_without_secrets
+from nova.operations.framework.base import CONDUCTOR, Step, Wait, context_of
+from nova.operations.framework.failures import failure_of
 from nova.telemetry import metrics, tracing
 
 LOG = logging.getLogger(__name__)

@@ -29,13 +29,13 @@ from nova.notifications.operation_events import (
     SingleEvent,
 )
 from nova.notifications.requests import SchedulerQuery
-from nova.objects import states
-from nova.objects.action import Failure
-from nova.objects.instance import Instance
-from nova.objects.notification import Notification
-from nova.objects.scheduling import RequestSpec
-from nova.objects.usage import audit_period
-from nova.operations.base import CONDUCTOR, Operation, Step
+from nova.objects.accounts.notification import Notification
+from nova.objects.accounts.usage import audit_period
+from nova.objects.hosts.scheduling import RequestSpec
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
+from nova.operations.framework.base import CONDUCTOR, Operation, Step
 
 _COMPUTE = "nova-compute"
 

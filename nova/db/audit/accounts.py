@@ -7,15 +7,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db import models, quotas
+from nova.db import tables
+from nova.db.accounts import quotas
 from nova.db.audit.base import Check, Finding, put, run
 from nova.db.audit.claims import differences
 from nova.db.sql import rows
-from nova.objects.migration import Migration
+from nova.objects.servers.migration import Migration
 
-INSTANCES = models.instances
-MIGRATIONS = models.migrations
-USAGES = models.quota_usages
+INSTANCES = tables.instances
+MIGRATIONS = tables.migrations
+USAGES = tables.quota_usages
 
 
 class Charges(Check):

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db import models
+from nova.db import tables
 
 # Runs in the transaction that found it, which has the subject locked.
 Repair = Callable[[sa.Connection], object]
@@ -78,7 +78,7 @@ class Check(abc.ABC):
 
 def alive(connection: sa.Connection, uuids: Sequence[str], *columns: sa.Column[Any]) -> dict[str, Any]:
     """uuid -> these columns of the instances among these that are not deleted."""
-    table = models.instances
+    table = tables.instances
     rows = connection.execute(sa.select(table.c.uuid, *columns).where(
         table.c.uuid.in_(uuids), table.c.deleted == sa.false()))
     return {row.uuid: row for row in rows}

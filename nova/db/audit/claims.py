@@ -10,19 +10,20 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db import allocations, models
+from nova.db import tables
 from nova.db.audit.base import Check, Finding, alive, hold, put
-from nova.objects import migration as migration_states
-from nova.objects import states
-from nova.objects.flavor import Flavor
-from nova.objects.instance import root_volume
+from nova.db.hosts import allocations
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.requirements.requested_resources import requested_resources
+from nova.objects.servers import migration as migration_states
+from nova.objects.servers import states
+from nova.objects.servers.instance import root_volume
 
-CLAIMS = models.allocations
-INVENTORIES = models.inventories
-INSTANCES = models.instances
-MIGRATIONS = models.migrations
-NODES = models.compute_nodes
+CLAIMS = tables.allocations
+INVENTORIES = tables.inventories
+INSTANCES = tables.instances
+MIGRATIONS = tables.migrations
+NODES = tables.compute_nodes
 
 
 # States of a migration that is open and has nothing heavy to do any more.
@@ -139,7 +140,7 @@ class Usage(Check):
 
     def lock(self, connection: sa.Connection, key: str) -> None:
         # Claims and releases begin with the row of the node.
-        root = connection.scalar(sa.select(models.providers.c.root_uuid).where(models.providers.c.uuid == key))
+        root = connection.scalar(sa.select(tables.providers.c.root_uuid).where(tables.providers.c.uuid == key))
         hold(connection, NODES, NODES.c.uuid == (root or key))
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:

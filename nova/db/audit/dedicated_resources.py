@@ -8,15 +8,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db import models
+from nova.db import tables
 from nova.db.audit.base import Check, Finding, alive, hold
 from nova.objects.dedicated_resources import fitting
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
 
-NODES = models.compute_nodes
-CLAIMS = models.allocations
-INSTANCES = models.instances
-MIGRATIONS = models.migrations
+NODES = tables.compute_nodes
+CLAIMS = tables.allocations
+INSTANCES = tables.instances
+MIGRATIONS = tables.migrations
 
 
 class DedicatedResources(Check):

@@ -8,17 +8,18 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db import fixed_ips, models
+from nova.db import tables
 from nova.db.audit.base import Check, Finding, alive, hold, put, run
+from nova.db.networks import fixed_ips
 from nova.db.sql import clock
-from nova.objects import states
+from nova.objects.servers import states
 
-ACTIONS = models.actions
-EVICTIONS = models.evictions
-INSTANCES = models.instances
-IPS = models.fixed_ips
-FLOATING = models.floating_ips
-MEMBERS = models.security_group_members
+ACTIONS = tables.actions
+EVICTIONS = tables.evictions
+INSTANCES = tables.instances
+IPS = tables.fixed_ips
+FLOATING = tables.floating_ips
+MEMBERS = tables.security_group_members
 
 
 class Addresses(Check):

@@ -7,13 +7,14 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.db import models, servers
+from nova.db import tables
 from nova.db.audit.base import Check, Finding, alive, hold
-from nova.objects.share import ATTACHING, DETACHING, ERROR
+from nova.db.servers import servers
+from nova.objects.volumes.share import ATTACHING, DETACHING, ERROR
 
-TABLE = models.share_accesses
-INSTANCES = models.instances
-ACTIONS = models.actions
+TABLE = tables.share_accesses
+INSTANCES = tables.instances
+ACTIONS = tables.actions
 
 
 class Shares(Check):

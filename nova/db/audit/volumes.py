@@ -9,13 +9,13 @@ import sqlalchemy as sa
 
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
-from nova.db import models
+from nova.db import tables
 from nova.db.audit.base import Check, Finding, alive, hold, put
-from nova.objects import volume as volume_states
+from nova.objects.volumes import volume as volume_states
 
-TABLE = models.volumes
-INSTANCES = models.instances
-REMOVALS = models.volume_removals
+TABLE = tables.volumes
+INSTANCES = tables.instances
+REMOVALS = tables.volume_removals
 
 _OWNED = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE, volume_states.DETACHING)
 

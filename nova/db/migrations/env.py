@@ -1,4 +1,4 @@
-"""Environment script of alembic; the connection comes from nova.db.migrate."""
+"""Environment script of alembic; the connection comes from nova.db.maintenance.migrate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from alembic import context
 
-from nova.db import models
+from nova.db import tables
 from nova.db.sql.types import Json, Utc
 
 
@@ -20,6 +20,6 @@ def _render(kind: str, item: Any, _autogen: Any) -> str | Literal[False]:
 
 
 # The caller holds the transaction: all steps of an upgrade, or none (where the database can do that).
-context.configure(connection=context.config.attributes["connection"], target_metadata=models.metadata,
+context.configure(connection=context.config.attributes["connection"], target_metadata=tables.metadata,
                   transactional_ddl=True, render_item=_render)
 context.run_migrations()

@@ -33,7 +33,7 @@ def column(of: str, new: sa.Column[Any]) -> None:
 
 
 def is_left_for_later(of: str) -> bool:
-    """Return True if a table has rows that an index of it would lock: then nova.db.online_indexes makes it."""
+    """Return True if a table has rows, which a new index would lock (nova.db.maintenance.online_indexes makes it)."""
     connection = op.get_bind()
     return connection.dialect.name == "postgresql" and connection.scalar(
         sa.select(sa.literal(1)).select_from(sa.table(of)).limit(1)) is not None

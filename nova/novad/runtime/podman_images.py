@@ -11,7 +11,6 @@ import urllib.parse
 from collections.abc import Iterator
 from typing import Any
 
-from nova.novad.addresses import registry_on_loopback
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime import registry
 from nova.novad.runtime.podman_stream import PodmanStream
@@ -32,7 +31,7 @@ def pull(path: str, reference: str, storage: pathlib.Path, limit: int) -> str:
     _check_size(reference, storage, limit)
     what = f"{reference} cannot be fetched"
     query = urllib.parse.urlencode({"reference": reference, "policy": "always", "compatMode": "false",
-                                    "tlsVerify": str(not registry_on_loopback(reference)).lower()})
+                                    "tlsVerify": str(not registry.is_on_loopback(reference)).lower()})
     try:
         stream = PodmanStream(path, what, "POST", f"/images/pull?{query}", timeout=_TIMEOUT)
     except RuntimeFault as error:

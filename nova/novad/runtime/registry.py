@@ -15,7 +15,7 @@ import urllib.parse
 import urllib.request
 from typing import Any
 
-from nova.novad.addresses import registry_on_loopback
+from nova.common.plain_ip import on_loopback
 
 LOG = logging.getLogger(__name__)
 
@@ -31,6 +31,12 @@ _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
+def is_on_loopback(reference: str) -> bool:
+    """Return True if the registry of an image is on this machine. Such a registry is used without TLS."""
+    host, slash, _rest = reference.partition("/")
+    return bool(slash) and on_loopback(re.sub(r":\d+$", "", host))
+
+
 def size(reference: str) -> int | None:
     """Return the bytes of the image's layers as they travel, for this machine's architecture.
 
@@ -44,7 +50,7 @@ def size(reference: str) -> int | None:
         host, path = parts["host"], parts["path"]
         if host == "docker.io":
             host, path = "registry-1.docker.io", path if "/" in path else f"library/{path}"
-        registry = _Registry(f"{'http' if registry_on_loopback(reference) else 'https'}://{host}/v2/{path}/manifests/")
+        registry = _Registry(f"{'http' if is_on_loopback(reference) else 'https'}://{host}/v2/{path}/manifests/")
         manifest = registry.manifest(parts["digest"] or parts["tag"] or "latest")
         if "manifests" in manifest:
             manifest = registry.manifest(_here(manifest["manifests"]))
@@ -57,7 +63,7 @@ def size(reference: str) -> int | None:
 
 def local_digest(reference: str) -> str:
     """Return the digest that a registry on this machine has for a tag, or "" if it is unknown."""
-    if not registry_on_loopback(reference) or "@" in reference:
+    if not is_on_loopback(reference) or "@" in reference:
         return ""
     host, _slash, rest = reference.partition("/")
     name, _colon, tag = rest.rpartition(":")

@@ -8,8 +8,8 @@ import string
 from collections.abc import Iterator, Sequence
 
 from nova import exception
-from nova.objects.instance import BlockDevice, Instance
 from nova.objects.requirements import local_disks
+from nova.objects.servers.instance import BlockDevice, Instance
 
 _PREFIXES = {"virtio": "vd", "ide": "hd", "fdc": "fd"}
 _NAME = re.compile(r"/dev/(?:xvd|[vsh]d)([a-z]+)")

@@ -6,12 +6,12 @@ import collections
 from collections.abc import Iterator
 
 from nova import exception
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import Instance, root_volume
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.images.image import Image
 from nova.objects.requirements import local_disks
 from nova.objects.requirements.hardware import Hardware, hardware, is_i440fx
 from nova.objects.requirements.properties import Properties
+from nova.objects.servers.instance import Instance, root_volume
 
 # An i440FX board has one IDE controller of two channels and one floppy controller; libvirt cannot add another one.
 _MAX_DISKS = {"ide": 4, "fdc": 2}

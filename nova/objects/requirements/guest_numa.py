@@ -8,11 +8,11 @@ from __future__ import annotations
 import re
 
 from nova import exception
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import whole
 from nova.objects.dedicated_resources import numa
 from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 
 SHARED, DEDICATED, MIXED = "shared", "dedicated", "mixed"
 # KiB, without a unit too.

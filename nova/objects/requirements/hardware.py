@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 
 from nova import exception
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.images.image import Image
 from nova.objects.requirements import guest_numa, resource_limits
 from nova.objects.requirements.cpu_topology import Topology, topology
 from nova.objects.requirements.hardware_values import (

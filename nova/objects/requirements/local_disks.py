@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from nova import exception
-from nova.objects.flavor import Flavor
-from nova.objects.instance import BlockDevice, root_volume
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.servers.instance import BlockDevice, root_volume
 
 
 def ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> list[tuple[int, str | None]]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from nova import exception
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import Instance
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.images.image import Image
+from nova.objects.servers.instance import Instance
 
 _TRUE = ("1", "t", "true", "on", "y", "yes")
 _FALSE = ("0", "f", "false", "off", "n", "no", "")

@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from nova import exception
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import whole
 from nova.objects.dedicated_resources import pci
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
+from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU
+from nova.objects.hosts.scheduling import GroupSpec, RequestGroup, RequestSpec
+from nova.objects.images.image import Image
 from nova.objects.requirements import disk_buses, hardware
 from nova.objects.requirements.guest_numa import (
     DEDICATED,
@@ -29,8 +29,8 @@ from nova.objects.requirements.guest_numa import (
     pinned_cpus,
 )
 from nova.objects.requirements.guest_numa import thread_policy as thread_policy_of
-from nova.objects.scheduling import GroupSpec, RequestGroup, RequestSpec
-from nova.objects.share import VIRTIO_FS
+from nova.objects.servers.instance import Instance
+from nova.objects.volumes.share import VIRTIO_FS
 
 LOG = logging.getLogger(__name__)
 

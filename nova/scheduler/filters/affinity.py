@@ -6,8 +6,8 @@ import ipaddress
 
 import numpy as np
 
-from nova.objects import plain_ip
-from nova.objects.scheduling import AFFINITY, ANTI_AFFINITY
+from nova.common import plain_ip
+from nova.objects.hosts.scheduling import AFFINITY, ANTI_AFFINITY
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter, everything
 from nova.scheduler.plugin import Scope

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nova.objects.scheduling import HostState
+from nova.objects.hosts.scheduling import HostState
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.plugin import Plugin
 from nova.scheduler.request import Request

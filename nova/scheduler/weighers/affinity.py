@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nova.objects.scheduling import SOFT_AFFINITY, SOFT_ANTI_AFFINITY
+from nova.objects.hosts.scheduling import SOFT_AFFINITY, SOFT_ANTI_AFFINITY
 from nova.scheduler.columns import FloatColumn
 from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request

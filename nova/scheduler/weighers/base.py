@@ -6,7 +6,7 @@ import logging
 
 import numpy as np
 
-from nova.objects.scheduling import HostState
+from nova.objects.hosts.scheduling import HostState
 from nova.scheduler.columns import FloatColumn
 from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.plugin import Plugin

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
+from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU
 from nova.scheduler.columns import FloatColumn
 from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.plugin import Scope

@@ -5,7 +5,7 @@ from __future__ import annotations
 import libvirt
 
 from nova import exception
-from nova.objects.instance import Instance
+from nova.objects.servers.instance import Instance
 from nova.virt.libvirt import errors
 
 # Seconds for which libvirt waits for an agent's answer: by itself it waits for ever, and agents are tenants' programs.

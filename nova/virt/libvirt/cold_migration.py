@@ -12,9 +12,9 @@ import os
 import libvirt
 
 from nova import exception
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
-from nova.objects.moves import DiskFile, DiskSource
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.moves import DiskFile, DiskSource
 from nova.virt.driver import Disks
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import allowance, copies, directories, disk_making, disk_server, disks
@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ColdMigration:
-    """The verbs of a cold move; nova/operations/guest_driver.py tells them."""
+    """The verbs of a cold move; nova/operations/framework/guest_driver.py tells them."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests

@@ -8,9 +8,9 @@ from typing import Any
 
 import libvirt
 
-from nova.objects import states
-from nova.objects.guest import Diagnostics
-from nova.objects.instance import Instance
+from nova.objects.servers import states
+from nova.objects.servers.guest import Diagnostics
+from nova.objects.servers.instance import Instance
 from nova.virt.libvirt import power
 
 _STATE_NAMES = {states.NOSTATE: "pending", states.RUNNING: "running", states.POWER_PAUSED: "paused",

@@ -12,17 +12,17 @@ from collections.abc import Callable, Sequence
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects import states
-from nova.objects.console import ConsoleAddress
-from nova.objects.device_address import DeviceAddress
-from nova.objects.flavor import Flavor
-from nova.objects.guest import Diagnostics, DiskImage, GuestStatus
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
-from nova.objects.network import VIF
-from nova.objects.node import ComputeNode
-from nova.operations.guest_driver import Cancelled
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.hosts.node import ComputeNode
+from nova.objects.images.image import Image
+from nova.objects.networks.network import VIF
+from nova.objects.servers import states
+from nova.objects.servers.console import ConsoleAddress
+from nova.objects.servers.device_address import DeviceAddress
+from nova.objects.servers.guest import Diagnostics, DiskImage, GuestStatus
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.servers.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
+from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.driver import Disks, Driver, EventHandler, HostCpu
 from nova.virt.libvirt import agent, diagnostics, power, remote_console
 from nova.virt.libvirt.cold_migration import ColdMigration

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 
 from nova import exception
-from nova.objects.guest import GuestStatus
+from nova.objects.servers.guest import GuestStatus
 
 LOG = logging.getLogger(__name__)
 

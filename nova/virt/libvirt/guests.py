@@ -12,8 +12,8 @@ import libvirt
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.guest import GuestStatus
-from nova.objects.instance import BlockDevice, Instance
+from nova.objects.servers.guest import GuestStatus
+from nova.objects.servers.instance import BlockDevice, Instance
 from nova.virt.driver import Disks
 from nova.virt.libvirt import errors, power, secrets, serial_ports
 from nova.virt.libvirt.files import directories, disk_making, disks

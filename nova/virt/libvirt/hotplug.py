@@ -15,8 +15,8 @@ import libvirt
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.network import VIF
+from nova.objects.networks.network import VIF
+from nova.objects.servers.instance import BlockDevice, Instance
 from nova.virt.libvirt import errors
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.xml import device_xml

@@ -19,10 +19,10 @@ import msgspec
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects import states
-from nova.objects.instance import Instance
-from nova.objects.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
-from nova.operations.guest_driver import Cancelled
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
+from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.libvirt import errors
 from nova.virt.libvirt.files import copies, directories, disk_server, peers
 from nova.virt.libvirt.files.disk_server import Served
@@ -43,7 +43,7 @@ OnProgress = Callable[[MigrationProgress], None]
 
 
 class LiveMigrationSource:
-    """The source's verbs of a live migration; nova/operations/guest_driver.py tells them."""
+    """The source's verbs of a live migration; nova/operations/framework/guest_driver.py tells them."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests

@@ -9,10 +9,10 @@ import msgspec
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects import states
-from nova.objects.instance import Instance
-from nova.objects.moves import DiskFile, DiskSource, MigrationSource, MigrationTarget
-from nova.virt import qemuimg
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.moves import DiskFile, DiskSource, MigrationSource, MigrationTarget
+from nova.virt.images import qemuimg
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import allowance, copies, directories, peers
 from nova.virt.libvirt.guests import PATIENCE, Guests
@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 
 class LiveMigrationTarget:
-    """The destination's verbs of a live migration; nova/operations/guest_driver.py tells them."""
+    """The destination's verbs of a live migration; nova/operations/framework/guest_driver.py tells them."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests

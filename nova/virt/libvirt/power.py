@@ -9,7 +9,7 @@ from collections.abc import Callable
 import libvirt
 
 from nova import exception
-from nova.objects import states
+from nova.objects.servers import states
 from nova.virt.libvirt import errors
 
 LOG = logging.getLogger(__name__)

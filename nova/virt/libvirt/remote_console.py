@@ -8,7 +8,7 @@ import libvirt
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.console import SERIAL, SPICE, VNC, ConsoleAddress
+from nova.objects.servers.console import SERIAL, SPICE, VNC, ConsoleAddress
 from nova.virt.libvirt import power, serial_ports
 
 

@@ -13,12 +13,12 @@ import os
 import msgspec
 
 from nova import exception
-from nova.objects.image import Image
-from nova.objects.instance import Instance
+from nova.objects.images.image import Image
 from nova.objects.requirements.hardware_values import BLOCK_BUSES
 from nova.objects.requirements.properties import choice
-from nova.virt import qemuimg
+from nova.objects.servers.instance import Instance
 from nova.virt.driver import Disks
+from nova.virt.images import qemuimg
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import directories, disk_making, disks
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import libvirt
 
-from nova.objects.instance import BlockDevice
+from nova.objects.servers.instance import BlockDevice
 from nova.virt.libvirt.xml.layout import secret_of
 from nova.virt.libvirt.xml.xmltree import element
 

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 import libvirt
 
 from nova import exception
-from nova.objects.guest import DiskImage
-from nova.objects.instance import Instance
 from nova.objects.requirements.properties import AGENT, QUIESCE, Properties
-from nova.operations.guest_driver import Cancelled
-from nova.virt import qemuimg
+from nova.objects.servers.guest import DiskImage
+from nova.objects.servers.instance import Instance
+from nova.operations.framework.guest_driver import Cancelled
+from nova.virt.images import qemuimg
 from nova.virt.libvirt import agent, errors
 from nova.virt.libvirt.files import directories, disks
 from nova.virt.libvirt.files.copy_room import CopyRoom
@@ -37,7 +37,7 @@ _POLL_INTERVAL = 0.2
 
 
 class Snapshots:
-    """The verbs of a snapshot; nova/operations/guest_driver.py tells them."""
+    """The verbs of a snapshot; nova/operations/framework/guest_driver.py tells them."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests

@@ -13,8 +13,8 @@ import xml.etree.ElementTree as ET
 import libvirt
 
 from nova import exception
-from nova.objects.instance import BlockDevice, Instance
-from nova.operations.guest_driver import Cancelled
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.libvirt import block_jobs
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.hotplug import definitions, lasting, text_of
@@ -34,7 +34,7 @@ _PLACES = ("file", "dev", "protocol", "name")
 
 
 class Swaps:
-    """Volume swaps. The methods are idempotent; nova/operations/guest_driver.py documents them."""
+    """Volume swaps. The methods are idempotent; nova/operations/framework/guest_driver.py documents them."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 import libvirt
 
 from nova import exception
-from nova.objects.instance import BlockDevice, Instance
-from nova.operations.guest_driver import Cancelled
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.libvirt import block_jobs
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.hotplug import definitions
@@ -36,7 +36,7 @@ _TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPS
 
 
 class VolumeFiles:
-    """Volumes in files. The methods are idempotent; nova/operations/guest_driver.py documents them."""
+    """Volumes in files. The methods are idempotent; nova/operations/framework/guest_driver.py documents them."""
 
     def __init__(self, guests: Guests, snapshots: Snapshots) -> None:
         self._guests = guests

@@ -11,7 +11,7 @@ import logging
 import libvirt
 
 from nova import exception
-from nova.objects.instance import BlockDevice, Instance
+from nova.objects.servers.instance import BlockDevice, Instance
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.hotplug import definitions
 from nova.virt.libvirt.xml.layout import serial_of
@@ -25,7 +25,7 @@ _BYTES = libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES
 
 
 class VolumeSizes:
-    """Volume extension. The methods are idempotent; nova/operations/guest_driver.py documents them."""
+    """Volume extension. The methods are idempotent; nova/operations/framework/guest_driver.py documents them."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests

@@ -15,8 +15,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from nova.novad.deployment.journal import JournalFault
 from nova.novad.errors import RuntimeFault
-from nova.novad.journal import JournalFault
 
 KILL, FAULT = "kill", "fault"
 FULL, ALL_FULL = "full", "all full"  # the disk; with its journal
@@ -46,8 +46,8 @@ class Points:
 
     def watch(self) -> None:
         """Count places from now on in this process."""
-        from nova.novad.deploy import HEALTH_CHECK, Deployer
-        from nova.novad.journal import Journal
+        from nova.novad.deployment.deploy import HEALTH_CHECK, Deployer
+        from nova.novad.deployment.journal import Journal
 
         alone = Deployer.alone
 

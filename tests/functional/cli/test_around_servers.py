@@ -10,12 +10,12 @@ from nova import bus, context
 from nova.api import auth
 from nova.api.service import ApiService
 from nova.conf import CONF
-from nova.db import floating_ips
+from nova.db.networks import floating_ips
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
-from nova.objects.share import Share
-from nova.rpcapi.shares import Shares
-from nova.rpcapi.volumes import Volumes
+from nova.objects.networks.network import Network
+from nova.objects.volumes.share import Share
+from nova.rpcapi.volumes.shares import Shares
+from nova.rpcapi.volumes.volumes import Volumes
 from tests.functional.cli.conftest import run
 from tests.functional.cli.keystone import PROJECT
 from tests.functional.client import wait_for

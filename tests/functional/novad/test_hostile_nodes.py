@@ -10,11 +10,11 @@ import threading
 import grpc
 import pytest
 
-from nova.novad import coordinator
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
-from nova.novad.assignments import decode
 from nova.novad.mdns import Announcement, Instance
+from nova.novad.nodes import coordinator
+from nova.novad.nodes.assignments import decode
 from nova.novad.signing import node_secret
 from tests.certificates import authority
 from tests.functional.cli.conftest import run

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
+from nova.common.errors import ReportedError
 from nova.novad import options
-from nova.novad.announcer import Announcer
 from nova.novad.daemon import Daemon
-from nova.novad.errors import NovadError
 from nova.novad.mdns import Announcement, Instance
+from nova.novad.nodes.announcer import Announcer
 from nova.novad.options import Options
 from nova.novad.platform import parse
 from nova.novad.server import Server
@@ -165,7 +165,7 @@ def nodes(tmp_path, monkeypatch):
         made = Nodes(tmp_path, monkeypatch, ca)
         yield made
         for node in made.all:
-            with contextlib.suppress(NovadError):
+            with contextlib.suppress(ReportedError):
                 node.stop()
 
 
@@ -417,7 +417,7 @@ def test_a_control_node_that_is_killed_in_the_middle_undoes_it_on_all(nodes, mom
 def test_what_was_decided_is_told_to_a_node_that_was_away(nodes, monkeypatch):
     nodes.nova("deploy")
     coordinator, send = nodes.n1.daemon.coordinator, nodes.n1.daemon.coordinator._send_decision
-    monkeypatch.setattr("nova.novad.coordinator._TRY", 0.1)
+    monkeypatch.setattr("nova.novad.nodes.coordinator._TRY", 0.1)
 
     def away(one, *rest):
         if (one.node, one.deployment) == ("n3", 2) and nodes.n3.alive:

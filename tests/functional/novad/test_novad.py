@@ -12,11 +12,11 @@ import traceback
 import grpc
 import pytest
 
+from nova.common.errors import Refused
 from nova.novad import server as module
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import Client
 from nova.novad.daemon import Daemon
-from nova.novad.errors import Refused
 from nova.novad.server import Server
 from tests.functional.client import wait_for
 from tests.unit.novad.test_masking import SHOWN, longest

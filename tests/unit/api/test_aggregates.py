@@ -6,11 +6,11 @@ import pytest
 
 from nova import exception
 from nova.image import lookup
-from nova.objects.aggregate import Aggregate
-from nova.objects.image import Image
-from nova.objects.server_group import ServerGroup
-from nova.rpcapi.aggregates import Aggregates
-from nova.rpcapi.server_groups import ServerGroups
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.images.image import Image
+from nova.objects.servers.server_group import ServerGroup
+from nova.rpcapi.hosts.aggregates import Aggregates
+from nova.rpcapi.servers.server_groups import ServerGroups
 from tests.unit.api.canned import stub
 
 UUID = "86a0da0e-9f0c-4f51-a1e0-3c25edab3783"

@@ -7,7 +7,7 @@ import pytest
 from nova import exception, policies
 from nova.api import microversion, openapi, routes, versions
 from nova.conf import CONF
-from nova.objects.keypair import Keypair
+from nova.objects.accounts.keypair import Keypair
 
 BOTH = ("x-openstack-request-id", "x-compute-request-id")
 

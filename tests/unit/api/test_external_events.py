@@ -2,8 +2,8 @@
 
 import pytest
 
-from nova.objects.external_event import ExternalEvent
-from nova.rpcapi.external_events import ExternalEvents
+from nova.objects.servers.external_event import ExternalEvent
+from nova.rpcapi.servers.external_events import ExternalEvents
 from tests.unit.api.canned import stub
 
 ONE, TWO = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "12")

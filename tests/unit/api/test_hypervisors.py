@@ -3,11 +3,11 @@
 import pytest
 
 from nova import exception
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
-from nova.objects.node import ComputeNode, Inventory, Provider
-from nova.objects.service import Service
-from nova.rpcapi.hypervisors import Hypervisors
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.hosts.node import ComputeNode, Inventory, Provider
+from nova.objects.hosts.service import Service
+from nova.objects.servers.instance import Instance
+from nova.rpcapi.hosts.hypervisors import Hypervisors
 from tests.unit.api.canned import stub
 from tests.unit.api.test_services import WHEN
 

@@ -5,11 +5,11 @@ import threading
 import pytest
 
 from nova import exception, image
-from nova.objects.action import Accepted, Action
 from nova.objects.base import utcnow
-from nova.objects.image import Image
-from nova.objects.server_request import ServerCreated
-from nova.rpcapi.servers import Servers
+from nova.objects.images.image import Image
+from nova.objects.servers.action import Accepted, Action
+from nova.objects.servers.server_request import ServerCreated
+from nova.rpcapi.servers.servers import Servers
 from tests.unit.api.canned import stub
 
 IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"

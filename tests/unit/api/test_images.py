@@ -5,9 +5,9 @@ import pytest
 from nova import exception, image
 from nova.conf import CONF
 from nova.image.base import ImageStore, check_property_count
-from nova.objects.image import Image
-from nova.objects.quota import Quotas as QuotaSet
-from nova.rpcapi.quotas import Quotas
+from nova.objects.accounts.quota import Quotas as QuotaSet
+from nova.objects.images.image import Image
+from nova.rpcapi.accounts.quotas import Quotas
 from tests.unit.api.canned import stub
 
 PATH = "/v2.1/images/i"

@@ -6,11 +6,11 @@ import hashlib
 import pytest
 
 from nova import exception
-from nova.objects.action import Action, Event
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
-from nova.rpcapi.instance_actions import Actions
-from nova.rpcapi.servers import Servers
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.servers.action import Action, Event
+from nova.objects.servers.instance import Instance
+from nova.rpcapi.servers.instance_actions import Actions
+from nova.rpcapi.servers.servers import Servers
 from tests.unit.api.canned import stub
 
 WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)

@@ -9,8 +9,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from nova import exception
-from nova.objects.keypair import Keypair
-from nova.rpcapi.keypairs import Keypairs
+from nova.objects.accounts.keypair import Keypair
+from nova.rpcapi.accounts.keypairs import Keypairs
 from tests.unit.api.canned import stub
 
 PATH = "/v2.1/os-keypairs"

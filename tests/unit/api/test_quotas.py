@@ -3,8 +3,8 @@
 import pytest
 
 from nova import exception
-from nova.objects.quota import Quotas as QuotaSet
-from nova.rpcapi.quotas import Quotas
+from nova.objects.accounts.quota import Quotas as QuotaSet
+from nova.rpcapi.accounts.quotas import Quotas
 from tests.unit.api.canned import stub
 
 LIMITS = {

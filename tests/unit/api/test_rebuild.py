@@ -3,7 +3,7 @@
 import pytest
 
 from nova.image import lookup
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 from nova.operations.rebuild import RebuildRequest
 from tests.unit.api.test_server_moves import SERVER, act, servers  # noqa: F401 (fixture)
 

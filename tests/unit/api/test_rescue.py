@@ -3,7 +3,7 @@
 import pytest
 
 from nova.image import lookup
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 from tests.unit.api.test_server_moves import act, asked, servers  # noqa: F401 (fixture)
 
 IMAGE = "77777777-0000-4000-8000-000000000000"

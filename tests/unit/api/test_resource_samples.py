@@ -11,35 +11,23 @@ import pathlib
 import pytest
 
 from nova import image
-from nova.objects import states
-from nova.objects.action import Accepted, Action, Event
-from nova.objects.aggregate import Aggregate
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.keypair import Keypair
-from nova.objects.migration import Migration
-from nova.objects.network import Network, SecurityGroup
-from nova.objects.node import ComputeNode, Inventory, Provider
-from nova.objects.quota import Quotas
-from nova.objects.server_group import ServerGroup
-from nova.objects.service import Service
-from nova.rpcapi import (
-    aggregates,
-    availability_zones,
-    external_events,
-    flavors,
-    hypervisors,
-    instance_actions,
-    keypairs,
-    migrations,
-    networks,
-    quotas,
-    security_groups,
-    server_groups,
-    servers,
-    services,
-)
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.accounts.keypair import Keypair
+from nova.objects.accounts.quota import Quotas
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.hosts.node import ComputeNode, Inventory, Provider
+from nova.objects.hosts.service import Service
+from nova.objects.images.image import Image
+from nova.objects.networks.network import Network, SecurityGroup
+from nova.objects.servers import states
+from nova.objects.servers.action import Accepted, Action, Event
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.migration import Migration
+from nova.objects.servers.server_group import ServerGroup
+from nova.rpcapi.accounts import flavors, keypairs, quotas
+from nova.rpcapi.hosts import aggregates, availability_zones, hypervisors, services
+from nova.rpcapi.networks import networks, security_groups
+from nova.rpcapi.servers import external_events, instance_actions, migrations, server_groups, servers
 from tests.unit.api.canned import stub
 
 SAMPLES = json.loads((pathlib.Path(__file__).parents[2] / "data" / "resource_samples.json").read_text())

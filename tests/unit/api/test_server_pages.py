@@ -2,10 +2,10 @@
 
 import pytest
 
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import utcnow
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
-from nova.objects.server_request import ServerPage
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.server_request import ServerPage
 
 SERVER = Instance(uuid="found", project_id="p", user_id="u", display_name="n", hostname="n", created_at=utcnow(),
                   flavor=Flavor(flavorid="1", name="f", memory_mb=1, vcpus=1))

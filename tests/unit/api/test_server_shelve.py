@@ -3,8 +3,8 @@
 import pytest
 
 from nova import exception, image
-from nova.objects.action import Accepted
-from nova.objects.image import Image
+from nova.objects.images.image import Image
+from nova.objects.servers.action import Accepted
 from tests.unit.api.test_images import Store
 from tests.unit.api.test_server_moves import ACCEPTED, act, asked, servers  # noqa: F401 (a fixture)
 

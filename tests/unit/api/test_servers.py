@@ -6,12 +6,12 @@ import pytest
 
 from nova import exception, image
 from nova.conf import CONF
-from nova.objects.action import Accepted, Action
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.server_request import ServerCreated, ServerPage
-from nova.objects.service import Service
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.hosts.service import Service
+from nova.objects.images.image import Image
+from nova.objects.servers.action import Accepted, Action
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.server_request import ServerCreated, ServerPage
 
 WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"

@@ -4,7 +4,7 @@ import pytest
 
 from nova import exception
 from nova.api.compute.servers.servers_devices import devices_of
-from nova.objects.instance import root_volume
+from nova.objects.servers.instance import root_volume
 
 IMAGE, VOLUME, OTHER = (f"{digit * 8}-f747-4d71-a389-46d078ebf047" for digit in "123")
 BOOT = "Boot sequence for the instance and image/block device mapping combination is not valid."

@@ -13,11 +13,11 @@ import pytest
 from nova.api.compute.servers import servers_view
 from nova.api.request import Request
 from nova.context import RequestContext
-from nova.objects import states
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import Fault, Instance, Key
-from nova.objects.network import VIF, FixedIp
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.images.image import Image
+from nova.objects.networks.network import VIF, FixedIp
+from nova.objects.servers import states
+from nova.objects.servers.instance import Fault, Instance, Key
 
 KEYS = json.loads((pathlib.Path(__file__).parents[2] / "data" / "server_keys.json").read_text())
 VIEWS = {"show": servers_view.SHOW, "detail": servers_view.DETAIL, "update": servers_view.UPDATE}

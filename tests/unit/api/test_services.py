@@ -5,9 +5,9 @@ import datetime
 import pytest
 
 from nova import exception
-from nova.objects.service import Service
-from nova.rpcapi.availability_zones import Zones
-from nova.rpcapi.services import Services
+from nova.objects.hosts.service import Service
+from nova.rpcapi.hosts.availability_zones import Zones
+from nova.rpcapi.hosts.services import Services
 from tests.unit.api.canned import stub
 
 UUID = "e81d66a4-ddd3-4aba-8a84-171d1cb4d339"

@@ -31,10 +31,10 @@ from nova.context import RequestContext
 from nova.image import signatures
 from nova.metadata.settings import MetadataSettings
 from nova.metadata.tree import Tree
-from nova.objects.image import Image
-from nova.objects.instance import Personality
-from nova.rpcapi.keypairs import Keypairs
-from nova.virt import image_formats
+from nova.objects.images.image import Image
+from nova.objects.servers.instance import Personality
+from nova.rpcapi.accounts.keypairs import Keypairs
+from nova.virt.images import image_formats
 from tests.unit.api.canned import stub
 from tests.unit.api.test_servers import IMAGE, MINE, Conductor, Images
 from tests.unit.image.signing import certificate, rsa_key, signed

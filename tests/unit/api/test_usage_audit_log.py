@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from nova.objects.usage import audit_period as period
+from nova.objects.accounts.usage import audit_period as period
 
 
 def at(text):

@@ -13,7 +13,7 @@ from nova import bus, conf, context, exception
 from nova.bus.client import result_of
 from nova.bus.server import endpoint
 from nova.conf import CONF
-from nova.objects.flavor import Flavor
+from nova.objects.accounts.flavor import Flavor
 
 CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
 

@@ -11,15 +11,16 @@ import pytest
 from nova import conf, context
 from nova.compute.host import Machine
 from nova.compute.reconcile import Reconciler
-from nova.conductor.endpoints.guests import Guests
+from nova.conductor.endpoints.by_hosts.guests import Guests
 from nova.conf import CONF
-from nova.db import migrate, servers
+from nova.db.maintenance import migrate
+from nova.db.servers import servers
 from nova.network.base import NoNetwork
-from nova.objects import states
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.guest import Resumed
-from nova.objects.instance import Instance
-from nova.virt.fake import FakeDriver
+from nova.objects.servers import states
+from nova.objects.servers.guest import Resumed
+from nova.objects.servers.instance import Instance
+from nova.virt.fake.driver import FakeDriver
 from tests.unit.conductor.books import Books, flavor
 
 

@@ -13,11 +13,11 @@ from nova.compute.monitors.base import Monitor
 from nova.compute.monitors.chosen import Monitors
 from nova.conf import CONF
 from nova.objects.base import utcnow
-from nova.objects.metric import Metric
-from nova.objects.node import ComputeNode
+from nova.objects.hosts.metric import Metric
+from nova.objects.hosts.node import ComputeNode
 from nova.virt.driver import HostCpu
-from nova.virt.fake import FakeDriver
-from nova.virt.fake_scenario import Group
+from nova.virt.fake.driver import FakeDriver
+from nova.virt.fake.scenario import Group
 
 
 @pytest.fixture(autouse=True)

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from nova.compute.newest import NewestOrders, order_key
-from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
-from nova.objects.order import StepOrder
+from nova.objects.servers.action import Action
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.order import StepOrder
 from tests.unit.conductor.books import flavor
 
 LEASE = 30.0

@@ -13,13 +13,13 @@ from nova.compute.host import Machine
 from nova.compute.progress import Progress
 from nova.compute.runner import Runner
 from nova.network.base import NoNetwork
-from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
-from nova.objects.moves import MigrationProgress
-from nova.objects.order import StepOrder, StepReport
-from nova.objects.scheduling import RequestSpec
-from nova.virt.fake import FakeDriver
+from nova.objects.hosts.scheduling import RequestSpec
+from nova.objects.servers.action import Action
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.moves import MigrationProgress
+from nova.objects.servers.order import StepOrder, StepReport
+from nova.virt.fake.driver import FakeDriver
 from tests.unit.conductor.books import flavor
 
 HOST = "h1"

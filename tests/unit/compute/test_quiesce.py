@@ -9,9 +9,9 @@ import pytest
 from nova import conf, exception
 from nova.compute.quiesce import QuiescedGuests
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
+from nova.objects.servers.instance import Instance
 from nova.virt.driver import Disks
-from nova.virt.fake import FakeDriver
+from nova.virt.fake.driver import FakeDriver
 from tests.unit.conductor.books import flavor
 
 SERVER = Instance(uuid=new_uuid(), project_id="p", user_id="u", display_name="n", hostname="n", created_at=utcnow(),

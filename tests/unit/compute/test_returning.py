@@ -10,7 +10,7 @@ from nova.compute.host import Machine
 from nova.compute.reconcile import Reconciler
 from nova.conf import CONF
 from nova.network.base import NoNetwork
-from nova.virt.fake import FakeDriver
+from nova.virt.fake.driver import FakeDriver
 
 HOSTS = 40
 

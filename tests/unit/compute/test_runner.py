@@ -18,18 +18,18 @@ from nova import conf, context, exception
 from nova.compute.host import Machine
 from nova.compute.runner import Runner
 from nova.network.base import NoNetwork
-from nova.objects import states
-from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.guest import GuestStatus, Whereabouts
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.order import StepOrder, StepReport
-from nova.objects.scheduling import RequestSpec
+from nova.objects.hosts.scheduling import RequestSpec
+from nova.objects.images.image import Image
+from nova.objects.servers import states
+from nova.objects.servers.action import Action
+from nova.objects.servers.guest import GuestStatus, Whereabouts
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
-from nova.operations.base import DEADLINE
+from nova.operations.framework.base import DEADLINE
 from nova.virt.driver import Disks
-from nova.virt.fake import FakeDriver
+from nova.virt.fake.driver import FakeDriver
 from tests.unit.conductor.books import flavor
 
 HOST = "h1"

@@ -14,13 +14,13 @@ from nova.compute.host import Machine, StepHost
 from nova.conf import CONF
 from nova.image.base import CheckSize
 from nova.network.base import NoNetwork
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.network import RuleSet
-from nova.virt.fake import FakeDriver
-from nova.virt.imagecache import ImageCache
+from nova.objects.images.image import Image
+from nova.objects.networks.network import RuleSet
+from nova.objects.servers.instance import Instance
+from nova.virt.fake.driver import FakeDriver
+from nova.virt.images.imagecache import ImageCache
 
 MIB = 1 << 20
 

@@ -13,17 +13,18 @@ from nova.conductor.core import Core
 from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.security_rules import FiltersFeed
 from nova.conf import CONF
-from nova.db import models, servers
+from nova.db import tables
+from nova.db.servers import servers
 from nova.db.sql.engine import Database, StatementCounter
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.flavor import Flavor
-from nova.objects.floating_ip_dns import ServedDomain
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.network import FilterRule, GroupFilter, Peers, RuleSet
-from nova.objects.node import ComputeNode, Inventory, Provider
-from nova.objects.scheduling import FleetDelta, Selection
-from nova.objects.volume import VolumeRemoval
+from nova.objects.hosts.node import ComputeNode, Inventory, Provider
+from nova.objects.hosts.scheduling import FleetDelta, Selection
+from nova.objects.images.image import Image
+from nova.objects.networks.floating_ip_dns import ServedDomain
+from nova.objects.networks.network import FilterRule, GroupFilter, Peers, RuleSet
+from nova.objects.servers.instance import Instance
+from nova.objects.volumes.volume import VolumeRemoval
 
 
 class Sent:
@@ -116,8 +117,8 @@ class Books(Core):
     def reset(self) -> None:
         """Reset to the rows of a new database, without messages and counts."""
         def transaction(connection: sa.Connection) -> None:
-            for table in models.metadata.tables.values():
-                if table is not models.deployment:
+            for table in tables.metadata.tables.values():
+                if table is not tables.deployment:
                     connection.execute(sa.delete(table))
 
         self.db.write(transaction)

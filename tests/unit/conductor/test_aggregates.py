@@ -8,11 +8,11 @@ import pytest
 
 from nova import exception
 from nova.conductor.announcer import report_nodes
-from nova.conductor.endpoints.aggregates import Aggregates
-from nova.conductor.endpoints.availability_zones import Zones
-from nova.conductor.endpoints.heartbeat import Heartbeat
-from nova.conductor.endpoints.services import Services
-from nova.db import aggregates
+from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
+from nova.conductor.endpoints.hosts.aggregates import Aggregates
+from nova.conductor.endpoints.hosts.availability_zones import Zones
+from nova.conductor.endpoints.hosts.services import Services
+from nova.db.hosts import aggregates
 from tests.unit.conductor.books import Books, ctx, node, server
 
 
@@ -137,7 +137,7 @@ def test_servers_do_not_change_zones(endpoint: Aggregates, core: Books, move: Ca
     with pytest.raises(error, match="has servers"):
         move(endpoint, full.id, empty.id)
     assert endpoint.index(ctx()) == before
-    from nova.db import servers
+    from nova.db.servers import servers
 
     for member in members:
         core.db.write(lambda connection, member=member: servers.update(connection, member.uuid, {"deleted": True}))

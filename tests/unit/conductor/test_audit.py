@@ -8,12 +8,15 @@ import pytest
 import sqlalchemy as sa
 
 from nova.conductor import announcer
-from nova.db import actions, allocations, audit, evictions, models, quotas, server_migrations, services
-from nova.objects import states
-from nova.objects.action import Action, Event
+from nova.db import audit, tables
+from nova.db.accounts import quotas
+from nova.db.hosts import allocations, services
+from nova.db.servers import actions, evictions, server_migrations
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
-from nova.objects.migration import Migration
+from nova.objects.servers import states
+from nova.objects.servers.action import Action, Event
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.migration import Migration
 from tests.unit.conductor.books import Books, at, flavor, node, server
 
 RESOURCES = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
@@ -30,7 +33,7 @@ def one(core: Books) -> Instance:
     def claim(connection: sa.Connection) -> None:
         allocations.claim(connection, made.uuid, at(nodes[0].uuid), RESOURCES, "p1", "u1")
         allocations.finish_io(connection, nodes[0].uuid, False)
-        connection.execute(sa.insert(models.quota_usages), [
+        connection.execute(sa.insert(tables.quota_usages), [
             {"project_id": "p1", "user_id": user, "instances": 1, "cores": 1, "ram": 512} for user in ("", "u1")])
 
     core.db.write(claim)
@@ -65,13 +68,13 @@ def test_nothing_is_found_while_all_agrees(core: Books, one: Instance) -> None:
 ])
 def test_what_does_not_agree_is_found(core: Books, one: Instance, table: str, values: dict[str, Any],
                                       says: str) -> None:
-    change(core, sa.update(models.metadata.tables[table]).values(values))
+    change(core, sa.update(tables.metadata.tables[table]).values(values))
     assert any(says in line for line in found(core)), found(core)
 
 
 def test_a_server_has_one_claim(core: Books, one: Instance) -> None:
     other = core.db.read(lambda connection: connection.scalar(
-        sa.select(models.compute_nodes.c.uuid).where(models.compute_nodes.c.host == "b")))
+        sa.select(tables.compute_nodes.c.uuid).where(tables.compute_nodes.c.host == "b")))
     core.db.write(lambda connection: allocations.claim(connection, one.uuid, at(other), RESOURCES, "p1", "u1"))
     assert any("has 2 claims" in line for line in found(core))
 
@@ -90,7 +93,7 @@ def moving(core: Books, one: Instance, **changes: Any) -> Migration:
         "new_flavor": larger, "created_at": utcnow(), **changes})
 
     def write(connection: sa.Connection) -> None:
-        node_b = connection.scalar(sa.select(models.compute_nodes.c.uuid).where(models.compute_nodes.c.host == "b"))
+        node_b = connection.scalar(sa.select(tables.compute_nodes.c.uuid).where(tables.compute_nodes.c.host == "b"))
         server_migrations.insert(connection, move)
         allocations.claim(connection, move.uuid, at(node_b or ""),
                           {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 1}, "p1", "u1")
@@ -108,8 +111,8 @@ def test_a_server_that_moves_has_a_claim_on_either_side(core: Books, one: Instan
 
 def test_a_server_that_has_moved_waits_for_a_word(core: Books, one: Instance) -> None:
     move = moving(core, one, status="finished")
-    change(core, sa.update(models.instances).values(host="b", node="b", flavor=move.new_flavor, vm_state="resized"))
-    change(core, sa.update(models.compute_nodes).values(num_io_ops=0))
+    change(core, sa.update(tables.instances).values(host="b", node="b", flavor=move.new_flavor, vm_state="resized"))
+    change(core, sa.update(tables.compute_nodes).values(num_io_ops=0))
     assert found(core) == []
     assert not any(finding.repaired for finding in audit.audit(core.db, repair=True))
 
@@ -125,7 +128,7 @@ def test_a_server_that_has_moved_waits_for_a_word(core: Books, one: Instance) ->
 def test_what_does_not_agree_of_a_move_is_found(core: Books, one: Instance, table: str, values: dict[str, Any],
                                                 says: str) -> None:
     moving(core, one)
-    change(core, sa.update(models.metadata.tables[table]).values(values))
+    change(core, sa.update(tables.metadata.tables[table]).values(values))
     assert any(says in line for line in found(core)), found(core)
 
 
@@ -134,9 +137,9 @@ def test_what_waits_for_its_turn_waits_behind_somebody(core: Books, one: Instanc
                              request_id="req-1", start_time=utcnow())
                       for name, queued in (("stop", False), ("attach_volume", True)))
     core.db.write(lambda connection: actions.insert(connection, [holder, behind]))
-    change(core, sa.update(models.instances).values(action_uuid=holder.uuid))
+    change(core, sa.update(tables.instances).values(action_uuid=holder.uuid))
     assert found(core) == []
-    change(core, sa.update(models.instances).values(action_uuid=None))
+    change(core, sa.update(tables.instances).values(action_uuid=None))
     assert len(found(core)) == 2
 
 
@@ -156,8 +159,8 @@ def test_what_is_under_way_or_has_no_result_is_told(core: Books, one: Instance, 
     action = Action(uuid=new_uuid(), instance_uuid=one.uuid, action="stop", operation="stop", step="power_off",
                     outcome=outcome, request_id="req-1", start_time=utcnow(),
                     events=[Event(event="compute_stop_instance", start_time=utcnow())])
-    change(core, sa.insert(models.actions).values({
-        column.name: getattr(action, column.name) for column in models.actions.c if column.name != "id"}))
+    change(core, sa.insert(tables.actions).values({
+        column.name: getattr(action, column.name) for column in tables.actions.c if column.name != "id"}))
     assert len(core.db.read(audit.unfinished)) == (outcome is None)
     assert len(core.db.read(audit.open_events)) == (outcome is not None)
     assert any("the server does not know of it" in line for line in found(core)) == (outcome is None)

@@ -15,12 +15,16 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conductor import announcer
 from nova.conductor.resources import addresses
-from nova.db import allocations, audit, fixed_ips, models, networks, quotas, security_groups, servers, services
-from nova.objects import states
+from nova.db import audit, tables
+from nova.db.accounts import quotas
+from nova.db.hosts import allocations, services
+from nova.db.networks import fixed_ips, networks, security_groups
+from nova.db.servers import servers
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
-from nova.objects.network import Network, NetworkRequest
-from nova.objects.scheduling import Selection
+from nova.objects.hosts.scheduling import Selection
+from nova.objects.networks.network import Network, NetworkRequest
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
 from tests.unit.conductor.books import Books, flavor, node
 
 HOSTS, WORKERS, ROUNDS = ("a", "b"), 4, 40
@@ -88,7 +92,7 @@ class Cloud:
 
     def sold(self) -> dict[str, int]:
         """host -> servers there, whatever the books say."""
-        table = models.instances
+        table = tables.instances
         return dict(self.core.db.read(lambda connection: connection.execute(
             sa.select(table.c.host, sa.func.count()).where(table.c.deleted == sa.false(), table.c.host.is_not(None))
             .group_by(table.c.host)).all()))
@@ -110,7 +114,7 @@ def cloud(core: Books) -> Cloud:
 
 def _spoil(core: Books, chance: random.Random) -> None:
     """Something that no room for a further server comes of."""
-    inventories, nodes, usages = models.inventories, models.compute_nodes, models.quota_usages
+    inventories, nodes, usages = tables.inventories, tables.compute_nodes, tables.quota_usages
     spoilt: list[Any] = [
         sa.update(inventories).where(inventories.c.resource_class == "VCPU").values(used=inventories.c.used + 3),
         sa.update(nodes).values(num_instances=nodes.c.num_instances + 1),
@@ -139,7 +143,7 @@ def test_nothing_is_held_while_somebody_reads_a_finding(cloud: Cloud) -> None:
     for _server in range(3):
         cloud.boot(0)
     _spoil(cloud.core, random.Random(1))
-    table = models.security_group_members
+    table = tables.security_group_members
     cloud.core.db.write(lambda connection: connection.execute(sa.insert(table), [
         {"group_id": cloud.group, "instance_uuid": new_uuid()} for _each in range(3)]))
     before = cloud.core.db.engine.pool.checkedout()  # type: ignore[attr-defined]

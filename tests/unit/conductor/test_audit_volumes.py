@@ -6,16 +6,18 @@ from typing import Any
 
 import pytest
 
-from nova.conductor.endpoints.volumes import Volumes
-from nova.db import audit, models, servers, volumes
+from nova.conductor.endpoints.volumes.volumes import Volumes
+from nova.db import audit, tables
 from nova.db.audit.volumes import Devices
 from nova.db.audit.volumes import Volumes as Check
+from nova.db.servers import servers
+from nova.db.volumes import volumes
 from nova.objects.base import new_uuid
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import Volume
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.volume import Volume
 from tests.unit.conductor.books import Books, ctx, server, set_columns
 
-TABLE = models.volumes
+TABLE = tables.volumes
 
 
 @pytest.fixture

@@ -14,12 +14,14 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor import announcer
-from nova.db import aggregates, claims, models, server_groups, server_migrations, services
+from nova.db import tables
+from nova.db.hosts import aggregates, claims, services
+from nova.db.servers import server_groups, server_migrations
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
-from nova.objects.migration import Migration
-from nova.objects.scheduling import GroupSpec, RequestSpec, Selection, metadata_digest
-from nova.objects.server_group import ServerGroup
+from nova.objects.hosts.scheduling import GroupSpec, RequestSpec, Selection, metadata_digest
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.migration import Migration
+from nova.objects.servers.server_group import ServerGroup
 from tests.unit.conductor.books import Books, flavor, node, server, set_columns
 
 
@@ -44,7 +46,7 @@ def claim(core: Books, selection: Selection, spec: RequestSpec, instance: Instan
 
     def write(connection: sa.Connection) -> None:
         claims.claim(connection, instance, selection, spec)
-        connection.execute(sa.update(models.instances).where(models.instances.c.uuid == instance.uuid)
+        connection.execute(sa.update(tables.instances).where(tables.instances.c.uuid == instance.uuid)
                            .values(host=selection.host, node=selection.node))
 
     core.db.write(write)
@@ -54,8 +56,8 @@ def claim(core: Books, selection: Selection, spec: RequestSpec, instance: Instan
 def refused(core: Books, selection: Selection, spec: RequestSpec) -> str:
     """Return the reason of the refusal; nothing was claimed."""
     def used(connection: sa.Connection) -> Any:
-        return [connection.execute(sa.select(models.inventories.c.used)).all(),
-                connection.execute(sa.select(models.compute_nodes.c.num_instances)).all()]
+        return [connection.execute(sa.select(tables.inventories.c.used)).all(),
+                connection.execute(sa.select(tables.compute_nodes.c.num_instances)).all()]
 
     before = core.db.read(used)
     with pytest.raises(exception.ClaimLost) as lost:
@@ -69,15 +71,15 @@ def refused(core: Books, selection: Selection, spec: RequestSpec) -> str:
     ({"disabled": True}, "disabled"), ({"up": False}, "down"), ({"forced_down": True}, "down")])
 def test_a_host_that_is_not_to_be_used_any_more_gets_nothing(core: Books, hosts: dict[str, Selection],
                                                              changes: dict[str, bool], says: str) -> None:
-    set_columns(core, models.services, models.services.c.host == "a", **changes)
+    set_columns(core, tables.services, tables.services.c.host == "a", **changes)
     assert says in refused(core, hosts["a"], asking())
     claim(core, hosts["b"], asking())
 
 
 def test_a_forced_host_may_be_down_but_not_disabled(core: Books, hosts: dict[str, Selection]) -> None:
-    set_columns(core, models.services, models.services.c.host == "a", up=False)
+    set_columns(core, tables.services, tables.services.c.host == "a", up=False)
     claim(core, hosts["a"], asking(force_host="a"))
-    set_columns(core, models.services, models.services.c.host == "a", disabled=True)
+    set_columns(core, tables.services, tables.services.c.host == "a", disabled=True)
     assert "disabled" in refused(core, hosts["a"], asking(force_host="a"))
 
 
@@ -90,7 +92,7 @@ def test_a_node_that_is_gone_gets_nothing(core: Books, hosts: dict[str, Selectio
 def test_traits_that_have_changed_lose_the_claim(core: Books, hosts: dict[str, Selection],
                                                  spec: dict[str, Any]) -> None:
     assert "traits" in refused(core, hosts["a"], asking(**spec))
-    set_columns(core, models.providers, models.providers.c.uuid == hosts["a"].node_uuid, traits=["CUSTOM_FAST"])
+    set_columns(core, tables.providers, tables.providers.c.uuid == hosts["a"].node_uuid, traits=["CUSTOM_FAST"])
     claim(core, hosts["a"], asking(**spec))
 
 

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from nova import conf, exception
-from nova.db import allocations, compute_nodes, migrate, models, quotas, services
+from nova.db import tables
+from nova.db.accounts import quotas
+from nova.db.hosts import allocations, compute_nodes, services
+from nova.db.maintenance import migrate
 from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid
-from nova.objects.node import ComputeNode, Inventory, Provider
-from nova.objects.scheduling import Selection
+from nova.objects.hosts.node import ComputeNode, Inventory, Provider
+from nova.objects.hosts.scheduling import Selection
 
 NODES = ("n1", "n2", "n3")
 PROJECTS = ("p1", "p2")
@@ -228,7 +231,7 @@ class Claims(RuleBasedStateMachine):
     def the_books_are_as_the_model(self) -> None:
         if not self.inventories:
             return
-        table, nodes, usages = models.inventories, models.compute_nodes, models.quota_usages
+        table, nodes, usages = tables.inventories, tables.compute_nodes, tables.quota_usages
 
         def read(connection: sa.Connection) -> tuple[Any, Any, Any]:
             return (connection.execute(sa.select(table)).all(), connection.execute(sa.select(nodes)).all(),

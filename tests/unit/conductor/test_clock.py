@@ -10,10 +10,13 @@ import sqlalchemy as sa
 
 from nova.conductor.saga.isolation_guard import IsolationGuard
 from nova.conf import CONF
-from nova.db import actions, census, models, services
+from nova.db import tables
+from nova.db.hosts import services
+from nova.db.maintenance import census
+from nova.db.servers import actions
 from nova.db.sql import clock
-from nova.objects.action import Action
 from nova.objects.base import new_uuid, utcnow
+from nova.objects.servers.action import Action
 from tests.unit.conductor.books import Books
 
 MINUTES = datetime.timedelta(minutes=5)
@@ -100,7 +103,7 @@ def test_a_jump_that_another_conductor_noticed_first_makes_nobody_dead(nova: Con
     """The other conductor has written the new time already; this one has not queried the clock since."""
     nova.ahead = jump
     nova.core.db.write(lambda connection: connection.execute(
-        sa.update(models.services).where(models.services.c.host == "lives").values(last_seen=nova.now())))
+        sa.update(tables.services).where(tables.services.c.host == "lives").values(last_seen=nova.now())))
     assert nova.up("lives")
     assert nova.up("dies")
 

@@ -14,15 +14,15 @@ import pytest
 from nova.compute import reconcile
 from nova.compute.host import Machine
 from nova.compute.reconcile import Reconciler
-from nova.conductor.endpoints.guests import Guests
+from nova.conductor.endpoints.by_hosts.guests import Guests
 from nova.conf import CONF
-from nova.db import evictions, servers
+from nova.db.servers import evictions, servers
 from nova.network.base import NoNetwork
-from nova.objects import states
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.guest import GuestStatus, Whereabouts
-from nova.objects.instance import Instance
-from nova.virt.fake import FakeDriver
+from nova.objects.servers import states
+from nova.objects.servers.guest import GuestStatus, Whereabouts
+from nova.objects.servers.instance import Instance
+from nova.virt.fake.driver import FakeDriver
 from tests.unit.conductor.books import Books, ctx, flavor
 
 # More than two pages.

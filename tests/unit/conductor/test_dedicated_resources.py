@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 
 from nova import exception
 from nova.conductor import announcer
-from nova.db import allocations, audit, claims, compute_nodes, dedicated_resources, models, services
+from nova.db import audit, tables
+from nova.db.hosts import allocations, claims, compute_nodes, dedicated_resources, services
 from nova.objects.base import new_uuid
 from nova.objects.dedicated_resources import fitting
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources, NodeDedicatedResources
 from nova.objects.dedicated_resources.numa import HostCell, HostTopology, Pages
 from nova.objects.dedicated_resources.pci import PF, VF, PciDevice, PciRequest
-from nova.objects.instance import Instance
-from nova.objects.node import Inventory, Provider
+from nova.objects.hosts.node import Inventory, Provider
+from nova.objects.hosts.scheduling import RequestGroup, RequestSpec, Selection
 from nova.objects.requirements.guest_numa import guest_topology
-from nova.objects.scheduling import RequestGroup, RequestSpec, Selection
+from nova.objects.servers.instance import Instance
 from tests.unit.conductor.books import Books, flavor, node, server
 
 # Two cells of two cores with two threads each, 1 GiB of small pages and four huge ones.
@@ -70,7 +71,7 @@ def claim(core: Books, selection: Selection, spec: RequestSpec, consumer: str = 
 def everything(core: Books) -> Any:
     return core.db.read(lambda connection: [
         connection.execute(sa.select(table).order_by(*table.primary_key.columns)).all()
-        for table in (models.compute_nodes, models.allocations, models.inventories)])
+        for table in (tables.compute_nodes, tables.allocations, tables.inventories)])
 
 
 def free(core: Books, selection: Selection) -> NodeDedicatedResources:
@@ -188,7 +189,7 @@ def test_what_is_given_twice_is_found(core: Books, host: Selection) -> None:
     for _number in range(2):
         claim(core, host, asking(PINNED, [device("gpu")]))
     one = core.db.read(lambda connection: dedicated_resources.held(connection, [host.node_uuid]))[host.node_uuid][0]
-    core.db.write(lambda connection: connection.execute(sa.update(models.allocations).values(
+    core.db.write(lambda connection: connection.execute(sa.update(tables.allocations).values(
         numa_topology=one.numa_topology, pci_devices=one.pci_devices)))
     found = [finding.detail for finding in audit.audit(core.db) if finding.kind == "parts"]
     assert len(found) == 2
@@ -209,8 +210,8 @@ def gpus(core: Books) -> Selection:
 
 def used(core: Books) -> dict[str, int]:
     found = core.db.read(lambda connection: connection.execute(sa.select(
-        models.inventories.c.provider_uuid, models.inventories.c.used).where(
-        models.inventories.c.resource_class == "VGPU")).all())
+        tables.inventories.c.provider_uuid, tables.inventories.c.used).where(
+        tables.inventories.c.resource_class == "VGPU")).all())
     return dict(found)
 
 

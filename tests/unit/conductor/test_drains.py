@@ -8,14 +8,14 @@ import pytest
 
 from nova import context
 from nova.conductor.background import drains as keeper
-from nova.conductor.endpoints.services import Services
+from nova.conductor.endpoints.hosts.services import Services
 from nova.conductor.saga.engine import Engine
-from nova.db import drains, services
+from nova.db.hosts import drains, services
 from nova.db.sql import clock
-from nova.objects import drain as drain_states
-from nova.objects import states
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.drain import Drain, DrainedServer
+from nova.objects.hosts import drain as drain_states
+from nova.objects.hosts.drain import Drain, DrainedServer
+from nova.objects.servers import states
 from tests.unit.conductor.books import Books, server
 
 

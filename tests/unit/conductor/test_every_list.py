@@ -18,29 +18,14 @@ import sqlalchemy as sa
 
 from nova import rpcapi
 from nova.bus import Interface
-from nova.db import (
-    aggregates,
-    compute_nodes,
-    consoles,
-    evictions,
-    flavors,
-    floating_ip_dns,
-    floating_ips,
-    keypairs,
-    networks,
-    security_group_default_rules,
-    security_groups,
-    server_groups,
-    server_migrations,
-    services,
-    shares,
-    usage_audits,
-    usages,
-    volumes,
-)
-from nova.objects.console import ConsoleSession
-from nova.objects.flavor import FlavorQuery
-from nova.objects.floating_ip_dns import Domain
+from nova.db.accounts import flavors, keypairs, usage_audits, usages
+from nova.db.hosts import aggregates, compute_nodes, services
+from nova.db.networks import floating_ip_dns, floating_ips, networks, security_group_default_rules, security_groups
+from nova.db.servers import consoles, evictions, server_groups, server_migrations
+from nova.db.volumes import shares, volumes
+from nova.objects.accounts.flavor import FlavorQuery
+from nova.objects.networks.floating_ip_dns import Domain
+from nova.objects.servers.console import ConsoleSession
 from tests.unit.conductor.books import Books
 
 MOMENT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -110,8 +95,8 @@ QUERIES: dict[str, Callable[[sa.Connection], Any]] = {
 def lists() -> set[str]:
     """Return the methods of conductors that return a list, a map or a page."""
     found = set()
-    for module in pkgutil.iter_modules(rpcapi.__path__):
-        for interface in vars(importlib.import_module(f"nova.rpcapi.{module.name}")).values():
+    for module in pkgutil.walk_packages(rpcapi.__path__, "nova.rpcapi."):
+        for interface in vars(importlib.import_module(module.name)).values():
             if inspect.isclass(interface) and issubclass(interface, Interface) and interface is not Interface \
                     and interface.topic == rpcapi.CONDUCTOR:
                 for name in interface.methods():

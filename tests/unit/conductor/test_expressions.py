@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from nova import context, exception
-from nova.conductor.endpoints.flavors import Flavors
-from nova.db import server_search, servers
+from nova.conductor.endpoints.accounts.flavors import Flavors
+from nova.db.servers import server_search, servers
 from nova.objects import expression
-from nova.objects.flavor import FlavorQuery
-from nova.objects.server_request import ServerQuery
+from nova.objects.accounts.flavor import FlavorQuery
+from nova.objects.servers.server_request import ServerQuery
 from tests.unit.conductor.books import Books, ctx, flavor, server
 
 NAMES = ["db", "web", "WEB-1", "web-22", "my web", "x%y", "a_b", "axb", "\u212aelvin", "Straße", "two\nlines", "1.5"]

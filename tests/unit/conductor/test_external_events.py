@@ -8,14 +8,14 @@ import pytest
 
 from nova import operations
 from nova.conductor.acceptance import start
-from nova.conductor.endpoints.external_events import ExternalEvents
+from nova.conductor.endpoints.servers.external_events import ExternalEvents
 from nova.conductor.saga.engine import Engine
-from nova.db import external_events, servers
+from nova.db.servers import external_events, servers
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.external_event import ExternalEvent
-from nova.objects.instance import Instance
-from nova.operations.base import CONDUCTOR, Operation, Wait, event_key, step
-from nova.operations.rules import Rules
+from nova.objects.servers.external_event import ExternalEvent
+from nova.objects.servers.instance import Instance
+from nova.operations.framework.base import CONDUCTOR, Operation, Wait, event_key, step
+from nova.operations.framework.rules import Rules
 from tests.unit.conductor.books import Books, ctx, server
 from tests.unit.conductor.test_lost_hosts import Later
 

@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 from nova import exception
-from nova.conductor.endpoints.flavors import Flavors
-from nova.objects.flavor import FlavorQuery
+from nova.conductor.endpoints.accounts.flavors import Flavors
+from nova.objects.accounts.flavor import FlavorQuery
 from tests.unit.conductor.books import Books, ctx, flavor
 
 

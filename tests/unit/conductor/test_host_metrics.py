@@ -14,10 +14,12 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conductor import announcer
 from nova.conf import CONF
-from nova.db import compute_nodes, models, outbox
+from nova.db import tables
+from nova.db.hosts import compute_nodes
+from nova.db.maintenance import outbox
 from nova.objects.base import utcnow
-from nova.objects.metric import Metric
-from nova.objects.node import ComputeNode
+from nova.objects.hosts.metric import Metric
+from nova.objects.hosts.node import ComputeNode
 from nova.scheduler.hosts import Fleet
 from tests.unit.conductor.books import Books, node
 
@@ -52,7 +54,7 @@ def writes(core: Books) -> list[str]:
 
 def waiting(core: Books) -> list[Any]:
     return core.db.read(lambda connection: connection.execute(
-        models.outbox.select().order_by(models.outbox.c.id)).all())
+        tables.outbox.select().order_by(tables.outbox.c.id)).all())
 
 
 def test_what_is_measured_is_kept_and_reaches_the_column_of_schedulers(host: Books) -> None:
@@ -114,7 +116,7 @@ def test_monitors_that_were_switched_off_leave_nothing_to_choose_by(told: Books)
 def test_a_node_that_only_measured_is_not_news_for_the_log(host: Books, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "nova.conductor.announcer")
     report(host, node("h1", metrics=metrics(1)))
-    assert "Node h1 of host h1 now has" in caplog.text
+    assert "Compute node h1 of host h1 now has" in caplog.text
     caplog.clear()
     report(host, node("h1", metrics=metrics(2)))
     assert caplog.text == ""
@@ -147,7 +149,7 @@ def test_each_update_is_told_in_both_forms(told: Books) -> None:
 
 def test_a_report_that_is_rolled_back_tells_nothing(told: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(connection: sa.Connection, _uuids: list[str]) -> None:
-        assert len(connection.execute(models.outbox.select()).all()) == 2
+        assert len(connection.execute(tables.outbox.select()).all()) == 2
         raise OSError("the database is away")
 
     monkeypatch.setattr(compute_nodes, "states_of", fail)

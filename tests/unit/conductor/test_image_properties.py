@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from nova.conductor.saga.control import ConductorControl
-from nova.objects.image import Image
-from nova.objects.scheduling import RequestSpec
+from nova.objects.hosts.scheduling import RequestSpec
+from nova.objects.images.image import Image
 from tests.unit.conductor.books import Books, ctx, flavor, server
 
 

@@ -11,10 +11,10 @@ import pytest
 from nova.conductor.saga.engine import KINDS, Engine
 from nova.conductor.saga.leases import InFlightLeases
 from nova.conductor.saga.run import Run
-from nova.db import actions
+from nova.db.servers import actions
 from nova.db.sql import clock
-from nova.objects.action import Action
 from nova.objects.base import utcnow
+from nova.objects.servers.action import Action
 from nova.operations import REGISTRY
 from nova.service.fair_pool import FairThreadPool
 from tests.unit.conductor.books import Books, ctx, server

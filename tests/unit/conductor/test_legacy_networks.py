@@ -8,15 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from nova import exception
-from nova.conductor.endpoints.fixed_ips import FixedIps
-from nova.conductor.endpoints.floating_ip_dns import FloatingIpDns
-from nova.conductor.endpoints.networks import Networks
-from nova.conductor.endpoints.security_group_default_rules import SecurityGroupDefaultRules
-from nova.conductor.endpoints.security_groups import SecurityGroups
-from nova.db import fixed_ips
+from nova.conductor.endpoints.networks.fixed_ips import FixedIps
+from nova.conductor.endpoints.networks.floating_ip_dns import FloatingIpDns
+from nova.conductor.endpoints.networks.networks import Networks
+from nova.conductor.endpoints.networks.security_group_default_rules import SecurityGroupDefaultRules
+from nova.conductor.endpoints.networks.security_groups import SecurityGroups
+from nova.db.networks import fixed_ips
 from nova.objects.base import new_uuid
-from nova.objects.floating_ip_dns import Domain, Entry
-from nova.objects.network import DefaultRule, Network
+from nova.objects.networks.floating_ip_dns import Domain, Entry
+from nova.objects.networks.network import DefaultRule, Network
 from tests.unit.conductor.books import Books, ctx, server
 
 

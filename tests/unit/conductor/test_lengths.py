@@ -8,10 +8,11 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import models, servers
+from nova.db import tables
+from nova.db.servers import servers
 from tests.unit.conductor.books import Books, server
 
-WIDE = sorted((table.name, column.name) for table in models.metadata.tables.values() for column in table.c
+WIDE = sorted((table.name, column.name) for table in tables.metadata.tables.values() for column in table.c
               if isinstance(column.type, sa.String) and column.type.length)
 
 
@@ -28,7 +29,7 @@ def _row(table: sa.Table) -> dict[str, Any]:
 
 def test_no_column_takes_more_than_it_has_room_for(core: Books) -> None:
     for name, column in WIDE:
-        table = models.metadata.tables[name]
+        table = tables.metadata.tables[name]
         length = table.c[column].type.length
         values = {**_row(table), column: "x" * (length + 1)}
         for statement in (sa.insert(table).values(values), sa.update(table).values(values)):
@@ -45,7 +46,7 @@ def test_what_is_looked_for_may_be_as_long_as_it_likes(core: Books) -> None:
 
 
 def test_one_of_many_rows_that_does_not_fit_is_found(core: Books) -> None:
-    table = models.quotas
+    table = tables.quotas
     rows = [{"project_id": name, "user_id": "", "limits": {}} for name in ("a", "b" * 256)]
     with pytest.raises(exception.InvalidInput, match="project_id"):
         core.db.write(lambda connection: connection.execute(sa.insert(table), rows))
@@ -54,7 +55,7 @@ def test_one_of_many_rows_that_does_not_fit_is_found(core: Books) -> None:
 
 def test_an_error_of_the_database_repeats_no_values(core: Books, caplog: pytest.LogCaptureFixture) -> None:
     """Values may be passwords, user data, tokens."""
-    row = sa.insert(models.instances).values(uuid="u", user_data="c2VjcmV0", admin_pass="s3cr3t")
+    row = sa.insert(tables.instances).values(uuid="u", user_data="c2VjcmV0", admin_pass="s3cr3t")
     with caplog.at_level("DEBUG"), pytest.raises(Exception, match="project_id") as caught:
         core.db.write(lambda connection: connection.execute(row))
     told = "".join(map(str, (caught.value, caught.value.__cause__, caught.value.__context__, caplog.text)))

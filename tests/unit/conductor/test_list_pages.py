@@ -11,16 +11,18 @@ import sqlalchemy as sa
 
 from nova import conf
 from nova.api.compute.servers import servers_list
-from nova.db import migrate, models, server_search
+from nova.db import tables
+from nova.db.maintenance import migrate
+from nova.db.servers import server_search
 from nova.db.sql import searches
 from nova.db.sql.engine import Database
-from nova.objects.server_request import ServerQuery
+from nova.objects.servers.server_request import ServerQuery
 from tools.bench import million_rows
 
 LIVE, DELETED = 180, 180
 PROJECT, OTHER = "project-0000007", "project-0000008"
 FEW, LIMIT = 10, 30
-TABLE = models.instances
+TABLE = tables.instances
 
 
 @pytest.fixture(scope="module")

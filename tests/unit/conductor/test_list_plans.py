@@ -17,11 +17,13 @@ import sqlalchemy as sa
 
 from nova import conf
 from nova.api.compute.servers import servers_list
-from nova.db import actions, migrate, models, server_migrations, server_search
+from nova.db import tables
+from nova.db.maintenance import migrate
+from nova.db.servers import actions, server_migrations, server_search
 from nova.db.sql import searches
 from nova.db.sql.engine import Database
-from nova.objects.migration import MigrationQuery
-from nova.objects.server_request import ServerQuery
+from nova.objects.servers.migration import MigrationQuery
+from nova.objects.servers.server_request import ServerQuery
 from tools.bench import million_rows
 
 LIVE, DELETED = 6_000, 18_000
@@ -168,7 +170,7 @@ def test_no_list_reads_more_than_a_window(filled: Database) -> None:
     marker, moved = million_rows.uuid_of(DELETED + LIVE // 2), None
     covered, over = 0, list[str]()
     with filled.engine.connect() as connection, connection.begin():
-        moved = connection.scalar(sa.select(models.migrations.c.uuid).order_by(models.migrations.c.id).limit(1))
+        moved = connection.scalar(sa.select(tables.migrations.c.uuid).order_by(tables.migrations.c.id).limit(1))
 
         def run(name: str, read: Callable[..., Any], *args: Any) -> None:
             nonlocal covered

@@ -10,10 +10,13 @@ import pytest
 
 from nova.conductor.acceptance import start
 from nova.conductor.saga.engine import Engine
-from nova.db import actions, evictions, models, servers, services, volumes
+from nova.db import tables
+from nova.db.hosts import services
+from nova.db.servers import actions, evictions, servers
+from nova.db.volumes import volumes
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
-from nova.objects.volume import Volume
+from nova.objects.servers.instance import Instance
+from nova.objects.volumes.volume import Volume
 from nova.operations import REGISTRY
 from tests.unit.conductor.books import Books, ctx, server, set_columns
 
@@ -37,7 +40,7 @@ class Later:
 @pytest.fixture
 def engine(core: Books) -> Engine:
     core.db.write(lambda connection: services.register(connection, "h1", "nova-compute", "compute", 1))
-    set_columns(core, models.services, models.services.c.host == "h1", last_seen=utcnow() - LONG_AGO)
+    set_columns(core, tables.services, tables.services.c.host == "h1", last_seen=utcnow() - LONG_AGO)
     return Engine(core, Later())  # type: ignore[arg-type]
 
 
@@ -70,7 +73,7 @@ def test_a_volume_waits_for_a_host_that_is_away(core: Books, engine: Engine) -> 
         uuid=new_uuid(), project_id="p1", size_gb=1)))
     start(engine, ctx(), instance.uuid, "attach_volume", {"volume_id": volume.uuid})
     for _look in range(3):
-        set_columns(core, models.actions, models.actions.c.instance_uuid == instance.uuid,
+        set_columns(core, tables.actions, tables.actions.c.instance_uuid == instance.uuid,
                     lease_until=utcnow() - LONG_AGO)
         engine.recover(ctx())
         engine._pool.run()  # type: ignore[attr-defined]
@@ -90,7 +93,7 @@ def test_a_delete_does_not_wait_for_the_volumes_of_a_host_that_is_away(core: Boo
     start(engine, ctx(), instance.uuid, "delete", {})
     for _look in range(5):
         engine._pool.run()  # type: ignore[attr-defined]
-        set_columns(core, models.actions, models.actions.c.outcome.is_(None), lease_until=utcnow() - LONG_AGO)
+        set_columns(core, tables.actions, tables.actions.c.outcome.is_(None), lease_until=utcnow() - LONG_AGO)
         engine.recover(ctx())
     engine._pool.run()  # type: ignore[attr-defined]
     assert _deleted(core, instance)

@@ -9,13 +9,15 @@ import pytest
 
 from nova.compute.inventory import NodeReports
 from nova.conductor import announcer
-from nova.conductor.endpoints.heartbeat import Heartbeat
+from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
 from nova.conf import CONF
-from nova.db import actions, allocations, compute_nodes, models, servers, services
-from nova.objects import states
-from nova.objects.action import Action
+from nova.db import tables
+from nova.db.hosts import allocations, compute_nodes, services
+from nova.db.servers import actions, servers
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.node import ComputeNode
+from nova.objects.hosts.node import ComputeNode
+from nova.objects.servers import states
+from nova.objects.servers.action import Action
 from tests.unit.conductor.books import Books, at, ctx, node, server, set_columns
 
 
@@ -150,7 +152,7 @@ def test_the_heartbeat_of_many_hosts_is_one_statement(core: Books) -> None:
 def test_hosts_that_return_are_told_and_unknown_ones_are_named(core: Books) -> None:
     for name in ("h1", "h2", "h3"):
         Heartbeat(core).register(ctx(), name, "nova-compute", "compute", 1)
-    set_columns(core, models.services, models.services.c.host != "h3", up=False)
+    set_columns(core, tables.services, tables.services.c.host != "h3", up=False)
     core.sent.take()
     beaten = Heartbeat(core).beat_all(ctx(), "nova-compute", {name: [] for name in ("h1", "h2", "h3", "h4")})
     assert beaten == ["h4"]
@@ -203,7 +205,7 @@ def test_what_is_compared_comes_by_pages_and_says_what_is_settled(core: Books) -
 
 # --- zones -------------------------------------------------------------------------------------------------
 def test_whether_a_zone_can_be_had_takes_two_statements(core: Books) -> None:
-    from nova.db import aggregates
+    from nova.db.hosts import aggregates
 
     for number in range(5):
         Heartbeat(core).register(ctx(), f"h{number}", "nova-compute", "compute", 1)
@@ -220,8 +222,8 @@ def test_whether_a_zone_can_be_had_takes_two_statements(core: Books) -> None:
     assert available("east")
     assert available("nova")
     assert not available("west")
-    set_columns(core, models.services, models.services.c.host.in_(["h0", "h1"]), disabled=True)
+    set_columns(core, tables.services, tables.services.c.host.in_(["h0", "h1"]), disabled=True)
     assert not available("east")
     assert available("nova")
-    set_columns(core, models.services, models.services.c.host.in_(["h2", "h3", "h4"]), disabled=True)
+    set_columns(core, tables.services, tables.services.c.host.in_(["h2", "h3", "h4"]), disabled=True)
     assert not available("nova")

@@ -12,13 +12,16 @@ import pytest
 import sqlalchemy as sa
 
 from nova import conf, exception
-from nova.db import compute_nodes, migrate, models, servers
+from nova.db import tables
+from nova.db.hosts import compute_nodes
+from nova.db.maintenance import migrate
 from nova.db.migrations import versions
+from nova.db.servers import servers
 from nova.db.sql.engine import Database
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
-from nova.objects.network import FixedIp
+from nova.objects.networks.network import FixedIp
+from nova.objects.servers.instance import Instance
 
 
 def _differences(url: str) -> list[object]:
@@ -70,8 +73,8 @@ def test_an_upgrade_that_was_cut_short_is_continued(database_url: str) -> None:
     """Databases without transactional DDL keep the tables of a migration that was killed."""
     database = Database(database_url)
     with database.engine.connect() as connection, connection.begin():
-        models.services.create(connection)
-        models.instances.create(connection)
+        tables.services.create(connection)
+        tables.instances.create(connection)
     database.close()
     migrate.sync(database_url)
     assert _differences(database_url) == []
@@ -133,7 +136,7 @@ def test_rows_of_addresses_get_the_mac_addresses_that_followed_from_their_ids(da
         if start + 1 in networks:
             break
         networks[start] = uuid
-    table = models.fixed_ips
+    table = tables.fixed_ips
     # Row 1 of the one network and row 2 of the other would have the same.
     with database.engine.connect() as connection, connection.begin():
         connection.execute(sa.insert(table), [
@@ -155,7 +158,7 @@ def test_nodes_of_the_last_release_measure_nothing_until_they_report_it(database
     """Conductors of the previous release also write them, without the column."""
     conf.register()
     migrate.sync(database_url, "0023")
-    table = models.compute_nodes
+    table = tables.compute_nodes
     old = sa.table("compute_nodes", *(sa.column(column.name, column.type) for column in table.c
                                       if column.name not in ("id", "metrics")))
     made = {"host": "h", "hypervisor_type": "fake", "hypervisor_version": 1, "host_ip": "192.0.2.1", "cpu_info": {},

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from nova import exception
-from nova.conductor.endpoints.network_hosts import NetworkHosts
-from nova.conductor.endpoints.networks import Networks
-from nova.db import network_hosts, networks, services
+from nova.conductor.endpoints.by_hosts.network_hosts import NetworkHosts
+from nova.conductor.endpoints.networks.networks import Networks
+from nova.db.hosts import network_hosts, services
+from nova.db.networks import networks
 from nova.objects.base import utcnow
-from nova.objects.network import Network, Peers
-from nova.objects.service import Service
+from nova.objects.hosts.service import Service
+from nova.objects.networks.network import Network, Peers
 from tests.unit.conductor.books import Books, ctx
 
 

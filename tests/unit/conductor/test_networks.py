@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova import exception
-from nova.conductor.endpoints.networks import Networks
-from nova.db import fixed_ips, networks
+from nova.conductor.endpoints.networks.networks import Networks
+from nova.db.networks import fixed_ips, networks
 from nova.objects.base import new_uuid
-from nova.objects.network import Network
+from nova.objects.networks.network import Network
 from tests.unit.conductor.books import Books, ctx
 
 

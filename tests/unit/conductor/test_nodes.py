@@ -11,17 +11,17 @@ import pytest
 
 from nova import exception
 from nova.conductor import announcer
-from nova.conductor.endpoints.aggregates import Aggregates
-from nova.conductor.endpoints.fleet import Fleet
-from nova.conductor.endpoints.heartbeat import Heartbeat
-from nova.conductor.endpoints.hypervisors import Hypervisors
-from nova.conductor.endpoints.services import Services
-from nova.db import allocations, compute_nodes
+from nova.conductor.endpoints.by_hosts.fleet import Fleet
+from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
+from nova.conductor.endpoints.hosts.aggregates import Aggregates
+from nova.conductor.endpoints.hosts.hypervisors import Hypervisors
+from nova.conductor.endpoints.hosts.services import Services
+from nova.db.hosts import allocations, compute_nodes
 from nova.objects.base import new_uuid
 from nova.objects.dedicated_resources.numa import HostCell, HostTopology
 from nova.objects.dedicated_resources.pci import PciDevice
-from nova.objects.node import ComputeNode, Inventory, Provider
-from nova.objects.scheduling import HostState
+from nova.objects.hosts.node import ComputeNode, Inventory, Provider
+from nova.objects.hosts.scheduling import HostState
 from tests.unit.conductor.books import Books, at, ctx, node, server
 
 
@@ -454,7 +454,7 @@ def test_what_no_machine_tells_is_refused(hosts: Books, what: str) -> None:
 
 def test_a_host_that_speaks_for_itself_has_so_many_nodes(hosts: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     """However it parts them into reports."""
-    monkeypatch.setattr("nova.objects.node_limits.NODES", 3)
+    monkeypatch.setattr("nova.objects.hosts.node_limits.NODES", 3)
 
     def report(first: int, count: int, trusted: bool) -> None:
         uuids = [str(uuid.UUID(int=number)) for number in range(first, first + count)]

@@ -12,13 +12,13 @@ from nova import exception
 from nova.conductor.background.sender import Sender
 from nova.conductor.feeds.outbox import Outbox
 from nova.conf import CONF
-from nova.db import outbox
+from nova.db.maintenance import outbox
 from nova.db.sql import clock
 from nova.notifications.operation_events import PHASED_EVENTS, SINGLE_EVENTS
+from nova.objects.accounts.notification import Notification
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.notification import Notification
 from nova.operations import REGISTRY
-from nova.operations.base import CONDUCTOR
+from nova.operations.framework.base import CONDUCTOR
 
 
 class Broker:
@@ -184,7 +184,7 @@ def test_of_messages_that_are_too_old_or_too_many_the_oldest_are_dropped_and_a_w
     assert waiting(core) == 1000
     left = core.db.read(lambda connection: outbox.page(connection, outbox.lane_of("s"), 1))
     assert left[0].event_type == "event 700"
-    assert any("703 notifications were dropped" in record.getMessage() for record in caplog.records)
+    assert any("Dropped 703 notifications" in record.getMessage() for record in caplog.records)
 
 
 # --- the table of parts -------------------------------------------------------------------------------------

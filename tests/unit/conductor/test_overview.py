@@ -7,14 +7,15 @@ import datetime
 import pytest
 
 from nova.conductor.announcer import report_nodes
-from nova.conductor.endpoints.heartbeat import Heartbeat
-from nova.conductor.endpoints.overview import Overviews
-from nova.db import actions, models
-from nova.db import overview as overview_rows
-from nova.objects.action import Action, Event
+from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
+from nova.conductor.endpoints.hosts.overview import Overviews
+from nova.db import tables
+from nova.db.maintenance import overview as overview_rows
+from nova.db.servers import actions
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
-from nova.objects.overview import Capacity, NodeOverview, OperationOverview, Overview
+from nova.objects.hosts.overview import Capacity, NodeOverview, OperationOverview, Overview
+from nova.objects.servers.action import Action, Event
+from nova.objects.servers.instance import Instance
 from tests.unit.conductor.books import Books, ctx, node, server, set_columns
 
 LATER = datetime.timedelta(minutes=1)
@@ -36,7 +37,7 @@ def began(core: Books, instance: Instance, action: str, holds: bool = False, **c
                      "request_id": f"req-{action}", "project_id": "p1", "start_time": utcnow(), **changes})
     core.db.write(lambda connection: actions.follow(connection, made))
     if holds:
-        set_columns(core, models.instances, models.instances.c.uuid == instance.uuid, action_uuid=made.uuid)
+        set_columns(core, tables.instances, tables.instances.c.uuid == instance.uuid, action_uuid=made.uuid)
     return made
 
 
@@ -46,7 +47,7 @@ def the(overview: Overview, action: str) -> OperationOverview:
 
 
 def change_service(core: Books, host: str, **values: object) -> None:
-    set_columns(core, models.services, models.services.c.host == host, **values)
+    set_columns(core, tables.services, tables.services.c.host == host, **values)
 
 
 def test_an_empty_deployment_has_nothing_to_show(core: Books) -> None:
@@ -57,7 +58,7 @@ def test_an_empty_deployment_has_nothing_to_show(core: Books) -> None:
 
 @pytest.mark.usefixtures("hosts")
 def test_capacity_is_that_of_all_nodes_by_their_ratios(core: Books) -> None:
-    set_columns(core, models.inventories, models.inventories.c.resource_class == "VCPU", used=5)
+    set_columns(core, tables.inventories, tables.inventories.c.resource_class == "VCPU", used=5)
     overview = look(core, limit=1)
     assert overview.node_count == 3
     assert overview.capacity["VCPU"] == Capacity(total=3 * 8 * 4, used=15)
@@ -69,7 +70,7 @@ def test_capacity_is_that_of_all_nodes_by_their_ratios(core: Books) -> None:
 @pytest.mark.usefixtures("hosts")
 def test_hosts_in_trouble_come_before_busy_ones(core: Books) -> None:
     change_service(core, "h3", disabled=True, disabled_reason="new disks")
-    set_columns(core, models.compute_nodes, models.compute_nodes.c.host == "h2", num_io_ops=4)
+    set_columns(core, tables.compute_nodes, tables.compute_nodes.c.host == "h2", num_io_ops=4)
 
     def order() -> list[str]:
         return [each.host for each in look(core).nodes]
@@ -118,7 +119,7 @@ def test_the_oldest_operations_and_the_latest_failures_are_shown(core: Books) ->
 def test_what_was_done_to_servers_that_were_purged_is_still_shown(core: Books) -> None:
     instance = server(core)
     began(core, instance, "create", outcome="error")
-    core.db.write(lambda connection: connection.execute(models.instances.delete()))
+    core.db.write(lambda connection: connection.execute(tables.instances.delete()))
     (failed,) = look(core).failures
     assert (failed.server_uuid, failed.server_name) == (instance.uuid, None)
 

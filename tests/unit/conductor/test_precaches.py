@@ -8,13 +8,14 @@ import pytest
 
 from nova import context
 from nova.conductor.background import precaches as keeper
-from nova.conductor.endpoints.aggregates import Aggregates
-from nova.conductor.endpoints.guests import Guests
-from nova.db import models, precaches, services
-from nova.objects import image_cache as caches
-from nova.objects.aggregate import Aggregate
-from nova.objects.image import Image
-from nova.objects.image_cache import CacheResult
+from nova.conductor.endpoints.by_hosts.guests import Guests
+from nova.conductor.endpoints.hosts.aggregates import Aggregates
+from nova.db import tables
+from nova.db.hosts import precaches, services
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.images import image_cache as caches
+from nova.objects.images.image import Image
+from nova.objects.images.image_cache import CacheResult
 from tests.unit.conductor.books import Books, ctx, set_columns
 
 HOSTS = ["a", "b", "c"]
@@ -77,7 +78,7 @@ def test_each_image_of_each_host_has_a_status(core: Books, rack: Aggregate) -> N
 
 def test_a_host_that_does_not_answer_is_asked_again_and_given_up_in_the_end(core: Books, rack: Aggregate) -> None:
     ask(core, rack, "i")
-    table = models.precached_images
+    table = tables.precached_images
     for _number in range(6):
         assert [host for host, _images in asked(core)] == ["a"]
         past = core.db.read(lambda connection: services.index(connection))[0].created_at
@@ -88,7 +89,7 @@ def test_a_host_that_does_not_answer_is_asked_again_and_given_up_in_the_end(core
 
 def test_a_host_that_is_down_holds_nobody_up(core: Books, rack: Aggregate) -> None:
     ask(core, rack, "i")
-    set_columns(core, models.services, models.services.c.host == "a", up=False)
+    set_columns(core, tables.services, tables.services.c.host == "a", up=False)
     assert [host for host, _images in asked(core)] == ["b"]
     assert known(core)["a", "i"] == caches.FAILED
 

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from nova.db import audit, models, purge, servers
-from nova.objects import states
+from nova.db import audit, tables
+from nova.db.maintenance import purge
+from nova.db.servers import servers
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
 from tests.unit.conductor.books import Books, flavor, server
 
 DAY = datetime.timedelta(days=1)
@@ -32,7 +34,7 @@ def insert(core: Books, table: sa.Table, **values: Any) -> None:
 
 def action(core: Books, instance: Instance, ended: bool = True, age: datetime.timedelta = 2 * DAY) -> str:
     uuid = new_uuid()
-    insert(core, models.actions, uuid=uuid, instance_uuid=instance.uuid, action="create", payload={}, attempt=1,
+    insert(core, tables.actions, uuid=uuid, instance_uuid=instance.uuid, action="create", payload={}, attempt=1,
            undoing=False, outcome="success" if ended else None, request_id="req-1", start_time=utcnow() - age,
            finish_time=utcnow() - age if ended else None, events=[])
     return uuid
@@ -41,14 +43,14 @@ def action(core: Books, instance: Instance, ended: bool = True, age: datetime.ti
 def debt(core: Books, instance: Instance) -> str:
     """An action that has ended, with something to be taken back outside."""
     uuid = action(core, instance)
-    core.db.write(lambda connection: connection.execute(sa.update(models.actions).where(
-        models.actions.c.uuid == uuid).values(outcome="superseded", lease_until=utcnow())))
+    core.db.write(lambda connection: connection.execute(sa.update(tables.actions).where(
+        tables.actions.c.uuid == uuid).values(outcome="superseded", lease_until=utcnow())))
     return uuid
 
 
 def migration(core: Books, instance: Instance, is_open: bool = False, age: datetime.timedelta = 2 * DAY) -> str:
     uuid = new_uuid()
-    insert(core, models.migrations, uuid=uuid, instance_uuid=instance.uuid, migration_type="resize",
+    insert(core, tables.migrations, uuid=uuid, instance_uuid=instance.uuid, migration_type="resize",
            status="finished" if is_open else "confirmed", open=is_open, source_compute="a", source_node="a",
            dest_compute="b", dest_node="b", dest_host="", shared=False, user_id="u1", project_id="p1",
            created_at=utcnow() - age, updated_at=utcnow() - age)
@@ -56,18 +58,18 @@ def migration(core: Books, instance: Instance, is_open: bool = False, age: datet
 
 
 def claim(core: Books, consumer: str) -> None:
-    insert(core, models.allocations, consumer_uuid=consumer, provider_uuid="p", resources={}, project_id="p1",
+    insert(core, tables.allocations, consumer_uuid=consumer, provider_uuid="p", resources={}, project_id="p1",
            user_id="u1", created_at=utcnow())
 
 
 def volume(core: Books, instance: Instance) -> None:
-    insert(core, models.volumes, uuid=new_uuid(), project_id="p1", user_id="u1", name="", description="", size_gb=1,
+    insert(core, tables.volumes, uuid=new_uuid(), project_id="p1", user_id="u1", name="", description="", size_gb=1,
            status="in-use", metadata={}, bootable=False, shared=False, generation=1, format="raw",
            instance_uuid=instance.uuid, created_at=utcnow())
 
 
 def address(core: Books, instance: Instance) -> None:
-    insert(core, models.fixed_ips, network_uuid=new_uuid(), address="192.0.2.1", instance_uuid=instance.uuid)
+    insert(core, tables.fixed_ips, network_uuid=new_uuid(), address="192.0.2.1", instance_uuid=instance.uuid)
 
 
 def gone(core: Books, age: datetime.timedelta = 2 * DAY) -> Instance:
@@ -75,8 +77,8 @@ def gone(core: Books, age: datetime.timedelta = 2 * DAY) -> Instance:
     made = server(core, vm_state=states.DELETED, deleted=True, terminated_at=utcnow() - age)
     action(core, made, age=age)
     migration(core, made, age=age)
-    insert(core, models.external_events, instance_uuid=made.uuid, name="e:", status="completed", created_at=utcnow())
-    insert(core, models.security_group_members, group_id=1, instance_uuid=made.uuid)
+    insert(core, tables.external_events, instance_uuid=made.uuid, name="e:", status="completed", created_at=utcnow())
+    insert(core, tables.security_group_members, group_id=1, instance_uuid=made.uuid)
     return made
 
 
@@ -88,13 +90,13 @@ def run(core: Books, history: datetime.timedelta | None = None, archive: Any = N
 
 
 def left(core: Books) -> set[str]:
-    return set(core.db.read(lambda connection: list(connection.scalars(sa.select(models.instances.c.uuid)))))
+    return set(core.db.read(lambda connection: list(connection.scalars(sa.select(tables.instances.c.uuid)))))
 
 
 def rows(core: Books) -> dict[str, int]:
     """Return the rows by table, {} if they are those of a new database."""
     return core.db.read(lambda connection: {
-        table.name: number for table in models.metadata.tables.values() if table.name != "deployment"
+        table.name: number for table in tables.metadata.tables.values() if table.name != "deployment"
         and (number := connection.scalar(sa.select(sa.func.count()).select_from(table)))})
 
 
@@ -114,7 +116,7 @@ def test_servers_that_live_or_were_deleted_of_late_stay(core: Books) -> None:
 
 
 @pytest.mark.parametrize("need", [
-    lambda core, made: insert(core, models.evictions, instance_uuid=made.uuid, host="a", keep_disks=False,
+    lambda core, made: insert(core, tables.evictions, instance_uuid=made.uuid, host="a", keep_disks=False,
                               created_at=utcnow()),
     lambda core, made: action(core, made, ended=False),
     debt,
@@ -134,7 +136,7 @@ def test_a_deleted_server_that_is_needed_stays_whole(core: Books, need: Callable
 
 
 def test_every_table_that_names_an_instance_goes_along_or_keeps_it() -> None:
-    naming = {table.name for table in models.metadata.tables.values() if "instance_uuid" in table.c}
+    naming = {table.name for table in tables.metadata.tables.values() if "instance_uuid" in table.c}
     assert naming == {table.name for table in (*purge.GO_ALONG, *purge.KEEP)}
 
 
@@ -169,9 +171,9 @@ def test_history_of_living_servers_goes_when_that_is_asked_for(core: Books) -> N
     opened = migration(core, moving, is_open=True)
     assert run(core) == {}
     assert run(core, history=DAY) == {"actions": 1, "migrations": 1}
-    assert set(_uuids(core, models.actions)) == {new, running, waiting, owing}
-    assert set(_uuids(core, models.migrations)) == {held, opened}
-    assert old not in _uuids(core, models.actions)
+    assert set(_uuids(core, tables.actions)) == {new, running, waiting, owing}
+    assert set(_uuids(core, tables.migrations)) == {held, opened}
+    assert old not in _uuids(core, tables.actions)
 
 
 @pytest.mark.parametrize("page", [1, 2, 100])
@@ -184,14 +186,14 @@ def test_the_newest_actions_of_each_living_server_stay_however_old_they_are(core
     assert purge.count(core.db, what)["ended actions"] == 3
     removed = sum(purge.purge(core.db, what, None, page, sleep=lambda _seconds: None), purge.Removed())
     assert removed["actions"] == 3
-    assert set(_uuids(core, models.actions)) == {*done[3:], running, only}
+    assert set(_uuids(core, tables.actions)) == {*done[3:], running, only}
 
 
 def test_actions_that_are_kept_go_with_their_server(core: Books) -> None:
     gone(core)
     what = purge.What(utcnow() - DAY, utcnow() - DAY, keep=3)
     assert sum(purge.purge(core.db, what), purge.Removed())["actions"] == 1
-    assert _uuids(core, models.actions) == []
+    assert _uuids(core, tables.actions) == []
 
 
 def _uuids(core: Books, table: sa.Table) -> list[str]:
@@ -239,7 +241,7 @@ def test_whatever_the_rows_are_the_audit_finds_what_it_found_before(core: Books,
         if not living and made.terminated_at and made.terminated_at > utcnow() - DAY:
             needed.add(made.uuid)
         action(core, made, age=chance.choice([0, 2]) * DAY)
-    members = models.security_group_members
+    members = tables.security_group_members
     core.db.write(lambda connection: connection.execute(sa.delete(members)))
     before = sorted(map(str, audit.audit(core.db)))
     run(core, history=DAY if chance.random() < 0.5 else None, page=chance.randint(1, 7))
@@ -298,7 +300,7 @@ def fill(core: Books, number: int) -> None:
 
         def write(connection: sa.Connection, made: list[Instance] = made) -> None:
             servers.insert(connection, made)
-            connection.execute(sa.insert(models.actions), [
+            connection.execute(sa.insert(tables.actions), [
                 {"uuid": new_uuid(), "instance_uuid": each.uuid, "action": name, "payload": {"spec": "x" * 500},
                  "attempt": 2, "undoing": False, "outcome": "success", "request_id": f"req-{new_uuid()}",
                  "start_time": each.created_at, "finish_time": each.created_at, "events": []}

@@ -10,12 +10,14 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.endpoints.networks import Networks
-from nova.conductor.endpoints.quotas import Quotas
-from nova.db import fixed_ips, models, quotas
-from nova.objects import states
+from nova.conductor.endpoints.accounts.quotas import Quotas
+from nova.conductor.endpoints.networks.networks import Networks
+from nova.db import tables
+from nova.db.accounts import quotas
+from nova.db.networks import fixed_ips
 from nova.objects.base import new_uuid
-from nova.objects.network import Network, NetworkRequest
+from nova.objects.networks.network import Network, NetworkRequest
+from nova.objects.servers import states
 from tests.unit.conductor.books import Books, ctx, server, set_columns
 
 
@@ -211,7 +213,7 @@ def test_servers_on_their_way_have_taken_their_addresses(core: Books) -> None:
     with pytest.raises(exception.QuotaLimit):
         reserve()
     # One that found no host wants none any more, and one that has them is counted once.
-    set_columns(core, models.instances, models.instances.c.uuid == first.uuid, vm_state=states.ERROR)
+    set_columns(core, tables.instances, tables.instances.c.uuid == first.uuid, vm_state=states.ERROR)
     network = Networks(core).create(ctx(), Network(uuid="", label="lan", cidr="10.0.0.0/24", gateway="", bridge=""))
     core.db.write(lambda connection: fixed_ips.take(connection, network, second.uuid, new_uuid()))
     core.db.write(lambda connection: fixed_ips.take(connection, network, second.uuid, new_uuid()))
@@ -220,8 +222,8 @@ def test_servers_on_their_way_have_taken_their_addresses(core: Books) -> None:
 
 
 def test_usage_counts_what_is_not_servers(core: Books) -> None:
-    from nova.conductor.endpoints.server_groups import ServerGroups
-    from nova.objects.server_group import ServerGroup
+    from nova.conductor.endpoints.servers.server_groups import ServerGroups
+    from nova.objects.servers.server_group import ServerGroup
 
     ServerGroups(core).create(ctx(), ServerGroup(uuid="", name="g", project_id="p1", user_id="u1", policy="affinity"))
     assert Quotas(core).get(ctx(), "p1", usage=True).in_use["server_groups"] == 1
@@ -248,7 +250,7 @@ def test_deletes_at_once_do_not_wait_in_larger_numbers_than_allowed(core: Books)
 
         def transaction(connection: sa.Connection) -> None:
             quotas.check_waiting(connection, one)
-            connection.execute(sa.update(models.instances).where(models.instances.c.uuid == one.uuid).values(
+            connection.execute(sa.update(tables.instances).where(tables.instances.c.uuid == one.uuid).values(
                 task_state=states.SOFT_DELETING))
 
         core.db.write(transaction)

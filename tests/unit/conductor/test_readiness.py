@@ -13,8 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import migrate
-from nova.db.sql import readiness
+from nova.db.maintenance import migrate, readiness
 from nova.db.sql.engine import Database
 
 

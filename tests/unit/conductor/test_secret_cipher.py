@@ -13,7 +13,9 @@ from cryptography.fernet import Fernet
 
 from nova import exception
 from nova.conductor.secret_cipher import SecretCipher, SecretKeyUnusable, SecretUnreadable
-from nova.db import migrate, models, passwords
+from nova.db import tables
+from nova.db.maintenance import migrate
+from nova.db.servers import passwords
 from nova.db.sql.engine import Database
 from tests.unit.conductor.books import Books, server
 
@@ -105,7 +107,7 @@ def test_forgetting_leaves_no_password(core: Books, file: pathlib.Path) -> None:
     uuid = server(core, encrypted_pass=SecretCipher(str(file)).encrypt("x"), admin_pass="y").uuid
     assert core.db.write(passwords.forget) == 1
     row = core.db.read(lambda connection: connection.execute(
-        sa.select(models.instances).where(models.instances.c.uuid == uuid)).one())
+        sa.select(tables.instances).where(tables.instances.c.uuid == uuid)).one())
     assert (row.admin_pass, row.encrypted_pass) == (None, None)
 
 
@@ -128,12 +130,12 @@ def test_an_upgrade_drops_what_rows_of_before_have_kept(core: Books) -> None:
     values: dict[str, Any] = {
         "uuid": "a", "instance_uuid": built.uuid, "action": "evacuate", "attempt": 1, "events": [], "undoing": False,
         "request_id": "r", "start_time": built.created_at, "payload": payload}
-    core.db.write(lambda connection: connection.execute(sa.insert(models.actions).values(values)))
+    core.db.write(lambda connection: connection.execute(sa.insert(tables.actions).values(values)))
     import nova.db.migrations.versions.v0012_encrypted_passwords as migration
     for _time in range(2):
         core.db.write(migration.forget)
     rows = core.db.read(lambda connection: [
-        dict(row._mapping) for table in (models.instances, models.actions)
+        dict(row._mapping) for table in (tables.instances, tables.actions)
         for row in connection.execute(sa.select(table))])
     assert "secret-" not in str(rows)
     found = {row["uuid"]: row for row in rows}

@@ -6,14 +6,16 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from nova.conductor.endpoints.networks import Networks
-from nova.conductor.endpoints.security_groups import SecurityGroups
+from nova.conductor.endpoints.networks.networks import Networks
+from nova.conductor.endpoints.networks.security_groups import SecurityGroups
 from nova.conductor.feeds import feed
-from nova.db import fixed_ips, models, security_filters, security_groups, server_migrations
+from nova.db import tables
+from nova.db.networks import fixed_ips, security_filters, security_groups
+from nova.db.servers import server_migrations
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
-from nova.objects.migration import Migration
-from nova.objects.network import FilterRule, GroupFilter, Network, RuleSet, SecurityGroup, SecurityGroupRule
+from nova.objects.networks.network import FilterRule, GroupFilter, Network, RuleSet, SecurityGroup, SecurityGroupRule
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.migration import Migration
 from tests.unit.conductor.books import Books, ctx, server
 
 
@@ -77,7 +79,7 @@ def test_a_zone_that_an_earlier_release_took_reaches_no_host(
 
 def _version(core: Books, group: SecurityGroup) -> int:
     return core.db.read(lambda connection: connection.scalar(
-        sa.select(models.versions.c.version).where(models.versions.c.name == f"rules:{group.project_id}"))) or 0
+        sa.select(tables.versions.c.version).where(tables.versions.c.name == f"rules:{group.project_id}"))) or 0
 
 
 def test_who_comes_to_a_group_is_told_where_rules_name_it(
@@ -249,7 +251,7 @@ def test_a_thousand_hosts_are_told_ever_more_rarely(
 # --- hosts of the last release -----------------------------------------------------------------
 def test_a_host_of_the_last_release_is_told_server_by_server(
         groups: SecurityGroups, core: Books, network: Network) -> None:
-    core.db.write(lambda connection: connection.execute(sa.insert(models.services).values(
+    core.db.write(lambda connection: connection.execute(sa.insert(tables.services).values(
         uuid=new_uuid(), host="old", binary="nova-compute", topic="compute", disabled=False, forced_down=False, up=True,
         version=1, created_at=utcnow(), updated_at=utcnow())))
     web = groups.create(ctx(), "web", "")

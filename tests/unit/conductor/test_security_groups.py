@@ -8,14 +8,16 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.endpoints.network_hosts import NetworkHosts
-from nova.conductor.endpoints.networks import Networks
-from nova.conductor.endpoints.quotas import Quotas
-from nova.conductor.endpoints.security_groups import SecurityGroups
-from nova.db import fixed_ips, security_filters, security_groups, servers, versions
+from nova.conductor.endpoints.accounts.quotas import Quotas
+from nova.conductor.endpoints.by_hosts.network_hosts import NetworkHosts
+from nova.conductor.endpoints.networks.networks import Networks
+from nova.conductor.endpoints.networks.security_groups import SecurityGroups
+from nova.db import versions
+from nova.db.networks import fixed_ips, security_filters, security_groups
+from nova.db.servers import servers
 from nova.objects.base import new_uuid
-from nova.objects.instance import Instance
-from nova.objects.network import FilterRule, Network, RuleSet, SecurityGroup, SecurityGroupRule
+from nova.objects.networks.network import FilterRule, Network, RuleSet, SecurityGroup, SecurityGroupRule
+from nova.objects.servers.instance import Instance
 from tests.unit.conductor.books import Books, ctx, server
 
 

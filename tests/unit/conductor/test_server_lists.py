@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gc
 
-from nova.conductor.endpoints.servers import Servers
-from nova.db import servers
-from nova.objects import states
-from nova.objects.instance import Instance
-from nova.objects.server_request import ServerQuery
-from nova.rpcapi.servers import Servers as Interface
+from nova.conductor.endpoints.servers.servers import Servers
+from nova.db.servers import servers
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.server_request import ServerQuery
+from nova.rpcapi.servers.servers import Servers as Interface
 from tests.unit.conductor.books import Books, ctx, server
 
 MANY = 300

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from nova import context, exception
-from nova.conductor.endpoints import migrations as endpoint
-from nova.conductor.endpoints.migrations import Migrations
+from nova.conductor.endpoints.servers import migrations as endpoint
+from nova.conductor.endpoints.servers.migrations import Migrations
 from nova.conductor.saga.engine import Engine
-from nova.db import actions, models, server_migrations, servers, services
-from nova.objects import migration as migration_states
-from nova.objects import states
-from nova.objects.action import Action
+from nova.db import tables
+from nova.db.hosts import services
+from nova.db.servers import actions, server_migrations, servers
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
-from nova.objects.migration import Migration, MigrationQuery
+from nova.objects.servers import migration as migration_states
+from nova.objects.servers import states
+from nova.objects.servers.action import Action
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.migration import Migration, MigrationQuery
 from tests.unit.conductor.books import Books, ctx, flavor, server, set_columns
 from tests.unit.conductor.test_lost_hosts import Later
 
@@ -209,7 +211,7 @@ def begun(core: Books) -> list[tuple[str, str, str | None]]:
     """The confirmations: server, action, who asked."""
     with core.db.engine.connect() as connection:
         return [(row.instance_uuid, row.action, row.user_id) for row in connection.execute(
-            models.actions.select().order_by(models.actions.c.id))]
+            tables.actions.select().order_by(tables.actions.c.id))]
 
 
 def test_a_resize_is_confirmed_after_its_time(core: Books, engine: Engine, settings: Any) -> None:
@@ -253,15 +255,15 @@ def test_a_resize_whose_old_host_is_down_is_not_tried_until_it_is_back(
     endpoint.run_periodic(core, engine)
     idle = len(core.statements())
     instance, _migration = resized(core)
-    services_of_h1 = models.services.c.host == "h1"
+    services_of_h1 = tables.services.c.host == "h1"
     for changes in ({"last_seen": utcnow() - datetime.timedelta(hours=1)},
                     {"last_seen": utcnow(), "forced_down": True}):
-        set_columns(core, models.services, services_of_h1, **changes)
+        set_columns(core, tables.services, services_of_h1, **changes)
         core.statements()
         endpoint.run_periodic(core, engine)
         assert len(core.statements()) == idle
         assert begun(core) == []
-    set_columns(core, models.services, services_of_h1, forced_down=False)
+    set_columns(core, tables.services, services_of_h1, forced_down=False)
     endpoint.run_periodic(core, engine)
     assert [found[0] for found in begun(core)] == [instance.uuid]
 
@@ -280,7 +282,7 @@ def test_one_that_cannot_be_confirmed_holds_up_no_other(
         core: Books, engine: Engine, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings("resize_confirm_window", 60)
     monkeypatch.setattr(endpoint, "_PAGE", 2)
-    set_columns(core, models.services, models.services.c.host == "h1",
+    set_columns(core, tables.services, tables.services.c.host == "h1",
                 last_seen=utcnow() - datetime.timedelta(hours=1))
     for _ in range(4):
         resized(core)

@@ -9,19 +9,22 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.endpoints.aggregates import Aggregates
-from nova.conductor.endpoints.guests import Guests
-from nova.conductor.endpoints.heartbeat import Heartbeat
-from nova.conductor.endpoints.hypervisors import Hypervisors
-from nova.conductor.endpoints.services import Services
+from nova.conductor.endpoints.by_hosts.guests import Guests
+from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
+from nova.conductor.endpoints.hosts.aggregates import Aggregates
+from nova.conductor.endpoints.hosts.hypervisors import Hypervisors
+from nova.conductor.endpoints.hosts.services import Services
 from nova.conf import CONF
-from nova.db import actions, allocations, drains, models, services, share_accesses
+from nova.db import tables
+from nova.db.hosts import allocations, drains, services
+from nova.db.servers import actions
 from nova.db.sql import clock
-from nova.objects.action import Action
+from nova.db.volumes import share_accesses
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.drain import Drain, DrainedServer
-from nova.objects.image import Image
-from nova.objects.service import WorkerStats
+from nova.objects.hosts.drain import Drain, DrainedServer
+from nova.objects.hosts.service import WorkerStats
+from nova.objects.images.image import Image
+from nova.objects.servers.action import Action
 from tests.unit.conductor.books import Books, at, ctx, node, server, set_columns
 
 
@@ -31,7 +34,7 @@ def _register(core: Books, host: str = "h1", binary: str = "nova-compute") -> An
 
 def _silent(core: Books, seconds: int, host: str = "h1") -> None:
     """The service gave its last sign of life so long ago."""
-    set_columns(core, models.services, models.services.c.host == host,
+    set_columns(core, tables.services, tables.services.c.host == host,
                 last_seen=utcnow() - datetime.timedelta(seconds=seconds))
 
 
@@ -258,8 +261,8 @@ def test_a_deleted_compute_takes_its_nodes_and_its_place_in_aggregates_along(cor
     assert any(delta.reload for delta in told)
     assert [one.uuid for one in Hypervisors(core).index(ctx())] == [stays.uuid]
     assert Aggregates(core).get(ctx(), aggregate.id).hosts == ["h2"]
-    for table, column in ((models.inventories, "provider_uuid"), (models.allocations, "provider_uuid"),
-                          (models.providers, "uuid")):
+    for table, column in ((tables.inventories, "provider_uuid"), (tables.allocations, "provider_uuid"),
+                          (tables.providers, "uuid")):
         left = core.db.read(lambda connection, table=table, column=column: {
             row._mapping[column] for row in connection.execute(table.select())})
         assert gone.uuid not in left
@@ -285,12 +288,12 @@ def test_a_deleted_compute_leaves_its_name_in_no_table(core: Books) -> None:
     assert {"services", "compute_nodes", "drains", "precached_images"} == _naming(core, "h1")
     Services(core).delete(ctx(), service.uuid)
     assert not _naming(core, "h1")
-    assert not core.db.read(lambda connection: connection.execute(sa.select(models.drain_servers)).all())
+    assert not core.db.read(lambda connection: connection.execute(sa.select(tables.drain_servers)).all())
 
 
 def _naming(core: Books, host: str) -> set[str]:
     """The tables with a row of this host."""
-    return {table.name for table in models.metadata.tables.values() if "host" in table.c and core.db.read(
+    return {table.name for table in tables.metadata.tables.values() if "host" in table.c and core.db.read(
         lambda connection, table=table: connection.execute(sa.select(table).where(table.c.host == host)).first())}
 
 

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from nova import exception
-from nova.conductor.endpoints.shares import Shares
+from nova.conductor.endpoints.volumes.shares import Shares
 from nova.conductor.resources.shares import EmbeddedShares
 from nova.conductor.saga.control import ConductorControl
-from nova.db import audit, servers, share_accesses, shares
+from nova.db import audit
+from nova.db.servers import servers
+from nova.db.volumes import share_accesses, shares
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.instance import Instance
-from nova.objects.share import ATTACHING, INACTIVE, Share, ShareMapping
+from nova.objects.servers.instance import Instance
+from nova.objects.volumes.share import ATTACHING, INACTIVE, Share, ShareMapping
 from tests.unit.conductor.books import Books, ctx, server
 
 

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.db import server_search
+from nova.db.servers import server_search
 from nova.db.sql.engine import Database
-from nova.objects.server_request import ServerQuery
+from nova.objects.servers.server_request import ServerQuery
 from tests.unit.conductor.books import Books, server
 
 ENDLESS = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c) SELECT COUNT(*) FROM c"

@@ -7,13 +7,13 @@ import threading
 import pytest
 
 from nova import exception
-from nova.conductor.endpoints.keypairs import Keypairs
-from nova.conductor.endpoints.quotas import Quotas
-from nova.conductor.endpoints.server_groups import ServerGroups
-from nova.db import servers
+from nova.conductor.endpoints.accounts.keypairs import Keypairs
+from nova.conductor.endpoints.accounts.quotas import Quotas
+from nova.conductor.endpoints.servers.server_groups import ServerGroups
+from nova.db.servers import servers
+from nova.objects.accounts.keypair import Keypair
 from nova.objects.base import new_uuid
-from nova.objects.keypair import Keypair
-from nova.objects.server_group import ServerGroup
+from nova.objects.servers.server_group import ServerGroup
 from tests.unit.conductor.books import Books, ctx, server
 
 

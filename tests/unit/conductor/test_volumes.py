@@ -11,15 +11,17 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.endpoints.heartbeat import Heartbeat
-from nova.conductor.endpoints.volumes import Volumes
+from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
+from nova.conductor.endpoints.volumes.volumes import Volumes
 from nova.conductor.resources import volume_removals
-from nova.db import models, servers, volumes
-from nova.objects import volume as volume_states
+from nova.db import tables
+from nova.db.servers import servers
+from nova.db.volumes import volumes
 from nova.objects.base import new_uuid, utcnow
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice
-from nova.objects.volume import AttachmentChanges, LocalConnection, Volume, VolumeRemoval
+from nova.objects.images.image import Image
+from nova.objects.servers.instance import BlockDevice
+from nova.objects.volumes import volume as volume_states
+from nova.objects.volumes.volume import AttachmentChanges, LocalConnection, Volume, VolumeRemoval
 from tests.unit.conductor.books import Books, ctx, server, set_columns
 
 Settings = Callable[..., None]
@@ -320,7 +322,7 @@ def test_a_host_that_was_away_is_told_when_it_is_back(core: Books) -> None:
     Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
     volume_removals.remind(core)
     assert core.sent.volumes == []  # it was told (or so it may be) a moment ago
-    set_columns(core, models.volume_removals, models.volume_removals.c.host == "h1",
+    set_columns(core, tables.volume_removals, tables.volume_removals.c.host == "h1",
                 created_at=utcnow() - datetime.timedelta(minutes=1))
     volume_removals.remind(core)
     assert [host for host, _removals in core.sent.volumes] == ["h1"]
@@ -328,7 +330,7 @@ def test_a_host_that_was_away_is_told_when_it_is_back(core: Books) -> None:
 
 def test_what_waits_for_a_host_that_is_gone_keeps_nobody_else_waiting(core: Books) -> None:
     for host in ("gone", "h1"):
-        core.db.write(lambda connection, host=host: connection.execute(sa.insert(models.volume_removals).values(
+        core.db.write(lambda connection, host=host: connection.execute(sa.insert(tables.volume_removals).values(
             volume_uuid=new_uuid(), generation=1, host=host, created_at=utcnow() - datetime.timedelta(minutes=1))))
     Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
     [found] = core.db.read(lambda connection: volumes.forgotten(connection, utcnow(), 1))
@@ -361,6 +363,6 @@ def test_what_becomes_of_a_volume_with_its_server_can_be_changed(core: Books) ->
 
 def test_a_volume_in_error_can_be_deleted(core: Books) -> None:
     made = volume(core)
-    set_columns(core, models.volumes, models.volumes.c.uuid == made.uuid, status=volume_states.ERROR)
+    set_columns(core, tables.volumes, tables.volumes.c.uuid == made.uuid, status=volume_states.ERROR)
     Volumes(core).delete(ctx(), made.uuid)
     assert not there(core, made)

@@ -10,7 +10,7 @@ from websockets.asyncio.server import serve
 from nova.console import streams
 from nova.console.session import Session
 from nova.console.streams import BrowserStream
-from nova.objects.console import SERIAL, Console, ConsoleAddress
+from nova.objects.servers.console import SERIAL, Console, ConsoleAddress
 
 
 def test_a_closed_browser_connection_ends_the_session_while_the_host_does_not_read():

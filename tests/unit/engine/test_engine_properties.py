@@ -22,27 +22,33 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nova import conf, context, exception
 from nova.conductor import create
 from nova.conductor.acceptance import start
-from nova.conductor.endpoints.guests import Guests as Reports
+from nova.conductor.endpoints.by_hosts.guests import Guests as Reports
 from nova.conductor.network_events import process
 from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
-from nova.db import actions, audit, compute_nodes, evictions, flavors, migrate, networks, servers, services, volumes
+from nova.db import audit
+from nova.db.accounts import flavors
+from nova.db.hosts import compute_nodes, services
+from nova.db.maintenance import migrate
+from nova.db.networks import networks
+from nova.db.servers import actions, evictions, servers
 from nova.db.sql import clock
 from nova.db.sql.engine import Database
-from nova.objects import states
+from nova.db.volumes import volumes
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import new_uuid
-from nova.objects.external_event import ExternalEvent
-from nova.objects.flavor import Flavor
-from nova.objects.guest import GuestStatus
-from nova.objects.instance import BlockDevice
-from nova.objects.network import Network
-from nova.objects.node import ComputeNode, Inventory, Provider
-from nova.objects.order import StepReport
-from nova.objects.server_request import ServerCreate
-from nova.objects.volume import Volume
+from nova.objects.hosts.node import ComputeNode, Inventory, Provider
+from nova.objects.networks.network import Network
+from nova.objects.servers import states
+from nova.objects.servers.external_event import ExternalEvent
+from nova.objects.servers.guest import GuestStatus
+from nova.objects.servers.instance import BlockDevice
+from nova.objects.servers.order import StepReport
+from nova.objects.servers.server_request import ServerCreate
+from nova.objects.volumes.volume import Volume
 from nova.operations import REGISTRY
-from nova.operations.base import event_key, journal
-from nova.operations.failures import failure_of
+from nova.operations.framework.base import event_key, journal
+from nova.operations.framework.failures import failure_of
 from tests.unit.engine.world import Allocator, Bind, Guests, Outside, Quiet, Scheduler, StepContext, World
 
 HOSTS = ("a", "b", "c")

@@ -4,11 +4,11 @@ import pytest
 
 from nova import conf
 from nova.conductor.acceptance import start
-from nova.conductor.endpoints.guests import Guests as Reports
+from nova.conductor.endpoints.by_hosts.guests import Guests as Reports
 from nova.conf import CONF
-from nova.db import evictions, server_migrations
-from nova.objects import migration as migration_states
-from nova.objects import states
+from nova.db.servers import evictions, server_migrations
+from nova.objects.servers import migration as migration_states
+from nova.objects.servers import states
 from tests.unit.engine.test_engine_properties import CTX
 
 

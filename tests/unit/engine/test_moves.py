@@ -7,11 +7,13 @@ import pytest
 from nova import exception
 from nova.conductor.acceptance import start
 from nova.conf import CONF
-from nova.db import compute_nodes, evictions, quotas, server_migrations
-from nova.objects import states
+from nova.db.accounts import quotas
+from nova.db.hosts import compute_nodes
+from nova.db.servers import evictions, server_migrations
 from nova.objects.base import new_uuid
-from nova.objects.node import ComputeNode, Inventory, Provider
-from nova.objects.scheduling import Selection
+from nova.objects.hosts.node import ComputeNode, Inventory, Provider
+from nova.objects.hosts.scheduling import Selection
+from nova.objects.servers import states
 from tests.unit.engine.test_engine_properties import CTX
 from tests.unit.engine.world import Scheduler
 

@@ -9,10 +9,10 @@ from nova.conductor.acceptance import start
 from nova.conductor.network_events import process
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import KINDS, Engine
-from nova.db import servers
-from nova.objects import states
-from nova.objects.external_event import ExternalEvent
-from nova.objects.network import FixedIp
+from nova.db.servers import servers
+from nova.objects.networks.network import FixedIp
+from nova.objects.servers import states
+from nova.objects.servers.external_event import ExternalEvent
 from nova.service.fair_pool import FairThreadPool
 from tests.unit.engine.test_engine_properties import CTX
 

@@ -6,15 +6,16 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor.acceptance import start
-from nova.conductor.endpoints.guests import Guests as Reports
+from nova.conductor.endpoints.by_hosts.guests import Guests as Reports
 from nova.conductor.saga import deferred_cleanup, recovery, step_executor
 from nova.conf import CONF
-from nova.db import actions, models
+from nova.db import tables
+from nova.db.servers import actions
 from nova.db.sql import clock
-from nova.objects import states
-from nova.objects.guest import GuestStatus
-from nova.operations.base import Cleanup, Journal
+from nova.objects.servers import states
+from nova.objects.servers.guest import GuestStatus
 from nova.operations.build import Build
+from nova.operations.framework.base import Cleanup, Journal
 from tests.unit.engine.test_engine_properties import CTX, HOSTS
 
 # What of an action may be of a release that is to come.
@@ -24,7 +25,7 @@ POISON = {"operation": {"operation": "teleport"}, "step": {"step": "entangle"}, 
 def poison(machine, uuid, **values):
     """The action of this server has these values."""
     machine.world.db.write(lambda connection: connection.execute(
-        sa.update(models.actions).where(models.actions.c.instance_uuid == uuid).values(values)))
+        sa.update(tables.actions).where(tables.actions.c.instance_uuid == uuid).values(values)))
 
 
 def state(machine, uuid):
@@ -184,5 +185,5 @@ def test_unreadable_cleanups_do_not_block_others(machine, monkeypatch):
     for _look in range(3):
         machine.engine.recovery._cleanup.run_due()
     left = machine.world.db.read(lambda connection: list(connection.execute(
-        sa.select(models.actions.c.instance_uuid, models.actions.c.lease_until))))
+        sa.select(tables.actions.c.instance_uuid, tables.actions.c.lease_until))))
     assert {uuid for uuid, until in left if until is not None} == set(machine.uuids[:2])

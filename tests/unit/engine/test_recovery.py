@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conductor.saga import recovery, step_executor
 from nova.conf import CONF
-from nova.db import models
-from nova.objects import states
+from nova.db import tables
+from nova.objects.servers import states
 from tests.unit.engine.test_engine_properties import CTX
 
 
@@ -21,7 +21,7 @@ def server(machine, uuid):
 def claims(machine):
     """Return the nodes with claims of each consumer."""
     found = collections.defaultdict(set)
-    table = models.allocations
+    table = tables.allocations
     for row in machine.world.db.read(lambda connection: connection.execute(
             sa.select(table.c.consumer_uuid, table.c.provider_uuid)).all()):
         found[row.consumer_uuid].add(row.provider_uuid)
@@ -29,7 +29,7 @@ def claims(machine):
 
 
 def outcomes(machine, uuid):
-    table = models.actions
+    table = tables.actions
     return machine.world.db.read(lambda connection: list(connection.scalars(
         sa.select(table.c.outcome).where(table.c.instance_uuid == uuid).order_by(table.c.id))))
 
@@ -88,7 +88,7 @@ def test_one_look_takes_over_all_that_was_left_however_many_pages(machine, monke
         machine.boot(1, twice=False)
     unknown, known = machine.uuids[:4], machine.uuids[4:]
     machine.world.db.write(lambda connection: connection.execute(
-        sa.update(models.actions).where(models.actions.c.instance_uuid.in_(unknown)).values(operation="teleport")))
+        sa.update(tables.actions).where(tables.actions.c.instance_uuid.in_(unknown)).values(operation="teleport")))
     machine.world.orders.clear()
     with long_leases():
         assert machine.engine.recover(CTX) == 9
@@ -102,7 +102,7 @@ def test_what_nobody_owns_is_taken_over_though_hosts_are_out_of_reach(machine, m
     with monkeypatch.context() as patched:
         patched.setattr(machine.world.scheduler, "select", away)
         machine.boot(1, twice=False)
-    owner = machine.world.db.read(lambda connection: connection.scalar(sa.select(models.actions.c.owner)))
+    owner = machine.world.db.read(lambda connection: connection.scalar(sa.select(tables.actions.c.owner)))
     assert owner is None
     monkeypatch.setattr(step_executor, "_PAUSE", 0)
     with long_leases():
@@ -142,7 +142,7 @@ def test_tries_of_one_step_do_not_count_against_the_next(machine):
 
 def test_an_operation_that_was_taken_over_a_thousand_times_goes_on(machine):
     machine.boot(1, twice=False)
-    machine.world.db.write(lambda connection: connection.execute(sa.update(models.actions).values(attempt=1000)))
+    machine.world.db.write(lambda connection: connection.execute(sa.update(tables.actions).values(attempt=1000)))
     machine.world.orders.clear()
     machine.calm_down()
     assert server(machine, machine.uuids[0]).vm_state == states.ACTIVE

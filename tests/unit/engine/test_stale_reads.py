@@ -7,7 +7,7 @@ import pytest
 
 from nova import exception
 from nova.db.sql.engine import Database
-from nova.objects import states
+from nova.objects.servers import states
 from tests.unit.engine.test_engine_properties import CTX, HOSTS
 
 

@@ -5,10 +5,11 @@ import pytest
 from nova import exception
 from nova.conductor.acceptance import start
 from nova.conductor.saga import step_executor
-from nova.db import actions, quotas
-from nova.objects import states
+from nova.db.accounts import quotas
+from nova.db.servers import actions
+from nova.objects.servers import states
 from nova.operations import REGISTRY
-from nova.operations.base import CONDUCTOR, VOLUMES, Wait, step
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, Wait, step
 from tests.unit.engine.test_engine_properties import CTX
 from tests.unit.engine.world import Bind
 

@@ -3,8 +3,8 @@
 import pytest
 
 from nova.conductor.acceptance import start
-from nova.db import evictions
-from nova.objects import states
+from nova.db.servers import evictions
+from nova.objects.servers import states
 from tests.unit.engine.test_engine_properties import CTX
 
 

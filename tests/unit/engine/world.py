@@ -10,14 +10,14 @@ from nova.compute.host import Machine as HostMachine
 from nova.compute.host import StepHost
 from nova.conductor.core import Core
 from nova.conductor.resources.addresses import EmbeddedAllocator
-from nova.db import compute_nodes
-from nova.objects import states
+from nova.db.hosts import compute_nodes
 from nova.objects.base import Object
-from nova.objects.order import StepReport
-from nova.objects.scheduling import Selection
-from nova.operations.base import CONDUCTOR, VOLUMES, Operation, step
-from nova.operations.rules import Rules
-from nova.virt.fake import FakeDriver
+from nova.objects.hosts.scheduling import Selection
+from nova.objects.servers import states
+from nova.objects.servers.order import StepReport
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, Operation, step
+from nova.operations.framework.rules import Rules
+from nova.virt.fake.driver import FakeDriver
 
 
 class World(Core):

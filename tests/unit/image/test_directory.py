@@ -13,7 +13,7 @@ from nova import conf, context, exception
 from nova.conf import CONF
 from nova.image import directory
 from nova.image.directory import DirectoryStore
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 
 ADMIN = context.RequestContext(overwrite=False, is_admin=True, roles=["admin"])
 OWNER = context.RequestContext(overwrite=False, project_id="p1", roles=["member"])

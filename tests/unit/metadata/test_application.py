@@ -13,8 +13,8 @@ from nova import exception
 from nova.api.guest_metadata.app import NETWORK, Application
 from nova.api.guest_metadata.instances import Instances
 from nova.metadata.settings import MetadataSettings
-from nova.network.state_files import Guest, StateFiles
-from nova.objects.network import VIF, FixedIp
+from nova.network.linux.state_files import Guest, StateFiles
+from nova.objects.networks.network import VIF, FixedIp
 from tests.unit.metadata.test_trees import make
 
 SECRET = "shared"

@@ -9,7 +9,7 @@ import pytest
 from nova import exception
 from nova.metadata import config_drive, openstack
 from nova.metadata.settings import MetadataSettings
-from nova.objects.instance import Personality
+from nova.objects.servers.instance import Personality
 from tests.unit.metadata.test_trees import make
 
 SETTINGS = MetadataSettings(skip_versions=frozenset({"1.0", "2007-01-19", "2007-03-01", "2007-08-29", "2007-10-10",

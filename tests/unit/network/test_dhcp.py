@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import nova.conf
-from nova.network import dhcp, state_files
-from nova.network.state_files import Guest, HostNet, StateFiles
-from nova.objects.network import FilterRule, RuleSet
+from nova.network.linux import dhcp, state_files
+from nova.network.linux.state_files import Guest, HostNet, StateFiles
+from nova.objects.networks.network import FilterRule, RuleSet
 from tests.unit.network.test_filters import vif
 
 

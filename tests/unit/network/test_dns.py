@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from nova import conf
-from nova.network import dhcp
-from nova.network.dns import DnsRecords
-from nova.objects.floating_ip_dns import ServedDomain
+from nova.network.linux import dhcp
+from nova.network.linux.dns import DnsRecords
+from nova.objects.networks.floating_ip_dns import ServedDomain
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def west(version: int, deleted: bool = False) -> ServedDomain:
 
 
 def conductor(*domains: ServedDomain) -> Callable[[dict[str, int]], list[ServedDomain]]:
-    """Return a query like nova/db/served_names.py: newer domains, and deletions of the others."""
+    """Return a query like nova/db/networks/served_names.py: newer domains, and deletions of the others."""
     def answer(versions: dict[str, int]) -> list[ServedDomain]:
         present = {domain.domain for domain in domains}
         return [ServedDomain(domain=domain, version=version, removed=True) for domain, version in versions.items()

@@ -7,8 +7,9 @@ import ipaddress
 import pytest
 
 import nova.conf
-from nova.network import ingress, linuxnet, plumbing, state_files
-from nova.objects.network import VIF, FilterRule, FixedIp
+from nova.network.linux import driver as linuxnet
+from nova.network.linux import ingress, plumbing, state_files
+from nova.objects.networks.network import VIF, FilterRule, FixedIp
 
 
 def vif(**more):

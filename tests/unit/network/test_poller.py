@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from nova import exception
-from nova.network import poller
+from nova.network.linux import poller
 
 
 def test_a_failed_poll_is_retried(monkeypatch):

@@ -9,10 +9,10 @@ import pytest
 import nova.conf
 from nova import exception
 from nova.conf import CONF
-from nova.network import plumbing
-from nova.network.state_files import HostNet, StateFiles
-from nova.network.tunnels import Tunnels
-from nova.objects.network import Peers
+from nova.network.linux import plumbing
+from nova.network.linux.state_files import HostNet, StateFiles
+from nova.network.linux.tunnels import Tunnels
+from nova.objects.networks.network import Peers
 
 
 class Conductor:

@@ -5,11 +5,12 @@ import time
 
 import pytest
 
+from nova.common.errors import Invalid, NotKnown, Refused
 from nova.novad import daemon as module
-from nova.novad import deploy, history
 from nova.novad.daemon import Daemon
-from nova.novad.errors import Busy, Failed, Invalid, NotKnown, Refused
-from nova.novad.journal import CleanupTask
+from nova.novad.deployment import deploy, history
+from nova.novad.deployment.journal import CleanupTask
+from nova.novad.errors import Busy, Failed
 from nova.novad.options import Options
 from nova.novad.platform import parse
 from tests.functional.client import wait_for

@@ -8,9 +8,9 @@ import tempfile
 
 import pytest
 
-from nova.novad import data as module
-from nova.novad.data import Data
-from nova.novad.errors import NovadError, Refused
+from nova.common.errors import Refused, ReportedError
+from nova.novad.deployment import data as module
+from nova.novad.deployment.data import Data
 from nova.novad.platform import Component, Volume
 from tests.unit.novad.runtimes import Killed, content
 
@@ -44,7 +44,7 @@ def test_a_backup_has_all_of_the_volumes_that_want_one(data):
     assert (data.volume("db", "cache") / "file").read_text() == "cold"
     assert (data.root / "backups").stat().st_mode & 0o777 == 0o700
     data.drop_backup(place)
-    with pytest.raises(NovadError, match="is not there"):
+    with pytest.raises(ReportedError, match="is not there"):
         data.restore("db", place)
 
 
@@ -170,7 +170,7 @@ def test_directories_that_a_component_nests_deeper_than_any_path_are_removed(dat
 
 def test_a_volume_that_is_too_deep_to_be_copied_is_named_with_the_reason(data):
     nested(data.volume("db", "rows"), 120, "d" * 40)
-    with pytest.raises(NovadError) as caught:
+    with pytest.raises(ReportedError) as caught:
         data.back_up("db", VOLUMES, 1)
     assert str(caught.value).startswith(f"{data.volume('db', 'rows')} could not be copied to {data.root}/backups/db/1/")
     assert "d" * 41 not in str(caught.value)

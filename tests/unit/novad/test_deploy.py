@@ -7,11 +7,12 @@ import pathlib
 import msgspec
 import pytest
 
-from nova.novad import history
-from nova.novad.data import Data
-from nova.novad.deploy import Deployer
-from nova.novad.errors import Busy, Failed, ImageFault, NotKnown, NovadError, Refused, RuntimeFault
-from nova.novad.journal import DONE, STUCK, UNDONE, Change, Journal
+from nova.common.errors import NotKnown, Refused, ReportedError
+from nova.novad.deployment import history
+from nova.novad.deployment.data import Data
+from nova.novad.deployment.deploy import Deployer
+from nova.novad.deployment.journal import DONE, STUCK, UNDONE, Change, Journal
+from nova.novad.errors import Busy, Failed, ImageFault, RuntimeFault
 from nova.novad.platform import parse
 from nova.novad.secrets import Secrets
 from tests.unit.novad.runtimes import FakeRuntime, Killed, content
@@ -309,7 +310,8 @@ def test_there_may_be_nothing_to_go_back_to(deployed):
 
 def test_a_full_disk_refuses_before_anything_stops(deployed, monkeypatch):
     before = dict(deployed.runtime.running)
-    monkeypatch.setattr("nova.novad.data.shutil.disk_usage", lambda _path: type("Usage", (), {"free": 1000})())
+    monkeypatch.setattr("nova.novad.deployment.data.shutil.disk_usage",
+                        lambda _path: type("Usage", (), {"free": 1000})())
     with pytest.raises(Refused, match="Nothing was changed"):
         deployed.deploy(db="2")
     assert (deployed.runtime.running, deployed.versions()["db"]) == (before, "1")
@@ -317,7 +319,7 @@ def test_a_full_disk_refuses_before_anything_stops(deployed, monkeypatch):
 
 def test_a_disk_that_is_full_in_the_middle_of_a_backup_puts_all_back(deployed, monkeypatch):
     def full(*_arguments):
-        raise NovadError("no space left")
+        raise ReportedError("no space left")
     monkeypatch.setattr(deployed.deployer.data, "back_up", full)
     with pytest.raises(Failed, match=r"no space left\. All is as it was"):
         deployed.deploy(db="2")
@@ -337,7 +339,7 @@ def test_half_a_copy_is_dropped_and_copies_of_a_journal_that_was_lost_stay(deplo
         if name == "api":
             return whole(name, volumes, deployment)
         whole(name, volumes, deployment)
-        raise NovadError("no space left")
+        raise ReportedError("no space left")
 
     for _number in range(3):
         monkeypatch.setattr(node.deployer.data, "back_up", half)

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from nova.novad import discovery as module
-from nova.novad.discovery import Discovery
 from nova.novad.mdns import Instance
+from nova.novad.nodes import discovery as module
+from nova.novad.nodes.discovery import Discovery
 
 
 class Network:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from nova.novad import health
+from nova.novad.deployment import health
 from nova.novad.platform import Health
 from nova.novad.runtime.base import Wanted
 from tests.unit.novad.runtimes import FakeRuntime

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from nova.common.errors import Refused, ReportedError
 from nova.novad.daemon import Daemon
-from nova.novad.errors import Failed, NovadError, Refused
+from nova.novad.errors import Failed
 from nova.novad.options import Options
 from nova.novad.platform import parse
 from tests.unit.novad.runtimes import FakeRuntime, Killed
@@ -259,7 +260,7 @@ class Comparison:
                 self.novad.daemon.rollback([name for name in names if self.model.now(name)], None, QUIET)
             else:
                 self.novad.daemon.deploy(dict.fromkeys(NAMES, "4"), QUIET)
-        except (Killed, NovadError):
+        except (Killed, ReportedError):
             pass
         self.novad.start()
         after = self.novad.daemon.journal.deployments(1)

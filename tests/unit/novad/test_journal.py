@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from nova.novad.journal import DONE, RUNNING, STUCK, UNDONE, Change, Deployed, Journal, JournalFault
+from nova.novad.deployment.journal import DONE, RUNNING, STUCK, UNDONE, Change, Deployed, Journal, JournalFault
 from nova.novad.platform import Component
 
 ONE = Deployed(name="db", component=Component(image="i", version="1"), image="abc", deployment=1)
@@ -105,7 +105,7 @@ def test_threads_that_read_a_new_journal_at_once_do_not_crash(tmp_path):
     journal.finish(begun.id, DONE, [Change(name="db", after=ONE)])
     code = f"""
 import pathlib, sys, threading
-from nova.novad.journal import Journal
+from nova.novad.deployment.journal import Journal
 journal = Journal(pathlib.Path({str(tmp_path / "j")!r}))
 sys.setswitchinterval(1e-6)
 barrier = threading.Barrier(8)

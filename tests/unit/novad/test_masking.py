@@ -6,9 +6,9 @@ import urllib.parse
 
 import pytest
 
-from nova.novad import history
+from nova.novad.deployment import history
+from nova.novad.deployment.journal import Change
 from nova.novad.errors import Failed, RuntimeFault
-from nova.novad.journal import Change
 from nova.novad.masking import MASK, MaskedStream, Masker
 from tests.unit.novad.test_deploy import TEXT, Node
 

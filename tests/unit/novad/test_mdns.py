@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zeroconf import ServiceStateChange
 
-from nova.novad import announcer, mdns
-from nova.novad.announcer import announced
+from nova.novad import mdns
 from nova.novad.mdns import TYPE, Announcement, Instance, Watch, instance
+from nova.novad.nodes import announcer
+from nova.novad.nodes.announcer import announced
 from nova.novad.options import Options
 
 IPV4 = bytes([10, 0, 0, 7])

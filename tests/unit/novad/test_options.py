@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from nova.cmd import novad
+from nova.common.errors import Invalid
 from nova.novad import platform
-from nova.novad.errors import Invalid
 from nova.novad.options import EXAMPLE, Options, load
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -45,7 +45,7 @@ def test_every_packaged_platform_can_be_read(name):
     ('colour = "red"', "colour"), ('listen = "here"', "listen"), ("interval = 0", "interval"),
     ('listen = "tcp://127.0.0.1:70000"', "listen: 70000 is no port"), ('data_dir = "here"', "data_dir"),
     ("keep_backups = 0", "keep_backups"), ("keep_days = -1", "keep_days"), ('roles = "control"', "roles"),
-    ('tls_cert = "a"', "tls_cert and tls_key"), ('client_ca = "a"', "client_ca needs"), ("listen", "cannot be read"),
+    ('tls_cert = "a"', "tls_cert and tls_key"), ('client_ca = "a"', "client_ca needs"), ("listen", "it is no TOML"),
 ])
 def test_what_is_wrong_is_said_by_the_name_of_its_option(tmp_path, text, said):
     with pytest.raises(Invalid, match=f"novad.toml.*{said}"):

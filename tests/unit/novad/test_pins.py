@@ -2,8 +2,8 @@
 
 import pytest
 
-from nova.novad import pins
-from nova.novad.errors import Invalid, Refused
+from nova.common.errors import Invalid, Refused
+from nova.novad.deployment import pins
 from nova.novad.platform import Component
 from tests.unit.novad.runtimes import digest
 from tests.unit.novad.test_deploy import Node

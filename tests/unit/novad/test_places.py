@@ -5,8 +5,8 @@ import re
 import msgspec
 import pytest
 
-from nova.novad.assignments import Assignment, decode
-from nova.novad.errors import Invalid
+from nova.common.errors import Invalid
+from nova.novad.nodes.assignments import Assignment, decode
 from nova.novad.options import Options
 from nova.novad.platform import Place, parse
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from nova.novad.errors import Invalid, NotKnown
+from nova.common.errors import Invalid, NotKnown
 from nova.novad.platform import fill, load, parse
 
 GOOD = """
@@ -253,7 +253,8 @@ def test_a_version_of_a_command_that_ends_with_a_line_end_is_refused():
 
 def test_no_pattern_of_novad_accepts_a_line_end_at_its_end():
     """"$" matches before it, too."""
-    files = list((pathlib.Path(__file__).parents[3] / "nova/novad").rglob("*.py"))
+    nova = pathlib.Path(__file__).parents[3] / "nova"
+    files = [*(nova / "novad").rglob("*.py"), *(nova / "common").rglob("*.py")]
     assert len(files) > 30
     loose = [f"{path.name}: {line.strip()}" for path in files for line in path.read_text().splitlines()
              if re.search(r'(pattern=|re\.compile\(|^[A-Z_]+ = )r"[^"]*(?<![\\(])\$"', line)]

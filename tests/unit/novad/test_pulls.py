@@ -109,7 +109,7 @@ def test_registries_are_asked_where_podman_asks_them(site, tmp_path, monkeypatch
     """No other registry is contacted, in particular not the one that the configuration replaces."""
     (tmp_path / "registries.conf").write_text("[[registry]]\n" + entry.replace("HOST", site.host))
     monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(tmp_path / "registries.conf"))
-    monkeypatch.setattr(registry, "registry_on_loopback", lambda _reference: True)  # the site has no TLS
+    monkeypatch.setattr(registry, "is_on_loopback", lambda _reference: True)  # the site has no TLS
     urls, ask = [], registry._json
     monkeypatch.setattr(registry, "_json", lambda url, headers: urls.append(url) or ask(url, headers))
     site.answers = manifest("1")

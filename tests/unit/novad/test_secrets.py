@@ -4,7 +4,7 @@ import stat
 
 import pytest
 
-from nova.novad.errors import Invalid, NotKnown
+from nova.common.errors import Invalid, NotKnown
 from nova.novad.platform import Secret
 from nova.novad.secrets import Secrets
 

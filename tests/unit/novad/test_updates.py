@@ -12,16 +12,18 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 import nova
-from nova.novad import deploy, updates
-from nova.novad.data import Data
-from nova.novad.deploy import Deployer
-from nova.novad.errors import Busy, Invalid, Refused
-from nova.novad.journal import Journal
+from nova.common.errors import Invalid, Refused
+from nova.novad.deployment import deploy
+from nova.novad.deployment.data import Data
+from nova.novad.deployment.deploy import Deployer
+from nova.novad.deployment.journal import Journal
+from nova.novad.errors import Busy
 from nova.novad.options import Options, load
 from nova.novad.platform import parse
-from nova.novad.releases import Releases, number
+from nova.novad.release import updates
+from nova.novad.release.releases import Releases, number
+from nova.novad.release.updates import Updates
 from nova.novad.secrets import Secrets
-from nova.novad.updates import Updates
 from tests.novad_wheels import wheel
 from tests.unit.novad.runtimes import FakeRuntime
 from tests.unit.novad.test_deploy import REGISTRY, TEXT

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nova import exception
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 from nova.objects.requirements.guest_numa import cpu_mask, cpu_policy, guest_topology, page_size
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nova.objects.image import least_disk
-from nova.virt.qemuimg import most_bytes
+from nova.objects.images.image import least_disk
+from nova.virt.images.qemuimg import most_bytes
 
 GIB = 1 << 30
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from nova import exception
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import utcnow
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import Instance
+from nova.objects.hosts.scheduling import RequestGroup
+from nova.objects.images.image import Image
 from nova.objects.requirements.requested_resources import Requested, request_spec, requested_resources
-from nova.objects.scheduling import RequestGroup
+from nova.objects.servers.instance import Instance
 
 
 def asked(extra_specs=None, properties=None, volume_backed=False, **sizes):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova.objects.node import Inventory, Provider
-from nova.objects.scheduling import RequestGroup
-from nova.objects.trees import Amounts, allocate, taken_from, with_usage
+from nova.objects.hosts.node import Inventory, Provider
+from nova.objects.hosts.scheduling import RequestGroup
+from nova.objects.hosts.trees import Amounts, allocate, taken_from, with_usage
 
 
 def provider(uuid: str, traits: str = "", **totals: int | Inventory) -> Provider:

@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from nova import exception
-from nova.objects import states
-from nova.objects.action import Failure
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import utcnow
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
-from nova.objects.scheduling import RequestSpec, Selection
+from nova.objects.hosts.scheduling import RequestSpec, Selection
+from nova.objects.servers import states
+from nova.objects.servers.action import Failure
+from nova.objects.servers.instance import Instance
 from nova.operations import REGISTRY
-from nova.operations.base import CONDUCTOR
 from nova.operations.build import Build, BuildData
+from nova.operations.framework.base import CONDUCTOR
+from nova.operations.framework.rules import check
 from nova.operations.moves import Move
-from nova.operations.rules import check
 
 FLAVOR = Flavor(flavorid="1", name="m1", memory_mb=128, vcpus=1)
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from nova.conf import CONF
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.node import Inventory
-from nova.objects.scheduling import GroupSpec, HostState, RequestSpec
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.hosts.node import Inventory
+from nova.objects.hosts.scheduling import GroupSpec, HostState, RequestSpec
+from nova.objects.images.image import Image
 from nova.scheduler.filters import Filter
 from nova.scheduler.filters.affinity import ServerGroupAffinityFilter, ServerGroupAntiAffinityFilter
 from nova.scheduler.filters.capabilities import ComputeCapabilitiesFilter

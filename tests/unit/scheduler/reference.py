@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from nova.objects.scheduling import HostState, RequestSpec
+from nova.objects.hosts.scheduling import HostState, RequestSpec
 
 MULTIPLIERS = {"ram": 1.0, "cpu": 1.0, "disk": 1.0, "io_ops": -1.0, "num_instances": -0.5, "build_failure": 1000000.0,
                "hypervisor_version": 1.0, "soft_affinity": 1.0, "soft_anti_affinity": 1.0}

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from nova.exception import NoValidHost
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.dedicated_resources.fitting import NodeDedicatedResources
 from nova.objects.dedicated_resources.numa import HostCell, HostTopology, Pages
 from nova.objects.dedicated_resources.pci import PciPool, PciRequest
-from nova.objects.flavor import Flavor
+from nova.objects.hosts.scheduling import HostState, NodeUsage, RequestSpec
 from nova.objects.requirements.guest_numa import guest_topology
-from nova.objects.scheduling import HostState, NodeUsage, RequestSpec
 from nova.scheduler.filters.parts import NUMATopologyFilter, PciPassthroughFilter
 from nova.scheduler.hosts import Fleet
 from nova.scheduler.select import Planner

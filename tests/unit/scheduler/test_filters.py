@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nova import exception
-from nova.objects.scheduling import GroupSpec
+from nova.objects.hosts.scheduling import GroupSpec
 from nova.scheduler import plugin
 from nova.scheduler.filters import Filter, HostFilter
 from nova.scheduler.filters.affinity import (

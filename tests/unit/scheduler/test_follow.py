@@ -13,7 +13,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from nova import exception
-from nova.objects.scheduling import FleetDelta, FleetPage, HostState, NodeUsage
+from nova.objects.hosts.scheduling import FleetDelta, FleetPage, HostState, NodeUsage
 from nova.scheduler import follow
 from nova.scheduler.hosts import Fleet
 from tests.unit.scheduler.builders import node

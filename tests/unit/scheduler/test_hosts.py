@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from nova.objects.node import Inventory
-from nova.objects.scheduling import NodeUsage, ServiceFlags
+from nova.objects.hosts.node import Inventory
+from nova.objects.hosts.scheduling import NodeUsage, ServiceFlags
 from tests.unit.scheduler.builders import changed, choose, fleet, node, spec
 
 

@@ -11,8 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from nova import conf, exception
-from nova.objects.node import Inventory
-from nova.objects.scheduling import GroupSpec, HostState
+from nova.objects.hosts.node import Inventory
+from nova.objects.hosts.scheduling import GroupSpec, HostState
 from nova.scheduler import stages
 from nova.scheduler.feasible import feasible
 from nova.scheduler.filters.service import IoOpsFilter

@@ -9,9 +9,10 @@ import pytest
 
 from nova import bus, context, exception
 from nova.conf import CONF
-from nova.objects.scheduling import FleetDelta, FleetPage, NodeUsage
-from nova.objects.service import Service
-from nova.rpcapi import CONDUCTOR, HEARTBEATS, SCHEDULER, fleet, heartbeat
+from nova.objects.hosts.scheduling import FleetDelta, FleetPage, NodeUsage
+from nova.objects.hosts.service import Service
+from nova.rpcapi import CONDUCTOR, HEARTBEATS, SCHEDULER
+from nova.rpcapi.by_hosts import fleet, heartbeat
 from nova.rpcapi.scheduler import Scheduler
 from nova.scheduler import manager
 from nova.scheduler import service as services

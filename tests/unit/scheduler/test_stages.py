@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nova import exception
-from nova.objects.image import Image
-from nova.objects.node import Inventory
+from nova.objects.hosts.node import Inventory
+from nova.objects.images.image import Image
 from tests.unit.scheduler.builders import choose, fleet, node, request, spec
 
 

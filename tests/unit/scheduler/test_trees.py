@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nova.exception import NoValidHost
-from nova.objects.node import Inventory, Provider
-from nova.objects.scheduling import HostState, NodeUsage, RequestGroup
+from nova.objects.hosts.node import Inventory, Provider
+from nova.objects.hosts.scheduling import HostState, NodeUsage, RequestGroup
 from nova.scheduler.select import Planner
 from tests.unit.scheduler import builders
 

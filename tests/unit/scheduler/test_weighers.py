@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nova import exception
-from nova.objects.scheduling import GroupSpec, HostState
+from nova.objects.hosts.scheduling import GroupSpec, HostState
 from nova.scheduler.select import Planner
 from nova.scheduler.weighers import HostWeigher, Weigher
 from nova.scheduler.weighers.affinity import ServerGroupSoftAffinityWeigher, ServerGroupSoftAntiAffinityWeigher

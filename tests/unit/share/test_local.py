@@ -10,7 +10,7 @@ import pytest
 
 from nova import exception
 from nova.objects.base import new_uuid
-from nova.objects.share import NFS, ShareMapping
+from nova.objects.volumes.share import NFS, ShareMapping
 from nova.share.base import NoShares
 from nova.share.local import LocalShares
 from nova.share.mounts import MountedShares

@@ -10,7 +10,7 @@ import pytest
 from nova import context, exception
 from nova.conf import CONF, register
 from nova.objects.base import new_uuid
-from nova.objects.share import ADDRESS, NFS
+from nova.objects.volumes.share import ADDRESS, NFS
 from nova.share.manila import ManilaShares
 from tests.unit.share.manila_server import ManilaServer
 

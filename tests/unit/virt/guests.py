@@ -6,10 +6,10 @@ import datetime
 import uuid
 from typing import Any
 
-from nova.objects.flavor import Flavor
-from nova.objects.image import Image
-from nova.objects.instance import Instance
-from nova.objects.network import VIF, FixedIp
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.images.image import Image
+from nova.objects.networks.network import VIF, FixedIp
+from nova.objects.servers.instance import Instance
 
 CREATED = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 

@@ -3,9 +3,9 @@
 import pytest
 
 from nova import exception
-from nova.objects import states
-from nova.objects.instance import BlockDevice
-from nova.virt.fake_guests import FlavorSize, GuestStore
+from nova.objects.servers import states
+from nova.objects.servers.instance import BlockDevice
+from nova.virt.fake.guests import FlavorSize, GuestStore
 from tests.unit.virt.guests import interface, server
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from nova import conf, exception
 from nova.conf import CONF
-from nova.objects import states
-from nova.objects.flavor import Flavor
-from nova.objects.instance import BlockDevice
-from nova.objects.moves import DiskSource, MigrationProgress
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.servers import states
+from nova.objects.servers.instance import BlockDevice
+from nova.objects.servers.moves import DiskSource, MigrationProgress
 from nova.virt.driver import Disks
-from nova.virt.fake import FakeDriver
+from nova.virt.fake.driver import FakeDriver
 from tests.unit.virt.guests import interface, server
 
 VOLUME = BlockDevice(source="volume", destination="volume", volume_id="vol", device_name="/dev/vdc")
@@ -52,7 +52,7 @@ def bigger(instance, root_gb=2):
 def no_remains():
     """Remove the shared dictionary, which would outlive the test."""
     yield
-    from nova.virt import fake_disks
+    from nova.virt.fake import disks as fake_disks
 
     for name in fake_disks._ALL_HOSTS.names():
         fake_disks._ALL_HOSTS.remove(name)

@@ -5,10 +5,10 @@ import yaml
 
 from nova import conf, exception
 from nova.conf import CONF
-from nova.objects.node import DISK_GB, MEMORY_MB, VCPU
-from nova.virt import fake_scenario
-from nova.virt.fake import FakeDriver
-from nova.virt.fake_machine import HARDWARE
+from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU
+from nova.virt.fake import scenario as fake_scenario
+from nova.virt.fake.driver import FakeDriver
+from nova.virt.fake.machine import HARDWARE
 
 FULL = """
 groups:

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from nova import exception
-from nova.virt import image_formats
+from nova.virt.images import image_formats
 
 MIB = 1 << 20
 SECTOR = 512

@@ -11,9 +11,9 @@ import pytest
 
 from nova import conf, exception
 from nova.conf import CONF
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.moves import DiskFile, DiskSource, MigrationSource
+from nova.objects.images.image import Image
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.servers.moves import DiskFile, DiskSource, MigrationSource
 from nova.virt.libvirt.cold_migration import ColdMigration
 from nova.virt.libvirt.files import allowance, disk_server
 from nova.virt.libvirt.live_target import LiveMigrationTarget

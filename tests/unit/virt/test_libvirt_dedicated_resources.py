@@ -17,7 +17,7 @@ from nova.conf import CONF
 from nova.objects.dedicated_resources import pci, pci_spec
 from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology, HostTopology
 from nova.objects.dedicated_resources.pci import GuestDevice, PciDevice
-from nova.objects.instance import Instance
+from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.node import cells, node_devices
 from nova.virt.libvirt.xml import migration_xml
 from nova.virt.libvirt.xml.definition import Definition

@@ -11,7 +11,7 @@ import pytest
 
 from nova import conf, exception
 from nova.conf import CONF
-from nova.objects.moves import DiskSource
+from nova.objects.servers.moves import DiskSource
 from nova.virt.libvirt.cold_migration import ColdMigration
 from nova.virt.libvirt.files import directories
 from nova.virt.libvirt.guests import MOVED_DEFINITION

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from lxml import etree
 
 from nova import exception
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import VolumeConnection, VolumeKey
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.volume import VolumeConnection, VolumeKey
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.xml import domain_xml as writer
 from nova.virt.libvirt.xml import guest_config as values

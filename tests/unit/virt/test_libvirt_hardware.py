@@ -14,7 +14,6 @@ from nova import exception
 from nova.api import extra_specs
 from nova.conf import CONF, register
 from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
-from nova.objects.instance import BlockDevice, Instance
 from nova.objects.requirements import hardware
 from nova.objects.requirements.hardware_values import (
     ARCHITECTURES,
@@ -27,6 +26,7 @@ from nova.objects.requirements.hardware_values import (
     USB_REDIRECTION,
 )
 from nova.objects.requirements.requested_resources import request_spec, requested_resources
+from nova.objects.servers.instance import BlockDevice, Instance
 from nova.virt.libvirt.node import models, traits
 from nova.virt.libvirt.node.capabilities import Capabilities
 from nova.virt.libvirt.xml.guest_config import guest_config

@@ -9,8 +9,8 @@ import pytest
 from lxml import etree
 
 from nova import exception
-from nova.objects.instance import BlockDevice, Instance
-from nova.objects.volume import VolumeConnection
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.volume import VolumeConnection
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.xml import domain_xml as writer
 from nova.virt.libvirt.xml.definition import Definition

@@ -9,7 +9,7 @@ import libvirt
 import pytest
 
 from nova import exception
-from nova.objects.flavor import Flavor
+from nova.objects.accounts.flavor import Flavor
 from nova.objects.requirements.hardware import hardware
 from nova.objects.requirements.properties import Properties
 

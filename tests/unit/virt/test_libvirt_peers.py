@@ -12,7 +12,7 @@ import pytest
 
 from nova import conf, exception
 from nova.conf import CONF
-from nova.objects.moves import MigrationTarget
+from nova.objects.servers.moves import MigrationTarget
 from nova.virt.libvirt.files import peers
 from nova.virt.libvirt.files.disk_server import Served, fetch
 from nova.virt.libvirt.live_source import LiveMigrationSource

@@ -10,8 +10,8 @@ import pytest
 
 from nova import exception
 from nova.conf import CONF, register
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice
+from nova.objects.images.image import Image
+from nova.objects.servers.instance import BlockDevice
 from nova.virt.driver import Disks
 from nova.virt.libvirt.files import disk_making
 from nova.virt.libvirt.files.copy_room import CopyRoom

@@ -8,10 +8,10 @@ from os_brick.initiator.connectors.remotefs import RemoteFsConnector
 
 from nova import conf, exception
 from nova.compute.disk_tools import QemuTools
-from nova.objects.instance import BlockDevice
-from nova.objects.volume import VolumeConnection, VolumeKey
-from nova.virt import qemuimg
-from nova.volume.cinder_host import CinderVolumes
+from nova.objects.servers.instance import BlockDevice
+from nova.objects.volumes.volume import VolumeConnection, VolumeKey
+from nova.virt.images import qemuimg
+from nova.volume.cinder.host import CinderVolumes
 from tests.unit.virt.test_image_formats import qcow2
 
 UUID = "49e6966f-dddf-47db-8448-b8c9c41b073b"

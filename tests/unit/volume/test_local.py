@@ -12,9 +12,9 @@ import pytest
 from nova import conf, exception
 from nova.compute.disk_tools import QemuTools
 from nova.objects.base import new_uuid
-from nova.objects.image import Image
-from nova.objects.volume import LocalConnection, VolumeRemoval
-from nova.virt import qemuimg
+from nova.objects.images.image import Image
+from nova.objects.volumes.volume import LocalConnection, VolumeRemoval
+from nova.virt.images import qemuimg
 from nova.volume.local import LocalVolumes
 from tests.unit.virt.test_image_formats import qcow2
 

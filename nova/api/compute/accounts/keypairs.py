@@ -27,7 +27,7 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.objects.keypair import SSH, X509, Keypair
+from nova.objects.accounts.keypair import SSH, X509, Keypair
 
 POLICY = "os_compute_api:os-keypairs:"
 

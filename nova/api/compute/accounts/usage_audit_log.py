@@ -13,8 +13,8 @@ from nova.api.fields import INTEGER, STRING, Array, Object
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.conf import CONF
+from nova.objects.accounts.usage import audit_period
 from nova.objects.base import utcnow
-from nova.objects.usage import audit_period
 
 _LOG = Object({
     "hosts_not_run": Array(STRING), "log": Object(additional=True), "num_hosts": INTEGER, "num_hosts_done": INTEGER,

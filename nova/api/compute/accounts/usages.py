@@ -27,8 +27,8 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
+from nova.objects.accounts.usage import ServerUsage
 from nova.objects.base import utcnow
-from nova.objects.usage import ServerUsage
 
 _POLICY = "os_compute_api:os-simple-tenant-usage:"
 _PATH = "os-simple-tenant-usage"

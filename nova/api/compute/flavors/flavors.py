@@ -30,8 +30,8 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, whole
 from nova.api.router import accepts
+from nova.objects.accounts.flavor import Flavor, FlavorQuery
 from nova.objects.base import new_uuid
-from nova.objects.flavor import Flavor, FlavorQuery
 
 SPECS_POLICY = "os_compute_api:os-flavor-extra-specs:index"
 

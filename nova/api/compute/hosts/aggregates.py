@@ -27,8 +27,8 @@ from nova.api.fields import (
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
 from nova.image import lookup
-from nova.objects.aggregate import Aggregate
-from nova.objects.image import Image
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.images.image import Image
 
 ZONE = "availability_zone"
 

@@ -8,7 +8,7 @@ from nova.api.compute.hosts.services import seen
 from nova.api.fields import STRING, TRUTH, Array, Object, Out, Plain, View
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.objects.service import Service
+from nova.objects.hosts.service import Service
 
 _ANSWER = Object({"availabilityZoneInfo": Array(View([
     Out("zoneName", STRING),

@@ -11,9 +11,9 @@ from nova.api.compute.hosts.services import COMPUTE, status_of
 from nova.api.fields import INTEGER, STRING, STRING_OR_NULL, Array, Object, Out, Query, View, enum
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
-from nova.objects.flavor import Flavor
-from nova.objects.instance import Instance
-from nova.objects.node import ComputeNode
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.hosts.node import ComputeNode
+from nova.objects.servers.instance import Instance
 
 _ABLE = enum("enable", "disable", "Enable", "Disable", "ENABLE", "DISABLE")
 _CHANGE = Object({"status": _ABLE, "maintenance_mode": _ABLE},

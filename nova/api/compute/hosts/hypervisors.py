@@ -34,8 +34,8 @@ from nova.api.fields import (
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.conf import CONF
-from nova.objects.instance import Instance
-from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
+from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
+from nova.objects.servers.instance import Instance
 
 # The servers of each host, or None if they were not requested.
 Servers = dict[str, list[Instance]] | None

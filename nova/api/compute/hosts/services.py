@@ -28,7 +28,7 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.objects.service import Service
+from nova.objects.hosts.service import Service
 
 COMPUTE = "nova-compute"
 

@@ -23,7 +23,7 @@ from nova.api.fields import (
 from nova.api.request import Request, whole
 from nova.api.router import accepts
 from nova.conf import CONF
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 
 _LIMIT = Plain(type=["integer", "string"], pattern="^[0-9]*$", minimum=1, minLength=1)
 INDEX_QUERY = Query({

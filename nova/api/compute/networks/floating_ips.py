@@ -10,7 +10,7 @@ from nova.api.compute.servers.servers import authorize, server_id
 from nova.api.fields import IP, STRING, STRING_OR_NULL, UUID, Array, Field, Object, Out, Plain, Query, View, only
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.objects import plain_ip
+from nova.common import plain_ip
 
 _QUERY = Query(strict=None)
 _POLICY = "os_compute_api:os-floating-ips:"

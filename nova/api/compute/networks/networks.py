@@ -8,7 +8,7 @@ from typing import Any
 from nova.api.fields import INTEGER, STRING, STRING_OR_NULL, UUID, Array, Object, Out, Plain, Query, View
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.objects.network import Network
+from nova.objects.networks.network import Network
 
 QUERY = Query(strict=None)
 

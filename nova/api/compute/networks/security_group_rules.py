@@ -11,7 +11,7 @@ from nova.api.compute.networks import security_groups
 from nova.api.fields import ANY, UUID, Field, Object, Plain
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.objects.network import SecurityGroupRule
+from nova.objects.networks.network import SecurityGroupRule
 
 RULE_BODY = Object({"security_group_rule": Field(Object({
     "parent_group_id": Field(UUID, required=True),

@@ -11,7 +11,7 @@ from nova.api import formats
 from nova.api.fields import LIMIT, STRING, UUID, Array, Field, Object, Out, Plain, Query, View, string
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.objects.network import SecurityGroup, SecurityGroupRule
+from nova.objects.networks.network import SecurityGroup, SecurityGroupRule
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING}, strict=None)
 SHOW_QUERY = Query(strict=None)

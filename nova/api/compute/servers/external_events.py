@@ -20,7 +20,7 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, Response
 from nova.api.router import accepts
-from nova.objects.external_event import COMPLETED, FAILED, IN_PROGRESS, ExternalEvent
+from nova.objects.servers.external_event import COMPLETED, FAILED, IN_PROGRESS, ExternalEvent
 
 _NETWORK = ("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted")
 _POWER = "power-update"

@@ -23,8 +23,8 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.objects.action import Action, Event
-from nova.objects.instance import Instance
+from nova.objects.servers.action import Action, Event
+from nova.objects.servers.instance import Instance
 
 POLICY = "os_compute_api:os-instance-actions:"
 

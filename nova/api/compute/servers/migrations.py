@@ -27,8 +27,8 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.objects import migration as migration_states
-from nova.objects.migration import Migration, MigrationQuery
+from nova.objects.servers import migration as migration_states
+from nova.objects.servers.migration import Migration, MigrationQuery
 
 POLICY = "os_compute_api:os-migrations:"
 OF_SERVER = "os_compute_api:servers:migrations:"

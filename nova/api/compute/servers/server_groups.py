@@ -23,7 +23,7 @@ from nova.api.fields import (
 from nova.api.request import Request, whole
 from nova.api.router import accepts
 from nova.objects.base import new_uuid
-from nova.objects.server_group import ServerGroup
+from nova.objects.servers.server_group import ServerGroup
 
 POLICY = "os_compute_api:os-server-groups:"
 

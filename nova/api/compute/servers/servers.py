@@ -12,7 +12,7 @@ from nova.api.formats import canonical_ipv6
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.conf import CONF
-from nova.objects.instance import Instance
+from nova.objects.servers.instance import Instance
 from nova.rpcapi.compute import Compute
 
 SHOW_QUERY = Query(strict=102)

@@ -25,10 +25,10 @@ from nova.api.router import accepts
 from nova.conf import CONF
 from nova.image import lookup
 from nova.objects.base import new_uuid
-from nova.objects.instance import Personality, root_volume
-from nova.objects.network import NetworkRequest
-from nova.objects.server_request import ServerCreate, ServerCreated
-from nova.objects.volume_image import describes_volumes, without_description
+from nova.objects.networks.network import NetworkRequest
+from nova.objects.servers.instance import Personality, root_volume
+from nova.objects.servers.server_request import ServerCreate, ServerCreated
+from nova.objects.servers.volume_image import describes_volumes, without_description
 
 LOG = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from nova.api.formats import is_uuid
 from nova.api.request import whole
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
-from nova.objects.image import Image
-from nova.objects.instance import BlockDevice, root_volume
+from nova.objects.images.image import Image
 from nova.objects.requirements import hardware
-from nova.objects.volume_image import devices_of as devices_of_image
+from nova.objects.servers.instance import BlockDevice, root_volume
+from nova.objects.servers.volume_image import devices_of as devices_of_image
 
 _INVALID = "Block Device Mapping is Invalid: "
 _BAD_BOOT = ("Boot sequence for the instance and image/block device mapping combination is not valid.")

@@ -12,8 +12,8 @@ from nova.api.compute.servers import servers_view
 from nova.api.fields import LIMIT, LINKS, REGEX, STRING, TIME, Array, Changing, Field, Object, Query, View, enum
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.objects import states
-from nova.objects.server_request import ServerPage, ServerQuery
+from nova.objects.servers import states
+from nova.objects.servers.server_request import ServerPage, ServerQuery
 from nova.service.fair_semaphore import FairSemaphore
 
 _encode = msgspec.json.Encoder().encode

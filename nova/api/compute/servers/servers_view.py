@@ -19,8 +19,8 @@ from nova.api.fields import (
 )
 from nova.api.request import Request, iso, iso_precise
 from nova.conf import CONF
-from nova.objects import states
-from nova.objects.instance import Instance
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
 
 EXTENDED = "os_compute_api:os-extended-server-attributes"
 FLAVOR_SPECS = "os_compute_api:servers:show:flavor-extra-specs"

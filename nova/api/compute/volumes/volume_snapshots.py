@@ -23,7 +23,7 @@ from nova.api.fields import (
 from nova.api.formats import is_uuid
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.objects.volume_snapshot import SnapshotRequest
+from nova.objects.volumes.volume_snapshot import SnapshotRequest
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
 SHOW_QUERY = Query(strict=None)

@@ -23,9 +23,9 @@ from nova.api.request import Request, iso_precise, whole
 from nova.api.router import accepts
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
-from nova.objects import volume as volume_states
 from nova.objects.base import new_uuid
-from nova.objects.volume import Volume
+from nova.objects.volumes import volume as volume_states
+from nova.objects.volumes.volume import Volume
 
 # Characters of a name, a description, and a key or value of metadata.
 _LONGEST = 255

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from nova.db.migrations import schema
 from nova.db.sql.types import Json, Utc, text
-from nova.objects.image import Image
+from nova.objects.images.image import Image
 
 revision = "0018"
 down_revision = "0017"

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from nova.db.migrations.schema import column
 from nova.db.sql.types import Json
-from nova.objects.device_address import DeviceAddress
+from nova.objects.servers.device_address import DeviceAddress
 
 revision = "0021"
 down_revision = "0020"

@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from nova.db.migrations.schema import column
 from nova.db.sql.types import Json
-from nova.objects.metric import Metric
+from nova.objects.hosts.metric import Metric
 
 revision = "0024"
 down_revision = "0023"

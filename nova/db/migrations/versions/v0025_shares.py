@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from nova.db.migrations.schema import column, index, table
 from nova.db.sql.types import Json, Utc, big_id, text
-from nova.objects.share import ShareMapping
+from nova.objects.volumes.share import ShareMapping
 
 revision = "0025"
 down_revision = "0024"

@@ -1,6 +1,6 @@
 """Indexes by which long lists of servers and migrations are sorted and filtered.
 
-On PostgreSQL a table with rows gets them afterwards, without a lock (nova.db.online_indexes).
+On PostgreSQL a table with rows gets them afterwards, without a lock (nova.db.maintenance.online_indexes).
 """
 
 from __future__ import annotations

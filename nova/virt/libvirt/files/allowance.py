@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.instance import Instance
-from nova.objects.moves import DiskFile
-from nova.virt.image_formats import DISK_FORMATS
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.moves import DiskFile
+from nova.virt.images.image_formats import DISK_FORMATS
+from nova.virt.images.qemuimg import most_bytes
 from nova.virt.libvirt.files import disk_making
 from nova.virt.libvirt.files.disks import CONFIG_DRIVE, KERNEL, NVRAM, RAMDISK, ROOT, SWAP, ephemeral_name, is_iso
-from nova.virt.qemuimg import most_bytes
 
 _GIB, _MIB = 1 << 30, 1 << 20
 # A config drive (those of vfat have as much), and the variables of firmware.

@@ -19,10 +19,10 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from nova import exception
-from nova.objects.instance import Instance
-from nova.objects.moves import DiskFile, DiskSource
-from nova.virt import qemuimg
-from nova.virt.imagecache import ImageCache
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.moves import DiskFile, DiskSource
+from nova.virt.images import qemuimg
+from nova.virt.images.imagecache import ImageCache
 from nova.virt.libvirt.files import directories, disk_server, disks
 from nova.virt.libvirt.files.disk_server import Served
 

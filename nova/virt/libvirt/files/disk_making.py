@@ -11,13 +11,13 @@ import msgspec
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.flavor import Flavor, disk_too_small
-from nova.objects.image import Image
-from nova.objects.instance import Instance
+from nova.objects.accounts.flavor import Flavor, disk_too_small
+from nova.objects.images.image import Image
 from nova.objects.requirements import local_disks
-from nova.virt import qemuimg
+from nova.objects.servers.instance import Instance
 from nova.virt.driver import Disks, rescue_disk_gb
-from nova.virt.imagecache import format_of
+from nova.virt.images import qemuimg
+from nova.virt.images.imagecache import format_of
 from nova.virt.libvirt.files import directories
 from nova.virt.libvirt.files.disks import (
     BEFORE_RESCUE,

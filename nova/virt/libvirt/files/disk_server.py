@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 
 from nova import exception
 from nova.conf import CONF
-from nova.virt import qemuimg
+from nova.virt.images import qemuimg
 from nova.virt.libvirt.files import peers
 
 LOG = logging.getLogger(__name__)

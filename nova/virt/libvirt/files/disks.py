@@ -8,8 +8,8 @@ import os
 from collections.abc import Iterator
 
 from nova import exception
-from nova.objects.instance import Instance
-from nova.virt import qemuimg
+from nova.objects.servers.instance import Instance
+from nova.virt.images import qemuimg
 from nova.virt.libvirt.files import directories
 from nova.virt.libvirt.files.console import log_path
 
@@ -60,7 +60,7 @@ def ephemeral_name(index: int) -> str:
 
 
 def name_in_metadata(name: str) -> str:
-    """Return the disk name used by nova.objects.instance.disk_names(), or "" for any file but a local disk."""
+    """Return the disk name used by nova.objects.servers.instance.disk_names(), or "" for any file but a local disk."""
     if is_ephemeral(name):
         return f"ephemeral{name.removeprefix(_EPHEMERAL)}"
     return {ROOT: "root", SWAP: "swap"}.get(name, "")

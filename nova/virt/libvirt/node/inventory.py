@@ -12,10 +12,10 @@ import uuid
 import libvirt
 
 from nova.conf import CONF
-from nova.objects.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
+from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
 from nova.objects.requirements.requested_resources import PCPU
 from nova.virt.driver import HostCpu
-from nova.virt.imagecache import ImageCache
+from nova.virt.images.imagecache import ImageCache
 from nova.virt.libvirt.files import disks
 from nova.virt.libvirt.node import node_devices, traits
 from nova.virt.libvirt.node.capabilities import Capabilities

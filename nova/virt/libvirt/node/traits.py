@@ -9,7 +9,7 @@ from nova.objects.requirements.hardware_values import (
     architecture_trait,
     machine_trait,
 )
-from nova.objects.share import VIRTIO_FS
+from nova.objects.volumes.share import VIRTIO_FS
 from nova.virt.libvirt.node.capabilities import Capabilities
 from nova.virt.libvirt.xml import guest_config
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
-from nova.objects.device_address import DeviceAddress
+from nova.objects.servers.device_address import DeviceAddress
 from nova.virt.libvirt.files import disks
 from nova.virt.libvirt.xml.definition import Definition
 

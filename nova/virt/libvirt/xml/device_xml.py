@@ -7,9 +7,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
 from nova import exception
-from nova.objects.network import VIF
-from nova.objects.share import ShareMapping
-from nova.objects.volume import VolumeConnection
+from nova.objects.networks.network import VIF
+from nova.objects.volumes.share import ShareMapping
+from nova.objects.volumes.volume import VolumeConnection
 from nova.virt.libvirt.files.disks import LocalDisk
 from nova.virt.libvirt.xml import guest_parts
 from nova.virt.libvirt.xml.guest_config import GuestConfig

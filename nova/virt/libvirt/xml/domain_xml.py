@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 
 from nova import __version__
-from nova.objects.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME, Instance
+from nova.objects.servers.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME, Instance
 from nova.virt.libvirt.files.disks import LocalDisks
 from nova.virt.libvirt.xml import definition, device_xml, guest_parts
 from nova.virt.libvirt.xml.guest_config import GuestConfig

@@ -9,9 +9,9 @@ import dataclasses
 from collections.abc import Iterator
 
 from nova import exception
-from nova.objects.instance import Instance
 from nova.objects.requirements.hardware import Hardware, hardware, is_i440fx
 from nova.objects.requirements.properties import Properties, choice, is_unset
+from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.guest_parts import Parts, parts_of
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
 

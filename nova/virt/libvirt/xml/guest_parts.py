@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from nova import exception
 from nova.objects.dedicated_resources.numa import GuestTopology
 from nova.objects.dedicated_resources.pci import GuestDevice
-from nova.objects.instance import Instance
 from nova.objects.requirements.guest_numa import guest_topology
+from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.settings import Settings
 from nova.virt.libvirt.xml.xmltree import element
 

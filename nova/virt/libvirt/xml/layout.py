@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from xml.etree.ElementTree import Element
 
 from nova import exception
-from nova.objects.instance import BlockDevice
 from nova.objects.requirements.hardware_values import BLOCK_BUSES, DEVICE_TYPES
-from nova.objects.volume import VolumeConnection
+from nova.objects.servers.instance import BlockDevice
+from nova.objects.volumes.volume import VolumeConnection
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.xml.definition import Definition
 from nova.virt.libvirt.xml.guest_config import GuestConfig

@@ -1,0 +1,152 @@
+"""Consoles: URLs by which a browser reaches a server's screen or serial port, and what their tokens lead to."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from nova import exception
+from nova.api.compute.servers import servers
+from nova.api.fields import ABSENT, STRING, Changing, Field, Object, Out, Plain, Query, View, enum, only
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.conf import CONF
+from nova.objects.base import new_uuid
+from nova.objects.servers import states
+from nova.objects.servers.console import (
+    NOVNC,
+    PROTOCOLS,
+    SERIAL,
+    SPICE_DIRECT,
+    SPICE_HTML5,
+    Console,
+    ConsoleAddress,
+    digest,
+)
+from nova.objects.servers.instance import Instance
+
+_POLICY = "os_compute_api:os-remote-consoles"
+_TYPES = ("novnc", "xvpvnc", "spice-html5", "serial", "rdp-html5")
+# Console types that upstream removed, or of hypervisors that Nova does not support.
+_NEVER = ("rdp", "mks")
+
+_REMOTE = Object({
+    "protocol": Field(Changing({0: enum("vnc", "spice", "serial", "rdp"),
+                                8: enum("vnc", "spice", "serial", "rdp", "mks")}), required=True),
+    "type": Field(Changing({0: enum(*_TYPES), 8: enum(*_TYPES, "webmks"),
+                            99: enum(*_TYPES, "webmks", "spice-direct")}), required=True),
+})
+_CREATE = Object({"remote_console": Field(_REMOTE, required=True)})
+_CREATED = Object({"remote_console": Object({"protocol": STRING, "type": STRING, "url": STRING})})
+_OLD = Object({"console": Object({"type": STRING, "url": STRING})})
+_ERRORS = (409, 501)
+
+
+def _of_type(*types: str) -> Object:
+    return Object({"type": Field(enum(*types), required=True)})
+
+
+# --- a URL -----------------------------------------------------------------------------------------
+@accepts(body=_CREATE, answer=_CREATED, errors=_ERRORS)
+def create(req: Request) -> dict[str, Any]:
+    """Open a console of a running server; the URL can be used for [consoleauth]token_ttl."""
+    wanted = req.body["remote_console"]
+    url = _open(req, wanted["protocol"], wanted["type"])
+    return {"remote_console": {"protocol": wanted["protocol"], "type": wanted["type"], "url": url}}
+
+
+@accepts(body=only("os-getVNCConsole", _of_type("novnc", "xvpvnc")), answer=_OLD, errors=_ERRORS)
+def vnc(req: Request) -> dict[str, Any]:
+    """Open a screen by VNC."""
+    return _opened(req, "vnc", "os-getVNCConsole")
+
+
+@accepts(body=only("os-getSPICEConsole", _of_type("spice-html5")), answer=_OLD, errors=_ERRORS)
+def spice(req: Request) -> dict[str, Any]:
+    """Open a screen by SPICE."""
+    return _opened(req, "spice", "os-getSPICEConsole")
+
+
+@accepts(body=only("os-getSerialConsole", _of_type("serial")), answer=_OLD, errors=_ERRORS)
+def serial(req: Request) -> dict[str, Any]:
+    """Open the first serial port."""
+    return _opened(req, "serial", "os-getSerialConsole")
+
+
+@accepts(errors=_ERRORS)
+def rdp(req: Request) -> dict[str, Any]:
+    """Answer 400: hypervisors have no RDP consoles any more."""
+    servers.authorized_get(req, _POLICY)
+    raise exception.ConsoleTypeUnavailable(console_type="rdp")
+
+
+def _opened(req: Request, protocol: str, action: str) -> dict[str, Any]:
+    console_type = req.body[action]["type"]
+    return {"console": {"type": console_type, "url": _open(req, protocol, console_type)}}
+
+
+def _open(req: Request, protocol: str, console_type: str) -> str:
+    """The URL for the caller. Raises ConsoleTypeInvalid, ConsoleTypeUnavailable, and what its host has to say."""
+    server = servers.authorized_get(req, _POLICY)
+    if protocol in _NEVER:
+        raise exception.ConsoleTypeUnavailable(console_type="rdp" if protocol == "rdp" else console_type)
+    if protocol == SERIAL:
+        console_type = SERIAL
+    if PROTOCOLS.get(console_type) != protocol:
+        raise exception.ConsoleTypeInvalid(console_type=console_type)
+    address = _address(req, server, console_type)
+    base, token = _base_url(console_type), new_uuid()
+    console = Console(
+        instance_uuid=server.uuid, instance_host=server.host or "", console_type=console_type, address=address,
+        access_url_base=base, user_id=req.ctx.user_id or "", project_id=req.ctx.project_id or "")
+    req.clients.consoles.create(req.ctx, digest(token), console)
+    return url_with(base, token, console_type)
+
+
+def _address(req: Request, server: Instance, console_type: str) -> ConsoleAddress:
+    compute = servers.compute_of(req, server)
+    if server.task_state in (states.DELETING, states.MIGRATING):
+        raise exception.InstanceInvalidState(method="get console", instance_uuid=server.uuid, attr="task_state",
+                                             state=server.task_state)
+    try:
+        return compute.console(req.ctx, server.uuid, console_type)
+    except exception.GuestNotFound:
+        if server.vm_state == states.BUILDING or server.task_state is not None:
+            raise exception.InstanceNotReady(instance_id=server.uuid) from None
+        raise exception.InstanceNotFound(instance_id=server.uuid) from None
+
+
+def _base_url(console_type: str) -> str:
+    return str({NOVNC: CONF.vnc.novncproxy_base_url, SPICE_HTML5: CONF.spice.html5proxy_base_url,
+                SPICE_DIRECT: CONF.spice.spice_direct_proxy_base_url,
+                SERIAL: CONF.serial_console.base_url}[console_type])
+
+
+def url_with(base: str, token: str, console_type: str) -> str:
+    """The base URL with the token; noVNC has it inside the path of the WebSocket, which its page reads."""
+    parts = urlsplit(base)
+    query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if console_type == NOVNC:
+        query["path"] = f"{query.get('path', '')}?{urlencode({'token': token})}"
+    else:
+        query["token"] = token
+    return urlunsplit(parts._replace(query=urlencode(query)))
+
+
+# --- a token ---------------------------------------------------------------------------------------
+TOKEN = View([
+    Out("instance_uuid", STRING),
+    Out("host", STRING, lambda shown, _req: shown.address.host),
+    Out("port", Plain(type="integer"), lambda shown, _req: shown.address.port),
+    Out("internal_access_path", Plain(type=["string", "null"]), lambda _shown, _req: None),
+    Out("tls_port", Plain(type=["integer", "null"]),
+        lambda shown, _req: shown.address.tls_port if shown.console_type == SPICE_DIRECT else ABSENT, since=99),
+])
+
+
+@accepts(query=Query(strict=99), answer=Object({"console": TOKEN}))
+def show_token(req: Request) -> dict[str, Any]:
+    """Show where a token leads (2.31; before that there were tokens of RDP consoles only)."""
+    if req.version < 31:
+        raise exception.ConsoleTypeUnavailable("Only the tokens of RDP consoles can be shown before 2.31.")
+    return {"console": TOKEN.render(req.clients.consoles.get(req.ctx, digest(req.params["id"])), req)}

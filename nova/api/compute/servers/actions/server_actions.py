@@ -1,0 +1,116 @@
+"""Actions of POST /servers/{server_id}/action that start an operation or change one thing."""
+
+from __future__ import annotations
+
+from nova import exception
+from nova.api.compute.servers.servers import authorize, authorized_get, get, operate, server_id, target_of
+from nova.api.fields import ANY, Changing, Field, Object, Plain, enum, only, string
+from nova.api.request import Request
+from nova.api.router import Handler, accepts
+from nova.objects.servers.instance import Instance
+
+_SERVERS = "os_compute_api:servers:"
+_LOCK = "os_compute_api:os-lock-server:"
+_GROUPS = "os_compute_api:os-security-groups:"
+
+
+def simple(action: str, operation: str, policy: str, summary: str) -> Handler:
+    """An action without arguments that starts ``operation``."""
+    @accepts(body=only(action), errors=(409,))
+    def handler(req: Request) -> None:
+        authorize(req, policy)
+        operate(req, operation)
+
+    handler.__doc__ = summary
+    handler.__name__ = operation
+    return handler
+
+
+start = simple("os-start", "start", _SERVERS + "start", "Start a stopped server.")
+stop = simple("os-stop", "stop", _SERVERS + "stop", "Stop a running server.")
+pause = simple("pause", "pause", "os_compute_api:os-pause-server:pause", "Pause a server: it stays in memory.")
+unpause = simple("unpause", "unpause", "os_compute_api:os-pause-server:unpause", "Let a paused server go on.")
+suspend = simple("suspend", "suspend", "os_compute_api:os-suspend-server:suspend", "Suspend a server to disk.")
+resume = simple("resume", "resume", "os_compute_api:os-suspend-server:resume", "Resume a suspended server.")
+force_delete = simple("forceDelete", "delete", "os_compute_api:os-deferred-delete:force", "Delete a server at once.")
+restore = simple("restore", "restore", "os_compute_api:os-deferred-delete:restore", "Restore a soft-deleted server.")
+
+
+@accepts(body=only("reboot", Object({
+    "type": Field(enum("HARD", "Hard", "hard", "SOFT", "Soft", "soft"), required=True)})), errors=(409,))
+def reboot(req: Request) -> None:
+    """Reboot a server: SOFT asks the guest, HARD does not."""
+    authorize(req, _SERVERS + "reboot")
+    operate(req, f"reboot_{req.body['reboot']['type'].lower()}")
+
+
+_REASON = Object({"locked_reason": string(minLength=1, maxLength=255)}, null=True)
+
+
+@accepts(body=only("lock", Changing({0: ANY, 73: _REASON})))
+def lock(req: Request) -> None:
+    """Lock a server against actions of others than administrators."""
+    authorize(req, _LOCK + "lock")
+    wanted = req.body["lock"] if req.version >= 73 else None
+    req.clients.servers.lock(req.ctx, server_id(req), reason=(wanted or {}).get("locked_reason"),
+                             project_id=req.scope)
+
+
+@accepts(body=only("unlock"))
+def unlock(req: Request) -> None:
+    """Unlock a server."""
+    server = authorized_get(req, _LOCK + "unlock")
+    if not _locked_by_owner(req, server):
+        req.authorize(_LOCK + "unlock:unlock_override", target_of(server))
+    req.clients.servers.unlock(req.ctx, server_id(req), project_id=req.scope)
+
+
+def _locked_by_owner(req: Request, server: Instance) -> bool:
+    """Owners may unlock what an owner locked, and what nobody did."""
+    return server.locked_by is None or (
+        server.locked_by == "owner" and server.project_id == req.ctx.project_id)
+
+
+@accepts(body=only("trigger_crash_dump", Plain(type="null")), errors=(409,))
+def trigger_crash_dump(req: Request) -> None:
+    """Trigger a crash dump in a guest by a non-maskable interrupt."""
+    authorize(req, _SERVERS + "trigger_crash_dump")
+    operate(req, "trigger_crash_dump")
+
+
+@accepts(body=only("injectNetworkInfo"), errors=(409,))
+def inject_network_info(req: Request) -> None:
+    """Accepted for old clients: guests learn about their networks by DHCP, metadata and config drives."""
+    server = authorized_get(req, "os_compute_api:os-admin-actions:inject_network_info")
+    if server.locked and not req.ctx.is_admin:
+        raise exception.InstanceIsLocked(instance_uuid=server.uuid)
+
+
+@accepts(body=only("os-resetState", Object({"state": Field(enum("active", "error"), required=True)})))
+def reset_state(req: Request) -> None:
+    """Set the state of a server by hand."""
+    authorize(req, "os_compute_api:os-admin-actions:reset_state")
+    if not req.ctx.is_admin:
+        get(req)  # a policy may allow other callers this, for servers visible to them
+    req.clients.servers.reset_state(req.ctx, server_id(req), req.body["os-resetState"]["state"])
+
+
+def _security_group(action: str, rule: str, add: bool) -> Handler:
+    body = Object({action: Field(Object({"name": Field(string(minLength=1), required=True)}), required=True)},
+                  additional=True)
+
+    @accepts(body=body, errors=(409,))
+    def handler(req: Request) -> None:
+        authorize(req, _GROUPS + rule)
+        name = req.body[action]["name"].strip()
+        if not name:
+            raise exception.InvalidInput("Security group name cannot be empty")
+        req.clients.servers.set_security_group(req.ctx, server_id(req), name, add, project_id=req.scope)
+
+    handler.__doc__ = "Put a server into a security group." if add else "Take a server out of a security group."
+    return handler
+
+
+add_security_group = _security_group("addSecurityGroup", "add", True)
+remove_security_group = _security_group("removeSecurityGroup", "remove", False)
+

@@ -1,0 +1,162 @@
+"""Actions of POST /servers/{server_id}/action that give a server another size or another host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nova import exception
+from nova.api import polling
+from nova.api.compute.servers.servers import authorize, operate, server_id
+from nova.api.compute.servers.servers_create import given_password, new_password
+from nova.api.fields import (
+    ANY,
+    BOOLEAN,
+    HOSTNAME,
+    STRING,
+    Changing,
+    Field,
+    Object,
+    Plain,
+    enum,
+    is_true,
+    only,
+)
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.conf import CONF
+from nova.objects.servers.action import Action
+
+# Seconds that an answer waits for the checks of a live migration (then it is 202), and between two polls.
+_CHECKS_WAIT, _CHECKS_POLL = 60.0, 0.25
+
+_SERVERS = "os_compute_api:servers:"
+_MIGRATE = "os_compute_api:os-migrate-server:migrate"
+_LIVE = "os_compute_api:os-migrate-server:migrate_live"
+_EVACUATE = "os_compute_api:os-evacuate"
+
+_HOST_OR_NULL = Plain(**{**HOSTNAME.schema(0), "type": ["string", "null"]})
+
+
+# -- another size -----------------------------------------------------------------------------------
+@accepts(body=only("resize", Object({
+    "flavorRef": Field(Plain(type=["string", "integer"], minLength=1), required=True),
+    "OS-DCF:diskConfig": enum("AUTO", "MANUAL")})), errors=(409,))
+def resize(req: Request) -> None:
+    """Give a server another flavor; it waits for a confirmation then."""
+    authorize(req, _SERVERS + "resize")
+    wanted = req.body["resize"]
+    # Old clients send the URL of the flavor.
+    flavor_id = str(wanted["flavorRef"]).rstrip("/").rsplit("/", 1)[-1]
+    try:
+        operate(req, "resize", {"flavor_id": flavor_id, "disk_config": wanted.get("OS-DCF:diskConfig")})
+    except exception.FlavorNotFound as error:
+        raise exception.InvalidInput(error.message) from error
+
+
+@accepts(body=only("confirmResize"), errors=(409,))
+def confirm_resize(req: Request) -> None:
+    """Keep what a resize or a cold migration made, and give up what was before."""
+    authorize(req, _SERVERS + "confirm_resize")
+    _decide(req, "confirm_resize")
+
+
+@accepts(body=only("revertResize"), errors=(409,))
+def revert_resize(req: Request) -> None:
+    """Take a resize or a cold migration back."""
+    authorize(req, _SERVERS + "revert_resize")
+    _decide(req, "revert_resize")
+
+
+def _decide(req: Request, operation: str) -> None:
+    try:
+        operate(req, operation)
+    except exception.MigrationNotFound as error:
+        # The URL exists: it is the server that is not ready for this.
+        raise exception.InvalidInput(error.message) from error
+
+
+# -- another host -----------------------------------------------------------------------------------
+@accepts(body=only("migrate", Changing({0: ANY, 56: Object({"host": _HOST_OR_NULL}, null=True)})), errors=(409,))
+def migrate(req: Request) -> None:
+    """Move a server, which is off meanwhile, to another host; it waits for a confirmation then."""
+    authorize(req, _MIGRATE)
+    host = (req.body["migrate"] or {}).get("host") if req.version >= 56 else None
+    if host is not None:
+        authorize(req, _MIGRATE + ":host")
+    _move(req, "migrate", {"host": host})
+
+
+_AUTO = Plain(type=["boolean", "string"], enum=[*BOOLEAN.schema(0)["enum"], "auto"])
+
+
+@accepts(body=only("os-migrateLive", Object({
+    "host": Field(_HOST_OR_NULL, required=True),
+    "block_migration": Field(Changing({0: BOOLEAN, 25: _AUTO}), required=True),
+    "disk_over_commit": Field(BOOLEAN, until=24, required=True),
+    "force": Field(BOOLEAN, since=30, until=67)})), errors=(409,))
+def live_migrate(req: Request) -> None:
+    """Move a server to another host while it runs.
+
+    Before 2.34 the answer waits for the checks of both hosts, and is 400 if no host can take the server.
+    """
+    authorize(req, _LIVE)
+    wanted = req.body["os-migrateLive"]
+    host = wanted["host"]
+    if host is not None:
+        authorize(req, _LIVE + ":host")
+    block = wanted["block_migration"]
+    action = _move(req, "live_migrate", {
+        "host": host, "block_migration": None if block == "auto" else is_true(block),
+        "force": _forced(req, wanted, since=30)})
+    if req.version < 34:
+        polling.until(req, lambda: req.clients.servers.live_migration_checked(
+            req.ctx, server_id(req), action.uuid, project_id=req.scope), _CHECKS_WAIT, _CHECKS_POLL)
+
+
+def _move(req: Request, operation: str, payload: dict[str, Any]) -> Action:
+    try:
+        return req.clients.servers.operate(
+            req.ctx, server_id(req), operation, payload=payload, project_id=req.scope).action
+    except exception.ComputeHostNotFound as error:
+        raise exception.InvalidInput(error.message) from error
+
+
+@accepts(body=only("evacuate", Object({
+    "host": HOSTNAME,
+    "onSharedStorage": Field(BOOLEAN, until=13, required=True),
+    "adminPass": STRING,
+    "force": Field(BOOLEAN, since=29, until=67)})), answer=Object({"adminPass": Field(STRING, until=13)}),
+    errors=(409,))
+def evacuate(req: Request) -> dict[str, Any] | None:
+    """Make a server of a host that is down run on another one."""
+    authorize(req, _EVACUATE)
+    wanted = req.body["evacuate"]
+    password = _password(wanted)
+    operate(req, "evacuate", {
+        "host": wanted.get("host"), "admin_pass": password, "force": _forced(req, wanted, since=29),
+        # Clients of versions before 2.95 expect the former power state.
+        "stay_off": req.version >= 95})
+    if req.version >= 14:
+        return None
+    return {"adminPass": password} if password and CONF.api.enable_instance_password else {}
+
+
+def _password(wanted: dict[str, Any]) -> str | None:
+    """The new password of the server; None where its disks are kept, and the password in them."""
+    given = given_password(wanted)
+    if not is_true(wanted.get("onSharedStorage")):
+        return given or new_password()
+    if given:
+        raise exception.InvalidInput("A server that keeps its disks keeps its password: adminPass and onSharedStorage "
+                                     "exclude one another.")
+    return None
+
+
+def _forced(req: Request, wanted: dict[str, Any], since: int) -> bool:
+    """Return True if the host is used without the scheduler's checks, as every named host was before ``since``."""
+    if req.version < since:
+        return wanted.get("host") is not None
+    force = is_true(wanted.get("force"))
+    if force and wanted.get("host") is None:
+        raise exception.InvalidInput("A move can be forced only to a host that is named.")
+    return force

@@ -1,0 +1,1 @@
+"""Resources below a server: interfaces, volume attachments, shares, addresses, tags, metadata, topology."""

@@ -1,0 +1,145 @@
+"""servers/{server_id}/os-interface: the interfaces of a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nova import exception
+from nova.api import polling
+from nova.api.compute.servers.servers import authorize, authorized_get, operate, server_id
+from nova.api.fields import (
+    IP,
+    STRING,
+    STRING_OR_NULL,
+    TAG,
+    UUID,
+    Array,
+    Field,
+    Object,
+    Out,
+    Plain,
+    Query,
+    View,
+    only,
+)
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.common import plain_ip
+from nova.objects.networks.network import VIF
+from nova.objects.servers.instance import Instance
+
+# Seconds that a request waits for an external service to create an interface, and seconds between two polls.
+_PATIENCE, _PAUSE = 60.0, 0.25
+
+POLICY = "os_compute_api:os-attach-interfaces:"
+_MULTINIC = "os_compute_api:os-multinic:"
+
+QUERY = Query(strict=102)
+CREATE = Object({"interfaceAttachment": Object({
+    "net_id": UUID,
+    "port_id": UUID,
+    "fixed_ips": Array(Object({"ip_address": Field(IP, required=True)}), minItems=1, maxItems=1),
+    "tag": Field(TAG, since=49),
+})})
+ADD_FIXED_IP = only("addFixedIp", Object({
+    "networkId": Field(Plain(type=["string", "number"], minLength=1, maxLength=36), required=True)}))
+REMOVE_FIXED_IP = only("removeFixedIp", Object({"address": Field(IP, required=True)}))
+_ADDRESS = Object({"ip_address": STRING, "subnet_id": STRING})
+INTERFACE = View([
+    Out("port_id", STRING, "id"),
+    Out("net_id", STRING, "network_id"),
+    Out("mac_addr", STRING, "mac"),
+    Out("port_state", STRING, lambda vif, _req: "ACTIVE" if vif.active else "DOWN"),
+    Out("fixed_ips", Array(_ADDRESS), lambda vif, _req: [
+        {"subnet_id": fixed.subnet_id, "ip_address": fixed.address} for fixed in vif.fixed_ips]),
+    Out("tag", STRING_OR_NULL, since=70),
+])
+
+
+def _interface(req: Request, server: Instance) -> VIF:
+    """The one that the URL names. Raises PortNotFound."""
+    for vif in server.network_info:
+        if vif.id == req.params["id"]:
+            return vif
+    raise exception.PortNotFound(port_id=req.params["id"])
+
+
+@accepts(query=QUERY, answer=Object({"interfaceAttachments": Array(INTERFACE)}))
+def index(req: Request) -> dict[str, Any]:
+    """List the interfaces of a server."""
+    server = authorized_get(req, POLICY + "list")
+    return {"interfaceAttachments": [INTERFACE.render(vif, req) for vif in server.network_info]}
+
+
+@accepts(query=QUERY, answer=Object({"interfaceAttachment": INTERFACE}))
+def show(req: Request) -> dict[str, Any]:
+    """Show an interface of a server."""
+    server = authorized_get(req, POLICY + "show")
+    return {"interfaceAttachment": INTERFACE.render(_interface(req, server), req)}
+
+
+@accepts(body=CREATE, answer=Object({"interfaceAttachment": INTERFACE}), errors=(409,))
+def create(req: Request) -> dict[str, Any]:
+    """Attach an interface; the guest has it a little later, when its port_state is ACTIVE."""
+    authorize(req, POLICY + "create")
+    wanted = req.body.get("interfaceAttachment", {})
+    addresses = wanted.get("fixed_ips")
+    if wanted.get("net_id") and wanted.get("port_id"):
+        raise exception.Invalid("Must not input both net_id and port_id.")
+    if addresses and not wanted.get("net_id"):
+        raise exception.Invalid("Must input net_id when fixed_ips are given.")
+    try:
+        vif = _attached(req, {
+            "network_id": wanted.get("net_id"), "port_id": wanted.get("port_id"), "tag": wanted.get("tag"),
+            "fixed_ip": addresses[0]["ip_address"] if addresses else None})
+    except (exception.NetworkAmbiguous, exception.NoMoreFixedIps) as error:
+        raise exception.Invalid(error.message) from error
+    except exception.FixedIpInUse as error:
+        raise exception.Conflict(error.message) from error
+    return {"interfaceAttachment": INTERFACE.render(vif, req)}
+
+
+def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
+    """The interface, once it is known: an outside service makes it after the operation was accepted."""
+    accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_interface", wanted, project_id=req.scope)
+    vif = msgspec.convert(accepted.answer, VIF)
+    if vif.id:
+        return vif
+    attached = polling.until(req, lambda: req.clients.servers.attached_interface(
+        req.ctx, server_id(req), accepted.action.uuid, project_id=req.scope), _PATIENCE, _PAUSE)
+    if attached is None:
+        raise exception.InterfaceAttachTimedOut()
+    return attached
+
+
+@accepts(errors=(409,))
+def delete(req: Request) -> None:
+    """Detach an interface."""
+    authorize(req, POLICY + "delete")
+    operate(req, "detach_interface", {"port_id": req.params["id"]})
+
+
+# --- one address more or less: the address of an interface of its own, since guests learn it by DHCP then ------------
+@accepts(body=ADD_FIXED_IP, errors=(409,))
+def add_fixed_ip(req: Request) -> None:
+    """Give a server one address more of a network."""
+    authorize(req, _MULTINIC + "add")
+    try:
+        operate(req, "attach_interface", {"network_id": str(req.body["addFixedIp"]["networkId"])})
+    except exception.NoMoreFixedIps as error:
+        raise exception.Invalid(error.message) from error
+
+
+@accepts(body=REMOVE_FIXED_IP, errors=(409,))
+def remove_fixed_ip(req: Request) -> None:
+    """Take an address from a server, with the interface that has no other one of its kind."""
+    server = authorized_get(req, _MULTINIC + "remove")
+    address = plain_ip.address(req.body["removeFixedIp"]["address"])
+    vif = next((vif for vif in server.network_info if str(address) in vif.addresses()), None)
+    if vif is None:
+        raise exception.FixedIpNotFoundForInstance(instance_uuid=server.uuid, address=str(address))
+    if len(vif.addresses(address.version)) > 1:
+        raise exception.Invalid(f"Port {vif.id} has other addresses: they are changed at the network service.")
+    operate(req, "detach_interface", {"port_id": vif.id})

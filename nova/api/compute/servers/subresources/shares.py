@@ -1,0 +1,72 @@
+"""servers/{server_id}/shares: the shares of a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from nova import exception
+from nova.api.compute.servers.servers import authorize, authorized_get, server_id
+from nova.api.fields import STRING, STRING_OR_NULL, UUID, Array, Field, Object, Out, Query, View, string
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.objects.servers.instance import Instance
+from nova.objects.volumes.share import ShareMapping
+
+POLICY = "os_compute_api:os-server-shares:"
+
+QUERY = Query(strict=97)
+CREATE = Object({"share": Field(Object({
+    "share_id": Field(UUID, required=True),
+    "tag": string(pattern="^[a-zA-Z0-9-]*$", minLength=1, maxLength=255),
+}), required=True)})
+
+_BASIC = [Out("share_id", STRING), Out("status", STRING), Out("tag", STRING)]
+BASIC = View(_BASIC)
+# The fields for administrators.
+SHARE = View([Out("uuid", STRING), *_BASIC, Out("export_location", STRING_OR_NULL)])
+EITHER = Object({"share": SHARE})
+
+
+def _rendered(req: Request, mapping: ShareMapping) -> dict[str, Any]:
+    return (SHARE if req.ctx.is_admin else BASIC).render(mapping, req)
+
+
+def _shown(server: Instance) -> list[ShareMapping]:
+    return [msgspec.structs.replace(mapping, status=server.status_of(mapping)) for mapping in server.shares or ()]
+
+
+@accepts(query=QUERY, answer=Object({"shares": Array(BASIC)}))
+def index(req: Request) -> dict[str, Any]:
+    """List the shares of a server."""
+    server = authorized_get(req, POLICY + "index")
+    return {"shares": [BASIC.render(mapping, req) for mapping in _shown(server)]}
+
+
+@accepts(query=QUERY, answer=EITHER)
+def show(req: Request) -> dict[str, Any]:
+    """Show how a server has a share."""
+    server = authorized_get(req, POLICY + "show")
+    for mapping in _shown(server):
+        if mapping.share_id == req.params["id"]:
+            return {"share": _rendered(req, mapping)}
+    raise exception.ShareNotAttached(instance_uuid=server.uuid, share_id=req.params["id"])
+
+
+@accepts(body=CREATE, answer=EITHER, errors=(409,))
+def create(req: Request) -> dict[str, Any]:
+    """Give a stopped server a share; its guest mounts it by its tag (default: its id) from the next start on."""
+    authorize(req, POLICY + "create")
+    wanted = req.body["share"]
+    accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_share", {
+        "share_id": wanted["share_id"], "tag": wanted.get("tag")}, project_id=req.scope)
+    return {"share": _rendered(req, msgspec.convert(accepted.answer, ShareMapping))}
+
+
+@accepts(errors=(409,))
+def delete(req: Request) -> None:
+    """Take a share away from a stopped server."""
+    authorize(req, POLICY + "delete")
+    req.clients.servers.operate(req.ctx, server_id(req), "detach_share", {"share_id": req.params["id"]},
+                                project_id=req.scope)

@@ -1,0 +1,1 @@
+"""Code that novad and the federator share. It imports nothing of Nova."""

@@ -1,0 +1,154 @@
+"""Strict reading of TOML and YAML at bounded cost. Errors name the line, or the field, of the mistake.
+
+YAML values, including those that aliases stand for, are counted before any is built.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+
+import msgspec
+import yaml
+
+from nova.common.errors import Invalid
+
+T = TypeVar("T")
+
+# A TOML key of more parts than any field has: the time that tomllib takes grows with the cube of their number.
+_LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""", re.ASCII)
+# Maximum number of values of a YAML document; an alias counts as many as the value that it stands for.
+_NODES = 20_000
+_DEPTH = 32
+# Maximum number of characters of a number or date: the time to convert "1:1:1…" grows with the square of its length.
+_NUMBER = 100
+_TEXT = "tag:yaml.org,2002:str"
+
+_Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(_Base):  # type: ignore[misc]
+    """A safe loader whose errors have a line and a column."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        if isinstance(node, yaml.ScalarNode) and node.tag != _TEXT and len(node.value) > _NUMBER:
+            _refuse(node.start_mark, f"a number has more than {_NUMBER} characters: put text in quotes")
+        try:
+            return super().construct_object(node, deep)
+        except yaml.YAMLError:
+            raise
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            _refuse(node.start_mark, f"{node.value!r} cannot be read: {error}")
+
+
+class Strict(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """A table of a document. Unknown fields are refused."""
+
+
+class Names(NamedTuple):
+    """A table of a document whose keys are names from the document: the type of its values and the form of its keys."""
+
+    values: Any
+    keys: str = ""
+
+
+def parse(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
+    """Return the content of a document. Raises Invalid, which begins with ``name`` and has the line of the mistake."""
+    try:
+        if kind == "yaml":
+            return _yaml(text)
+        if match := _LONG_KEY.search(text):
+            raise ValueError(f"line {text.count(chr(10), 0, match.start()) + 1}: a key has more than 16 parts")
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(f"{name}: it is no {kind.upper()}: {error}") from None
+
+
+def convert(data: Any, kind: type[T], name: str, tables: Mapping[str, Names] | None = None) -> T:
+    """Return the content as ``kind``, a Strict. ``tables``: fields whose keys are names.
+
+    Raises Invalid, which begins with ``name`` and has the path of the field.
+    """
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"{name}: {_located(str(error), data, tables or {})}") from None
+
+
+def _located(message: str, data: Any, tables: Mapping[str, Names]) -> str:
+    """Return the message of msgspec with the field in front: "components.api.ports[0].node: Expected …".
+
+    msgspec writes [...] instead of a name of the document, so the first wrong value of the table is taken.
+    """
+    problem, at, path = message.rpartition(" - at `")
+    if not at:
+        return message
+    table, where, here = "", "", data
+    for word in re.findall(r"\[\.\.\.\]|\[\d+\]|[^.\[\]]+", path.replace("key` in `", "").strip("`$.")):
+        if word == "[...]":
+            name = next((name for name, value in here.items() if _is_wrong(value, tables[table].values)), "...")
+            where, here = f"{where}.{name}", here.get(name)
+        elif word.startswith("["):
+            where, here = where + word, here[int(word[1:-1])]
+        else:
+            table, where, here = word, f"{where}.{word}".lstrip("."), here.get(word)
+    if path.startswith("key"):
+        form = tables[table].keys if table in tables else ""
+        bad = next((key for key in here if not isinstance(key, str) or not re.match(form, key)), "")
+        return f"{where}: {bad!r} cannot be a name there: {problem}"
+    return f"{where}: {problem}"
+
+
+def _is_wrong(value: Any, kind: Any) -> bool:
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return True
+    return False
+
+
+def _yaml(text: str) -> Any:
+    """Return the content of the only document. Raises ValueError, which names the line and the column."""
+    try:
+        _check(text)
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        words = ", ".join(part for part in (error.context, error.problem) if part)
+        raise ValueError(f"line {mark.line + 1}, column {mark.column + 1}: {words}" if mark else words) from None
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+
+
+def _check(text: str) -> None:
+    """Raise YAMLError for a tag, and for more nodes or levels than a document may have."""
+    total = 0
+    sizes: dict[str, int] = {}  # number of values by anchor
+    open_collections: list[tuple[str | None, int]] = []  # (anchor, number of values before the collection)
+    for event in yaml.parse(text, Loader=_Base):
+        if isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _before in open_collections):
+                _refuse(event.start_mark, f"the alias *{event.anchor} stands for a collection that contains it")
+            total += sizes.get(event.anchor, 1)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_collections.pop()
+            if anchor:
+                sizes[anchor] = total - before
+        elif isinstance(event, yaml.NodeEvent):
+            if event.tag is not None:
+                _refuse(event.start_mark, f"the tag {event.tag} is not accepted: write the value without it")
+            if isinstance(event, yaml.CollectionStartEvent):
+                open_collections.append((event.anchor, total))
+            elif event.anchor:
+                sizes[event.anchor] = 1
+            total += 1
+        if total > _NODES:
+            _refuse(event.start_mark, f"there are more than {_NODES} values, with those that aliases stand for")
+        if len(open_collections) > _DEPTH:
+            _refuse(event.start_mark, f"more than {_DEPTH} levels are nested")
+
+
+def _refuse(mark: Any, problem: str) -> NoReturn:
+    raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)

@@ -1,0 +1,238 @@
+"""Profiles of a running daemon over HTTP for ``pprof`` and speedscope (``novad serve --pprof-addr 127.0.0.1:6060``).
+
+    GET /debug/pprof/profile?seconds=10     CPU time by stack during these seconds
+    GET /debug/pprof/heap                   objects by type
+    GET /debug/pprof/heap?seconds=10        memory that was allocated during these seconds and not freed, by place
+
+Responses are gzipped profile.proto, or with ``&format=speedscope`` JSON for https://speedscope.app. Requests need the
+shared secret of the daemon ("Authorization: Bearer SECRET") and are served one at a time, on loopback only.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import gc
+import gzip
+import hmac
+import http.server
+import json
+import pathlib
+import sys
+import threading
+import time
+import tracemalloc
+import types
+import urllib.parse
+from typing import Any
+
+from nova.common.errors import Invalid, Refused
+from nova.common.plain_ip import on_loopback
+
+_INTERVAL = 0.01  # seconds between two samples
+_DEFAULT, _LONGEST = 10.0, 300.0
+_DEPTH = 64  # frames of a stack
+_NATIVE = ("threads that are not Python's", "", 0)
+
+Frame = tuple[str, str, int]  # function, file, its line
+Stacks = collections.Counter[tuple[Frame, ...]]  # the outermost first
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    expected = b""  # the header of a caller with the secret
+
+
+def serve(address: str, secret: str) -> http.server.ThreadingHTTPServer:
+    """Answers from now on, in a thread. Raises Invalid (no address of loopback), Refused (it is not free)."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit() or not on_loopback(host):
+        raise Invalid(f"--pprof-addr: {address} is not HOST:PORT of loopback; profiles are for this machine only.")
+    try:
+        server = _Server((host.strip("[]"), int(port)), _Handler)
+    except (OSError, OverflowError) as error:
+        raise Refused(f"--pprof-addr: {address}: {error}") from None
+    server.expected = f"Bearer {secret}".encode()
+    threading.Thread(target=server.serve_forever, name="pprof", daemon=True).start()
+    return server
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+    timeout = 30  # seconds until a silent caller is disconnected
+    turn = threading.Lock()
+
+    def do_GET(self) -> None:
+        self._send(*self._answer())
+
+    def _answer(self) -> tuple[int, bytes, str]:
+        url = urllib.parse.urlsplit(self.path)
+        query = dict(urllib.parse.parse_qsl(url.query))
+        what = url.path.removeprefix("/debug/pprof/")
+        seconds = _seconds(query.get("seconds"), None if what == "heap" else _DEFAULT)
+        if not on_loopback(self.headers.get("Host", "").rpartition(":")[0]):
+            return self._say(403, "Profiles are for this machine only.")  # a page of a browser that was misled
+        given = self.headers.get("Authorization", "").encode("latin-1", "replace")
+        if not hmac.compare_digest(given, self.server.expected):
+            return self._say(401, "The shared secret of novad is missing or wrong: Authorization: Bearer SECRET.")
+        if what not in ("profile", "heap"):
+            return self._say(404, __doc__ or "")
+        if seconds is not None and not 0 < seconds <= _LONGEST:
+            return self._say(400, f"seconds: a number up to {_LONGEST:g}")
+        if query.get("format", "pprof") not in ("pprof", "speedscope"):
+            return self._say(400, "format: pprof or speedscope")
+        if not self.turn.acquire(blocking=False):
+            return self._say(429, "Another profile is being taken.")
+        try:
+            stacks, unit = (cpu(seconds or _DEFAULT), "nanoseconds") if what == "profile" else (heap(seconds), "bytes")
+        finally:
+            self.turn.release()
+        name = "cpu" if what == "profile" else "inuse_space"
+        if query.get("format") == "speedscope":
+            return self._say(200, json.dumps(speedscope(stacks, name, unit)), "application/json")
+        return 200, gzip.compress(pprof(stacks, name, unit, seconds or 0.0)), "application/octet-stream"
+
+    @staticmethod
+    def _say(status: int, text: str, kind: str = "text/plain; charset=utf-8") -> tuple[int, bytes, str]:
+        return status, f"{text}\n".encode(), kind
+
+    def _send(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_args: Any) -> None:
+        """Log no request."""
+
+
+def _seconds(text: str | None, default: float | None) -> float | None:
+    """Parse a number of seconds; return the default without a text, and an invalid number for an invalid text."""
+    try:
+        return default if text is None else float(text)
+    except ValueError:
+        return -1.0
+
+
+# --- measurement -----------------------------------------------------------------------------------
+def cpu(seconds: float) -> Stacks:
+    """Nanoseconds by stack. The kernel says how long each thread was on a processor since the last look."""
+    stacks: Stacks = collections.Counter()
+    me = threading.get_ident()
+    before = {thread.native_id: _on_cpu(thread.native_id) for thread in threading.enumerate()}
+    total = time.process_time_ns()
+    mine = time.thread_time_ns()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(_INTERVAL)
+        frames = sys._current_frames()
+        for thread in threading.enumerate():
+            if (frame := frames.get(thread.ident or 0)) is None or thread.ident == me:
+                continue
+            now = _on_cpu(thread.native_id)
+            spent = now - before.get(thread.native_id, now)
+            before[thread.native_id] = now
+            if spent > 0:
+                stacks[_stack(frame, thread.name)] += spent
+    rest = time.process_time_ns() - total - (time.thread_time_ns() - mine) - stacks.total()
+    if rest > 0:
+        stacks[(_NATIVE,)] += rest
+    return stacks
+
+
+def _on_cpu(tid: int | None) -> int:
+    """Nanoseconds that a thread has had."""
+    try:
+        return int(pathlib.Path(f"/proc/self/task/{tid}/schedstat").read_bytes().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _stack(frame: types.FrameType | None, thread: str) -> tuple[Frame, ...]:
+    frames: list[Frame] = []
+    while frame is not None and len(frames) < _DEPTH:
+        code = frame.f_code
+        frames.append((code.co_qualname if sys.version_info >= (3, 11) else code.co_name, code.co_filename,
+                       frame.f_lineno or 0))
+        frame = frame.f_back
+    return ((f"thread {thread.rstrip('0123456789_')}", "", 0), *reversed(frames))
+
+
+def heap(seconds: float | None) -> Stacks:
+    """Bytes: by type, of all objects that the collector knows; or what was allocated within ``seconds``, by place."""
+    stacks: Stacks = collections.Counter()
+    if seconds is None:
+        for object_ in gc.get_objects():
+            kind = type(object_)
+            with contextlib.suppress(Exception):  # there are objects that do not know
+                module = str(kind.__module__)
+                stacks[(module, "", 0), (f"{module}.{kind.__qualname__}", "", 0)] += sys.getsizeof(object_)
+        return stacks
+    tracemalloc.start(_DEPTH)
+    try:
+        time.sleep(seconds)
+        snapshot = tracemalloc.take_snapshot()
+    finally:
+        tracemalloc.stop()
+    for trace in snapshot.traces:
+        stacks[tuple((pathlib.PurePath(place.filename).stem + f":{place.lineno}", place.filename, place.lineno)
+                     for place in trace.traceback)] += trace.size
+    return stacks
+
+
+# --- output formats --------------------------------------------------------------------------------
+def speedscope(stacks: Stacks, name: str, unit: str) -> dict[str, Any]:
+    """See https://www.speedscope.app/file-format-schema.json."""
+    frames: dict[Frame, int] = {}
+    samples = [[frames.setdefault(frame, len(frames)) for frame in stack] for stack in stacks]
+    return {"$schema": "https://www.speedscope.app/file-format-schema.json", "name": f"novad {name}",
+            "shared": {"frames": [{"name": function, **({"file": file, "line": line} if file else {})}
+                                  for function, file, line in frames]},
+            "profiles": [{"type": "sampled", "name": name, "unit": unit, "startValue": 0, "endValue": stacks.total(),
+                          "samples": samples, "weights": list(stacks.values())}]}
+
+
+def pprof(stacks: Stacks, name: str, unit: str, seconds: float) -> bytes:
+    """A message of profile.proto (https://github.com/google/pprof)."""
+    texts: dict[str, int] = {"": 0}
+    functions: dict[tuple[str, str], int] = {}
+    places: dict[Frame, int] = {}
+
+    def text(word: str) -> int:
+        return texts.setdefault(word, len(texts))
+
+    kind = _number(1, text(name)) + _number(2, text(unit))
+    parts = [_bytes(1, kind)]
+    for stack, value in stacks.items():
+        ids = [places.setdefault(frame, len(places) + 1) for frame in reversed(stack)]  # the innermost first
+        parts.append(_bytes(2, _bytes(1, b"".join(map(_varint, ids))) + _bytes(2, _varint(value))))
+    for (function, file, line), ident in places.items():
+        owner = functions.setdefault((function, file), len(functions) + 1)
+        parts.append(_bytes(4, _number(1, ident) + _bytes(4, _number(1, owner) + _number(2, line))))
+    for (function, file), ident in functions.items():
+        parts.append(_bytes(5, _number(1, ident) + _number(2, text(function)) + _number(3, text(function))
+                            + _number(4, text(file))))
+    parts += [_bytes(6, word.encode(errors="replace")) for word in texts]
+    parts.append(_number(9, time.time_ns()) + _number(10, int(seconds * 1e9)) + _bytes(11, kind) + _number(
+        12, int(_INTERVAL * 1e9) if unit == "nanoseconds" else 1))
+    return b"".join(parts)
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _bytes(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value

@@ -1,0 +1,1 @@
+"""RPC endpoints for flavors, key pairs, quotas and usage."""

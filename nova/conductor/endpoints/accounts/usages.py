@@ -1,0 +1,12 @@
+"""Resource usage of servers."""
+
+from __future__ import annotations
+
+from nova.conductor.endpoints.derived import Endpoint, reads
+from nova.db.accounts import usages
+
+
+class Usages(Endpoint):
+    """Implements :class:`nova.rpcapi.accounts.usages.Usages`."""
+
+    index = reads(usages.index)

@@ -1,0 +1,1 @@
+"""RPC endpoints that hosts call: guests, heartbeats, orders, networks and the fleet."""

@@ -1,0 +1,1 @@
+"""RPC endpoints for services, hypervisors, aggregates and availability zones."""

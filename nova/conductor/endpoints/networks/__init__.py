@@ -1,0 +1,1 @@
+"""RPC endpoints for networks, addresses and security groups."""

@@ -1,0 +1,1 @@
+"""RPC endpoints for servers, server groups, migrations, actions and consoles."""

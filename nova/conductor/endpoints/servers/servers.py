@@ -1,0 +1,288 @@
+"""Servers: reads of instances for the API, and changes that need no operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import bus, context, exception
+from nova.conductor import create
+from nova.conductor.acceptance import start
+from nova.conductor.core import Core
+from nova.conductor.endpoints.servers.instance_actions import done
+from nova.conductor.saga.engine import Engine
+from nova.conf import CONF
+from nova.db.accounts import quotas
+from nova.db.networks import security_filters, security_groups
+from nova.db.servers import actions, server_search, servers
+from nova.notifications.messages import NOTIFIED_COLUMNS, NotificationBuilder, ServerEvent, publisher
+from nova.objects.networks.network import VIF
+from nova.objects.servers import states
+from nova.objects.servers.action import Accepted, Action, Failure
+from nova.objects.servers.instance import Instance, without_secrets
+from nova.objects.servers.server_request import ServerCreate, ServerCreated, ServerPage, ServerQuery
+from nova.operations.framework.base import journal
+from nova.operations.interfaces import AttachInterface, InterfaceData
+from nova.operations.live_migrate import LiveMigrate, LiveMigrateData
+from nova.operations.password import ChangePassword
+from nova.operations.reset_state import ResetState
+
+_METADATA_STATES = frozenset({states.ACTIVE, states.PAUSED, states.SUSPENDED, states.STOPPED})
+
+
+_UPDATABLE = frozenset({"display_name", "display_description", "hostname", "access_ip_v4", "access_ip_v6",
+                        "disk_config", "system_metadata"})
+
+
+_MAX_TAGS = 50
+
+
+def _packed(page: server_search.ServerPage) -> list[Instance]:
+    """Return the servers encoded, so that those of a long page are not all in memory at once."""
+    return [bus.packed(without_secrets(instance)) for instance in page.servers]
+
+
+class Servers:
+    """Implements :class:`nova.rpcapi.servers.servers.Servers`."""
+
+    def __init__(self, core: Core, engine: Engine) -> None:
+        self.core = core
+        self.engine = engine
+
+    def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None,
+            deleted: bool = False) -> Instance:
+        instance = self.core.db.read(lambda connection: servers.check_place(
+            connection, servers.get(connection, uuid, project_id, deleted), ctx.calling_host))
+        return without_secrets(instance)
+
+    def create(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
+        return create.create(self.engine, ctx, request)
+
+    def made(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated | None:
+        return create.made(self.engine, ctx, request)
+
+    def index(self, ctx: context.RequestContext, query: ServerQuery) -> list[Instance]:
+        return self.core.db.read(lambda connection: _packed(server_search.search(connection, query)))
+
+    def page(self, ctx: context.RequestContext, query: ServerQuery) -> ServerPage:
+        def read(connection: sa.Connection) -> ServerPage:
+            page = server_search.search(connection, query, partial=True)
+            return ServerPage(servers=_packed(page), marker=page.marker)
+
+        return self.core.db.read(read)
+
+    def operate(self, ctx: context.RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None,
+                project_id: str | None) -> Accepted:
+        return start(self.engine, ctx, uuid, operation, payload or {}, project_id)
+
+    def attached_interface(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
+                           project_id: str | None) -> VIF | None:
+        state = journal(self._action(ctx, uuid, action_uuid, AttachInterface.name, project_id))
+        if state.failure is not None:
+            if state.failure.code < 500:
+                raise exception.NovaException.rebuild(state.failure.kind, state.failure.message, {})
+            raise exception.InterfaceAttachFailed(instance_uuid=uuid, reason=state.failure.message)
+        return msgspec.convert(state.data, InterfaceData).vif
+
+    def live_migration_checked(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
+                               project_id: str | None) -> bool:
+        action = self._action(ctx, uuid, action_uuid, LiveMigrate.name, project_id)
+        state = journal(action)
+        if msgspec.convert(state.data, LiveMigrateData).target is not None or action.outcome == "success":
+            return True
+        if action.outcome is None:
+            return False
+        failure = state.failure or Failure(message="Another operation took the server over.")
+        raise exception.Invalid((ctx.is_admin and failure.inside) or failure.message)
+
+    def password_changed(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
+                         project_id: str | None) -> bool:
+        action = self._action(ctx, uuid, action_uuid, ChangePassword.name, project_id)
+        if action.outcome in (None, "success"):
+            return action.outcome is not None
+        failure = journal(action).failure or Failure(message="another operation took the server over")
+        if failure.kind == exception.NotImplementedHere.__name__:
+            raise exception.NotImplementedHere("Unable to set password on instance")
+        if failure.kind == exception.InstancePasswordSetFailed.__name__:
+            raise exception.InstancePasswordSetFailed(failure.message)
+        raise exception.InstancePasswordSetFailed(instance=uuid, reason=failure.message)
+
+    def _action(self, ctx: context.RequestContext, uuid: str, action_uuid: str, operation: str,
+                project_id: str | None) -> Action:
+        """Return the action of this operation on a server visible to the caller. Raises InstanceActionNotFound."""
+        def read_action(connection: sa.Connection) -> Action | None:
+            servers.get(connection, uuid, project_id)
+            return actions.get(connection, action_uuid)
+
+        action = self.core.db.read(read_action)
+        if action is None or action.instance_uuid != uuid or action.operation != operation:
+            raise exception.InstanceActionNotFound(request_id=ctx.request_id, instance_uuid=uuid)
+        return action
+
+    def update(self, ctx: context.RequestContext, uuid: str, changes: dict[str, Any],
+               project_id: str | None) -> Instance:
+        plain = {name: value for name, value in changes.items() if name in _UPDATABLE}
+
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            if "system_metadata" in plain:
+                plain["system_metadata"] = {**instance.system_metadata, **plain["system_metadata"]}
+            if "pinned_availability_zone" in changes:
+                plain["pinned_availability_zone"] = _pin(instance, changes["pinned_availability_zone"])
+            _change_row(connection, instance, plain)
+
+        return self._change(ctx, uuid, project_id, write)
+
+    def set_metadata(self, ctx: context.RequestContext, uuid: str, metadata: dict[str, str], replace: bool,
+                     project_id: str | None) -> dict[str, str]:
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            _check_metadata_change(ctx, instance, "update metadata")
+            merged = metadata if replace else {**instance.metadata, **metadata}
+            limit = quotas.limits(connection, instance.project_id, None)["metadata_items"]
+            if 0 <= limit < len(merged):
+                raise exception.QuotaLimit(f"Maximum number of metadata items exceeds {limit}")
+            _change_row(connection, instance, {"metadata": merged})
+
+        return self._change(ctx, uuid, project_id, write).metadata
+
+    def delete_metadata(self, ctx: context.RequestContext, uuid: str, key: str, project_id: str | None) -> None:
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            if key not in instance.metadata:
+                raise exception.MetadataNotFound()
+            _check_metadata_change(ctx, instance, "delete metadata")
+            left = {name: value for name, value in instance.metadata.items() if name != key}
+            servers.update(connection, uuid, {"metadata": left})
+
+        self._change(ctx, uuid, project_id, write)
+
+    def set_tags(self, ctx: context.RequestContext, uuid: str, tags: list[str], mode: str,
+                 project_id: str | None) -> list[str]:
+        before: list[str] = []
+
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            label = {"replace": "update tags", "add": "update tag", "remove": "delete tag", "clear": "delete tags"}
+            _check_metadata_state(instance, label[mode])
+            before[:] = instance.tags
+            if mode == "remove":
+                after = [tag for tag in instance.tags if tag not in tags]
+            else:
+                existing = instance.tags if mode == "add" else []
+                after = list(dict.fromkeys([*existing, *tags]))
+            if len(after) > _MAX_TAGS:
+                raise exception.Invalid(f"The number of tags exceeded the per-server limit {_MAX_TAGS}")
+            _change_row(connection, instance, {"tags": sorted(after)})
+
+        self._change(ctx, uuid, project_id, write)
+        return before
+
+    # --- lock ------------------------------------------------------------------------------------
+    def lock(self, ctx: context.RequestContext, uuid: str, reason: str | None, project_id: str | None) -> None:
+        def write(connection: sa.Connection, instance: Instance) -> str | None:
+            owner = ctx.project_id == instance.project_id
+            by = "owner" if owner else "admin"
+            if instance.locked and (owner or (instance.locked_by, instance.locked_reason) == (by, reason)):
+                return None  # no change; the owner's lock is not renewed
+            return self._instant(connection, ctx, instance, "lock", locked_by=by, locked_reason=reason)
+
+        self._change(ctx, uuid, project_id, write)
+
+    def unlock(self, ctx: context.RequestContext, uuid: str, project_id: str | None) -> None:
+        def write(connection: sa.Connection, instance: Instance) -> str | None:
+            if not instance.locked:
+                return None
+            return self._instant(connection, ctx, instance, "unlock", locked_by=None, locked_reason=None)
+
+        self._change(ctx, uuid, project_id, write)
+
+    def reset_state(self, ctx: context.RequestContext, uuid: str, state: str) -> None:
+        start(self.engine, ctx, uuid, ResetState.name, {"state": state})
+
+    def _instant(self, connection: sa.Connection, ctx: context.RequestContext, instance: Instance, name: str,
+                 **changes: Any) -> str:
+        """Write a change and its completed instance action; return the name of the action."""
+        actions.insert(connection, [done(ctx, instance.uuid, name)])
+        servers.update(connection, instance.uuid, changes)
+        return name
+
+    # --- security groups -------------------------------------------------------------------------
+    def set_security_group(self, ctx: context.RequestContext, uuid: str, name: str, add: bool,
+                           project_id: str | None) -> None:
+        changed: set[str] = set()
+
+        def write(connection: sa.Connection, instance: Instance) -> None:
+            group = security_groups.resolve(connection, instance.project_id, [name])[0]
+            names = [other for other in instance.security_groups if other != group.name]
+            if add == (group.name in instance.security_groups):
+                state = "already" if add else "not"
+                raise exception.Invalid(f"Security group {group.name} is {state} associated with the instance {uuid}")
+            changed.update(security_filters.moved(connection, uuid))
+            security_groups.remove_members(connection, uuid)
+            names = [*names, group.name] if add else names
+            members = security_groups.resolve(connection, instance.project_id, names) if names else []
+            security_groups.add_members(connection, [member.id for member in members], [uuid])
+            servers.update(connection, uuid, {"security_groups": names})
+            changed.update(security_filters.moved(connection, uuid))
+
+        self._change(ctx, uuid, project_id, write)
+        self.core.filters.publish_server(uuid)
+        self.core.filters.touch(changed)
+
+    # --- shared ----------------------------------------------------------------------------------
+    def _change(self, ctx: context.RequestContext, uuid: str, project_id: str | None,
+                write: Callable[[sa.Connection, Instance], str | None]) -> Instance:
+        """Lock the instance, change it, and return the changed instance, in one transaction.
+
+        ``write`` may return the name of the event to notify.
+        """
+        def transaction(connection: sa.Connection) -> Instance:
+            before = servers.lock(connection, uuid, project_id)
+            event = write(connection, before)
+            after = servers.get(connection, uuid)
+            self._notify(connection, ctx, event, before, after)
+            return after
+
+        return self.core.db.write(transaction)
+
+    def _notify(self, connection: sa.Connection, ctx: context.RequestContext, event: str | None, before: Instance,
+                after: Instance) -> None:
+        outbox, by = self.core.outbox, publisher("nova-api", CONF.host)
+        if not outbox.on:
+            return
+        builder = NotificationBuilder(outbox.settings, ctx)
+        messages = builder.server(ServerEvent(event, "", by, after)) if event else []
+        if outbox.updates and any(getattr(before, name) != getattr(after, name) for name in NOTIFIED_COLUMNS):
+            renamed = before.display_name if before.display_name != after.display_name else None
+            messages += builder.updated(after, by, (before.vm_state, before.task_state), outbox.updates, renamed)
+        outbox.write(connection, messages)
+
+
+def _change_row(connection: sa.Connection, instance: Instance, changes: dict[str, Any]) -> None:
+    """Write only changed columns, so that repeated identical requests cost no write."""
+    new = {name: value for name, value in changes.items() if getattr(instance, name) != value}
+    if new:
+        servers.update(connection, instance.uuid, new)
+
+
+def _check_metadata_change(ctx: context.RequestContext, instance: Instance, method: str) -> None:
+    if instance.locked and not ctx.is_admin:
+        raise exception.InstanceIsLocked(instance_uuid=instance.uuid)
+    _check_metadata_state(instance, method)
+
+
+def _check_metadata_state(instance: Instance, method: str) -> None:
+    if instance.vm_state not in _METADATA_STATES:
+        raise exception.InstanceInvalidState(method=method, instance_uuid=instance.uuid, attr="vm_state",
+                                             state=instance.vm_state)
+
+
+def _pin(instance: Instance, zone: str | None) -> str | None:
+    """Return the zone, if a PUT (2.104) may pin the server to it. Raises Conflict."""
+    if zone is None or zone == instance.pinned_availability_zone:
+        return zone
+    if instance.pinned_availability_zone is not None:
+        raise exception.Conflict(f"Instance {instance.uuid} is pinned to another availability zone; unpin it first.")
+    if zone != instance.availability_zone:
+        raise exception.Conflict(f"Instance {instance.uuid} is not in availability zone {zone}.")
+    return zone

@@ -1,0 +1,1 @@
+"""RPC endpoints for volumes, volume snapshots and shares."""

@@ -1,0 +1,1 @@
+"""Queries for flavors, key pairs, quotas and usage."""

@@ -1,0 +1,156 @@
+"""Flavors, their extra specs and their access lists."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.db import tables
+from nova.db.sql import clock, regexp, rows
+from nova.objects.accounts.flavor import Flavor, FlavorQuery
+
+TABLE = tables.flavors
+ACCESS = tables.flavor_access
+
+SORT_KEYS = frozenset({"created_at", "description", "disabled", "ephemeral_gb", "flavorid", "id", "is_public",
+                       "memory_mb", "name", "root_gb", "rxtx_factor", "swap", "updated_at", "vcpus"})
+
+
+def _open_to(project_id: Any) -> sa.ColumnElement[bool]:
+    return sa.exists().where(ACCESS.c.flavor_id == TABLE.c.id, ACCESS.c.project_id == project_id)
+
+
+def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
+    """A page of flavors. Raises MarkerNotFound, InvalidInput (sort key, name pattern).
+
+    Public flavors include the private ones that ``query.project_id`` has access to.
+    """
+    if query.sort_key not in SORT_KEYS | {"vcpu_weight"} or query.sort_dir not in ("asc", "desc"):
+        raise exception.InvalidInput(reason=f"flavors cannot be sorted by {query.sort_key} {query.sort_dir}")
+    statement = sa.select(TABLE)
+    if query.is_public is not None:
+        shown: sa.ColumnElement[bool] = TABLE.c.is_public == sa.literal(query.is_public, sa.Boolean)
+        if query.is_public and query.project_id is not None:
+            shown = sa.or_(shown, _open_to(query.project_id))
+        statement = statement.where(shown)
+    # A flavor that the caller may not see is no marker, either.
+    marked = statement.where(TABLE.c.flavorid == query.marker)
+    if query.min_ram:
+        statement = statement.where(TABLE.c.memory_mb >= query.min_ram)
+    if query.min_disk:
+        statement = statement.where(TABLE.c.root_gb >= query.min_disk)
+    marker = None
+    if query.marker is not None:
+        marker = rows.marker_row(connection, marked, query.marker)
+    # vcpu_weight is null for every flavor.
+    sort = [("id", query.sort_dir)]
+    if query.sort_key not in ("id", "vcpu_weight"):
+        sort.insert(0, (query.sort_key, query.sort_dir))
+    page = rows.page(statement, TABLE, sort, None if query.name else query.limit, marker)
+    if query.name:
+        ids = regexp.select(connection, TABLE.c.id, page, [regexp.matches(TABLE.c.name, query.name)], query.limit)
+        page = rows.page(sa.select(TABLE).where(TABLE.c.id.in_(ids)), TABLE, sort, None, None)
+    return rows.to_objects(Flavor, connection.execute(page))
+
+
+@functools.cache
+def _statement(open_to_project: bool, lock: bool) -> sa.Select[Any]:
+    statement = sa.select(TABLE).where(TABLE.c.flavorid == sa.bindparam("this"))
+    if open_to_project:
+        statement = statement.where(sa.or_(TABLE.c.is_public == sa.true(), _open_to(sa.bindparam("project"))))
+    return statement.with_for_update() if lock else statement
+
+
+def get(connection: sa.Connection, flavorid: str, project_id: str | None = None, lock: bool = False) -> Flavor:
+    """Raises FlavorNotFound, also for a private flavor that ``project_id`` (if given) has no access to."""
+    wanted = {"this": flavorid} if project_id is None else {"this": flavorid, "project": project_id}
+    row = connection.execute(_statement(project_id is not None, lock), wanted).first()
+    if row is None:
+        raise exception.FlavorNotFound(flavor_id=flavorid)
+    return rows.to_object(Flavor, row)
+
+
+def create(connection: sa.Connection, flavor: Flavor) -> Flavor:
+    """Raises FlavorExists, FlavorIdExists."""
+    taken = connection.execute(sa.select(TABLE.c.flavorid).where(
+        sa.or_(TABLE.c.flavorid == flavor.flavorid, TABLE.c.name == flavor.name))).all()
+    if any(row.flavorid == flavor.flavorid for row in taken):
+        raise exception.FlavorIdExists(flavor_id=flavor.flavorid)
+    if taken:
+        raise exception.FlavorExists(name=flavor.name)
+    values = {**rows.values_of(TABLE, flavor), "created_at": clock.now(), "updated_at": None}
+    try:
+        connection.execute(sa.insert(TABLE).values(values))
+    except db_exception.DBDuplicateEntry as error:  # another transaction inserted it at the same moment
+        if "flavorid" in str(error.columns):
+            raise exception.FlavorIdExists(flavor_id=flavor.flavorid) from error
+        raise exception.FlavorExists(name=flavor.name) from error
+    return get(connection, flavor.flavorid)
+
+
+def update(connection: sa.Connection, flavorid: str, **values: Any) -> Flavor:
+    """Raises FlavorNotFound."""
+    flavor = get(connection, flavorid, lock=True)
+    values["updated_at"] = clock.now()
+    connection.execute(sa.update(TABLE).where(TABLE.c.id == flavor.id).values(values))
+    for name, value in values.items():
+        setattr(flavor, name, value)
+    return flavor
+
+
+def delete(connection: sa.Connection, flavorid: str) -> None:
+    """Raises FlavorNotFound."""
+    flavor = get(connection, flavorid, lock=True)
+    connection.execute(sa.delete(ACCESS).where(ACCESS.c.flavor_id == flavor.id))
+    connection.execute(sa.delete(TABLE).where(TABLE.c.id == flavor.id))
+
+
+def set_extra_specs(connection: sa.Connection, flavorid: str, specs: dict[str, str]) -> dict[str, str]:
+    """Merge ``specs``; returns all of them. Raises FlavorNotFound."""
+    flavor = get(connection, flavorid, lock=True)
+    merged = {**flavor.extra_specs, **specs}
+    connection.execute(sa.update(TABLE).where(TABLE.c.id == flavor.id).values(extra_specs=merged))
+    return merged
+
+
+def delete_extra_spec(connection: sa.Connection, flavorid: str, key: str) -> None:
+    """Raises FlavorNotFound, FlavorExtraSpecsNotFound."""
+    flavor = get(connection, flavorid, lock=True)
+    if key not in flavor.extra_specs:
+        raise exception.FlavorExtraSpecsNotFound(flavor_id=flavorid, key=key)
+    rest = {name: value for name, value in flavor.extra_specs.items() if name != key}
+    connection.execute(sa.update(TABLE).where(TABLE.c.id == flavor.id).values(extra_specs=rest))
+
+
+def access(connection: sa.Connection, flavorid: str) -> list[str]:
+    """The projects with access to a private flavor. Raises FlavorNotFound."""
+    return _access(connection, get(connection, flavorid).id)
+
+
+def _access(connection: sa.Connection, flavor_id: int) -> list[str]:
+    return list(connection.scalars(sa.select(ACCESS.c.project_id).where(ACCESS.c.flavor_id == flavor_id)
+                                   .order_by(ACCESS.c.project_id)))
+
+
+def add_access(connection: sa.Connection, flavorid: str, project_id: str) -> list[str]:
+    """Raises FlavorNotFound, FlavorAccessExists."""
+    flavor = get(connection, flavorid, lock=True)
+    before = _access(connection, flavor.id)
+    if project_id in before:
+        raise exception.FlavorAccessExists(flavor_id=flavorid, project_id=project_id)
+    connection.execute(sa.insert(ACCESS).values(flavor_id=flavor.id, project_id=project_id))
+    return sorted([*before, project_id])
+
+
+def remove_access(connection: sa.Connection, flavorid: str, project_id: str) -> list[str]:
+    """Raises FlavorNotFound, FlavorAccessNotFound."""
+    flavor = get(connection, flavorid, lock=True)
+    deleted = connection.execute(sa.delete(ACCESS).where(
+        ACCESS.c.flavor_id == flavor.id, ACCESS.c.project_id == project_id))
+    if deleted.rowcount == 0:
+        raise exception.FlavorAccessNotFound(flavor_id=flavorid, project_id=project_id)
+    return _access(connection, flavor.id)

@@ -1,0 +1,348 @@
+"""Limits, and what servers use of them. Limits are checked in the transaction that spends them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.conf import CONF
+from nova.db import tables
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
+
+LIMITS = tables.quotas
+USAGES = tables.quota_usages
+
+# Resource name of a quota set -> its option in [quota].
+RESOURCES = {
+    "instances": "instances", "cores": "cores", "ram": "ram", "metadata_items": "metadata_items",
+    "injected_files": "injected_files", "injected_file_content_bytes": "injected_file_content_bytes",
+    "injected_file_path_bytes": "injected_file_path_length", "key_pairs": "key_pairs",
+    "server_groups": "server_groups", "server_group_members": "server_group_members",
+    "fixed_ips": "fixed_ips", "floating_ips": "floating_ips", "security_groups": "security_groups",
+    "security_group_rules": "security_group_rules",
+}
+# The counters of quota_usages.
+COUNTED = ("instances", "cores", "ram")
+_CLASS = "class:"
+_DEFAULT = _CLASS + "default"
+
+
+# Built once: building a statement anew costs several times what running it does.
+_THESE = sa.or_(
+    sa.and_(LIMITS.c.project_id == sa.bindparam("project"),
+            LIMITS.c.user_id.in_(sa.bindparam("users", expanding=True))),
+    sa.and_(LIMITS.c.project_id == _DEFAULT, LIMITS.c.user_id == ""))
+_EXPLICIT = sa.select(LIMITS).where(_THESE)
+_LOCK = (sa.select(USAGES).where(USAGES.c.project_id == sa.bindparam("project"),
+                                 USAGES.c.user_id.in_(sa.bindparam("users", expanding=True)))
+         .order_by(USAGES.c.user_id).with_for_update())
+# Limits (of the default class, the project and the user) and usage, which has no limits.
+_LIMITS_AND_USAGE = sa.union_all(
+    sa.select(LIMITS.c.project_id, LIMITS.c.user_id, LIMITS.c.limits,
+              *(sa.cast(sa.null(), sa.BigInteger).label(name) for name in COUNTED)).where(_THESE),
+    sa.select(USAGES.c.project_id, USAGES.c.user_id, sa.cast(sa.null(), sa.Text), *(USAGES.c[name] for name in COUNTED))
+    .where(USAGES.c.project_id == sa.bindparam("project"),
+           USAGES.c.user_id.in_(sa.bindparam("users", expanding=True))))
+_MORE = {name: sa.bindparam(f"more_{name}", type_=sa.BigInteger) for name in COUNTED}
+_LIMIT = {name: sa.bindparam(f"limit_{name}", type_=sa.BigInteger) for name in COUNTED}
+_TAKE = sa.update(USAGES).where(
+    USAGES.c.project_id == sa.bindparam("project"), USAGES.c.user_id == sa.bindparam("user"),
+    *(sa.or_(_MORE[name] <= 0, _LIMIT[name] < 0, USAGES.c[name] + _MORE[name] <= _LIMIT[name]) for name in COUNTED)
+).values({name: USAGES.c[name] + _MORE[name] for name in COUNTED})
+
+
+# --- limits ----------------------------------------------------------------------------------
+def configured() -> dict[str, int]:
+    """The limits of the configuration, below all rows."""
+    return {name: getattr(CONF.quota, option) for name, option in RESOURCES.items()}
+
+
+def explicit(connection: sa.Connection, project_id: str,
+             user_id: str | None = None) -> tuple[dict[str, int], dict[str, int]]:
+    """The project's limits (defaults included), and those set for the user alone. One statement."""
+    limits = {(row.project_id, row.user_id): row.limits for row in connection.execute(
+        _EXPLICIT, {"project": project_id, "users": ["", user_id] if user_id else [""]})}
+    project = {**configured(), **limits.get((_DEFAULT, ""), {}), **limits.get((project_id, ""), {})}
+    return project, limits.get((project_id, user_id), {}) if user_id else {}
+
+
+def limits(connection: sa.Connection, project_id: str, user_id: str | None = None) -> dict[str, int]:
+    """The limits in force: user before project before default class before configuration. -1: unlimited."""
+    project, user = explicit(connection, project_id, user_id)
+    return {**project, **user}
+
+
+def defaults(connection: sa.Connection) -> dict[str, int]:
+    """The limits of a project that has none of its own."""
+    return class_limits(connection, "default")
+
+
+def class_limits(connection: sa.Connection, name: str) -> dict[str, int]:
+    limits = connection.scalar(sa.select(LIMITS.c.limits).where(
+        LIMITS.c.project_id == _CLASS + name, LIMITS.c.user_id == ""))
+    return {**configured(), **(limits or {})}
+
+
+def set_class_limits(connection: sa.Connection, name: str, changes: dict[str, int]) -> dict[str, int]:
+    """Merge ``changes``; returns all limits of the class. Raises InvalidInput."""
+    set_limits(connection, _CLASS + name, None, changes)
+    return class_limits(connection, name)
+
+
+def set_limits(connection: sa.Connection, project_id: str, user_id: str | None, changes: dict[str, int]) -> None:
+    """Merge ``changes`` into the row. Raises InvalidInput for unknown resources and limits below -1."""
+    for name, value in changes.items():
+        if name not in RESOURCES or not -1 <= value <= 0x7FFFFFFF:
+            raise exception.InvalidInput(reason=f"{value} is not a limit of {name}")
+    this = sa.and_(LIMITS.c.project_id == project_id, LIMITS.c.user_id == (user_id or ""))
+    before = connection.scalar(sa.select(LIMITS.c.limits).where(this).with_for_update())
+    if before is not None:
+        connection.execute(sa.update(LIMITS).where(this).values(limits={**before, **changes}))
+        return
+    try:
+        connection.execute(sa.insert(LIMITS).values(
+            project_id=project_id, user_id=user_id or "", limits=changes))
+    except db_exception.DBDuplicateEntry as error:
+        raise db_exception.RetryRequest(error) from error
+
+
+def reset(connection: sa.Connection, project_id: str, user_id: str | None = None) -> None:
+    """Forget the limits of a user in the project, or of the project and all its users."""
+    statement = sa.delete(LIMITS).where(LIMITS.c.project_id == project_id)
+    connection.execute(statement.where(LIMITS.c.user_id == user_id) if user_id else statement)
+
+
+# --- usage -----------------------------------------------------------------------------------
+def usage(connection: sa.Connection, project_id: str, user_id: str | None = None) -> dict[str, int]:
+    """Return what the project (or one user in it) has in use; key pairs are counted for a user only."""
+    row = connection.execute(sa.select(USAGES).where(
+        USAGES.c.project_id == project_id, USAGES.c.user_id == (user_id or ""))).first()
+    used = dict.fromkeys(RESOURCES, 0)
+    if row is not None:
+        used.update({name: getattr(row, name) for name in COUNTED})
+    used["server_groups"] = count_server_groups(connection, project_id, user_id)
+    used["security_groups"] = 0 if user_id else count_security_groups(connection, project_id)
+    used["fixed_ips"] = 0 if user_id else count_interfaces(connection, project_id)
+    used["floating_ips"] = 0 if user_id else count_floating_ips(connection, project_id)
+    if user_id:
+        used["key_pairs"] = count_key_pairs(connection, user_id)
+    return used
+
+
+def count_key_pairs(connection: sa.Connection, user_id: str) -> int:
+    return connection.scalar(sa.select(sa.func.count()).select_from(tables.keypairs).where(
+        tables.keypairs.c.user_id == user_id)) or 0
+
+
+def count_server_groups(connection: sa.Connection, project_id: str, user_id: str | None = None) -> int:
+    groups = tables.server_groups
+    statement = sa.select(sa.func.count()).select_from(groups).where(groups.c.project_id == project_id)
+    return connection.scalar(statement.where(groups.c.user_id == user_id) if user_id else statement) or 0
+
+
+def count_security_groups(connection: sa.Connection, project_id: str) -> int:
+    groups = tables.security_groups
+    return connection.scalar(sa.select(sa.func.count()).select_from(groups).where(
+        groups.c.project_id == project_id)) or 0
+
+
+def count_floating_ips(connection: sa.Connection, project_id: str) -> int:
+    floating = tables.floating_ips
+    return connection.scalar(sa.select(sa.func.count()).select_from(floating).where(
+        floating.c.project_id == project_id)) or 0
+
+
+def count_interfaces(connection: sa.Connection, project_id: str) -> int:
+    """The interfaces of the project's servers on the embedded networks: each has one address of version 4.
+
+    Those count as well that servers have asked for which wait for a host, and for addresses with it.
+    """
+    ips, instances = tables.fixed_ips, tables.instances
+    mine = sa.and_(instances.c.project_id == project_id, instances.c.deleted == sa.false())
+    held = connection.scalar(sa.select(sa.func.count()).select_from(ips).join(
+        instances, instances.c.uuid == ips.c.instance_uuid).where(mine, ips.c.version == 4)) or 0
+    waiting = connection.scalars(sa.select(instances.c.requested_networks).where(
+        mine, instances.c.vm_state == states.BUILDING, ~sa.select(ips.c.id).where(
+            ips.c.instance_uuid == instances.c.uuid).exists()))
+    return held + sum(len(wanted or ()) for wanted in waiting)
+
+
+def check_interfaces(connection: sa.Connection, project_id: str, most: int, more: int) -> None:
+    """Check that the project may have so many more interfaces (``most`` -1: any number). Raises QuotaLimit.
+
+    The caller holds the project's row, see :func:`lock`.
+    """
+    if most >= 0 and more > 0 and count_interfaces(connection, project_id) + more > most:
+        raise exception.QuotaLimit("Maximum number of fixed IPs exceeded")
+
+
+def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = ("",)) -> dict[str, dict[str, int]]:
+    """Hold the usage rows (made if missing) until the transaction ends: user id -> what is in use.
+
+    Two transactions that lock the same row run one after the other. user id "" is the whole project.
+    """
+    wanted = sorted(set(user_ids))
+    usage = {row.user_id: {name: getattr(row, name) for name in COUNTED} for row in connection.execute(
+        _LOCK, {"project": project_id, "users": wanted})}
+    missing = [user_id for user_id in wanted if user_id not in usage]
+    if missing:
+        nothing = dict.fromkeys(COUNTED, 0)
+        try:
+            connection.execute(sa.insert(USAGES), [
+                {"project_id": project_id, "user_id": user_id, **nothing} for user_id in missing])
+        except db_exception.DBDuplicateEntry as error:  # the other one's row will be found and locked
+            raise db_exception.RetryRequest(error) from error
+        usage.update({user_id: dict(nothing) for user_id in missing})
+    return usage
+
+
+@dataclasses.dataclass(frozen=True)
+class Room:
+    """Servers that fit into a quota: ``count`` of them, ``each`` using so much; and the limits that they fit below."""
+
+    project_id: str
+    user_id: str
+    count: int
+    per_server: dict[str, int]
+    of_project: dict[str, int]
+    of_user: dict[str, int]
+
+
+def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, min_count: int,
+         max_count: int, interfaces: int = 0) -> Room:
+    """Return the room for servers of ``cores`` and ``ram`` (MiB) each: for as many as fit, at most ``max_count``.
+
+    Nothing is locked or spent: :func:`take` does that, as the last thing in the transaction. ``interfaces`` of each on
+    the embedded networks are counted where they have a limit; then the rows are locked from now on.
+    Raises OverQuota when not even ``min_count`` fit, QuotaLimit.
+    """
+    project, user, used = configured(), dict[str, int](), dict[str, dict[str, int]]()
+    rows = connection.execute(_LIMITS_AND_USAGE, {"project": project_id, "users": ["", user_id]}).all()
+    for row in sorted(rows, key=lambda row: row.project_id != _DEFAULT):
+        if row.limits is None:
+            used[row.user_id] = {name: getattr(row, name) for name in COUNTED}
+        elif row.user_id:
+            user = row.limits
+        else:
+            project |= row.limits
+    counted = interfaces > 0 and project["fixed_ips"] >= 0
+    if counted or not {"", user_id} <= used.keys():  # the first servers of a project or user
+        used = lock(connection, project_id, ("", user_id))
+    per_server = {"instances": 1, "cores": cores, "ram": ram}
+    count = min(_room(project, used[""], per_server, min_count, max_count),
+                _room(user, used[user_id], per_server, min_count, max_count))
+    if counted:
+        check_interfaces(connection, project_id, project["fixed_ips"], count * interfaces)
+    return Room(project_id, user_id, count, per_server, project, user)
+
+
+def take(connection: sa.Connection, reserved: Room) -> None:
+    """Spend quota for the servers of a room, unless others have spent it meanwhile: then the transaction runs again.
+
+    Both rows stay locked until the transaction ends, which should be at once: all requests of a project need the first.
+    """
+    for user_id, limited in (("", reserved.of_project), (reserved.user_id, reserved.of_user)):
+        spent = connection.execute(_TAKE, {
+            "project": reserved.project_id, "user": user_id,
+            **{f"more_{name}": amount * reserved.count for name, amount in reserved.per_server.items()},
+            **{f"limit_{name}": limited.get(name, -1) for name in reserved.per_server}})
+        if not spent.rowcount:
+            raise db_exception.RetryRequest(exception.OverQuota("Others have spent the quota meanwhile."))
+
+
+def check_waiting(connection: sa.Connection, instance: Instance) -> None:
+    """Check that the project may have one more soft-deleted server. Raises TooManyWait.
+
+    They count for no quota, but keep their resources and addresses: so their number has the same limit.
+    """
+    allowed, table, flavor = limits(connection, instance.project_id), tables.instances, instance.flavor
+    if all(allowed[name] < 0 for name in COUNTED):
+        return
+    lock(connection, instance.project_id)
+    waiting = connection.scalars(sa.select(table.c.flavor).where(
+        table.c.project_id == instance.project_id, table.c.deleted == sa.false(), table.c.uuid != instance.uuid, sa.or_(
+            table.c.soft_deleted_at.is_not(None), table.c.task_state == states.SOFT_DELETING))).all()
+    try:
+        _room(allowed, {"instances": len(waiting), "cores": sum(waiting_flavor.vcpus for waiting_flavor in waiting),
+                        "ram": sum(waiting_flavor.memory_mb for waiting_flavor in waiting)},
+              {"instances": 1, "cores": flavor.vcpus, "ram": flavor.memory_mb}, 1, 1)
+    except exception.OverQuota as error:
+        raise exception.TooManyWait() from error
+
+
+def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, instances: int = 0) -> None:
+    """Spend quota for a server that becomes so much larger, or that counts again (amounts below 0 count nothing).
+
+    Raises OverQuota.
+    """
+    growth = {"instances": instances, "cores": max(cores, 0), "ram": max(ram, 0)}
+    if not any(growth.values()):
+        return
+    project, user = explicit(connection, project_id, user_id)
+    used = lock(connection, project_id, ("", user_id))
+    _room(project, used[""], growth, 1, 1)
+    _room(user, used[user_id], growth, 1, 1)
+    spend(connection, project_id, user_id, instances, growth["cores"], growth["ram"])
+
+
+def _room(allowed: dict[str, int], used: dict[str, int], per_server: dict[str, int], min_count: int,
+          max_count: int) -> int:
+    """Return how many servers fit below ``allowed`` (resources without one are unlimited). Raises OverQuota."""
+    count = max_count
+    overs = []
+    for name in sorted(per_server):
+        limit, amount = allowed.get(name, -1), per_server[name]
+        if limit < 0 or amount <= 0:
+            continue
+        fit = (limit - used[name]) // amount
+        count = min(count, fit)
+        if fit < min_count:
+            overs.append(name)
+    if overs:
+        raise exception.OverQuota(
+            overs=", ".join(overs), req=", ".join(str(per_server[name] * min_count) for name in overs),
+            used=", ".join(str(used[name]) for name in overs), allowed=", ".join(str(allowed[name]) for name in overs))
+    return count
+
+
+def release(connection: sa.Connection, project_id: str, user_id: str, instances: int, cores: int, ram: int) -> None:
+    """Give back what servers had; never below nothing."""
+    # One UPDATE of both rows would lock them in the order of the file, which changes, so that two transactions could
+    # wait for each other.
+    lock(connection, project_id, ("", user_id))
+    spend(connection, project_id, user_id, -instances, -cores, -ram)
+
+
+def spend(connection: sa.Connection, project_id: str, user_id: str, instances: int = 0, cores: int = 0,
+          ram: int = 0) -> None:
+    """Add to (or, below zero, take from) the usage of the project and of the user, unchecked.
+
+    The caller holds both rows, see :func:`lock`.
+    """
+    connection.execute(_spend(), {"project": project_id, "users": ["", user_id], "more_instances": instances,
+                                  "more_cores": cores, "more_ram": ram})
+
+
+@functools.cache
+def _spend() -> sa.Update:
+    changes = {}
+    for name in COUNTED:
+        after = USAGES.c[name] + sa.bindparam(f"more_{name}", type_=sa.BigInteger)
+        changes[name] = sa.case((after < 0, 0), else_=after)
+    return sa.update(USAGES).where(
+        USAGES.c.project_id == sa.bindparam("project"),
+        USAGES.c.user_id.in_(sa.bindparam("users", expanding=True))).values(changes)
+
+
+def serialize(connection: sa.Connection, name: str) -> None:
+    """Let transactions that change the set called ``name`` run one after the other.
+
+    For checks over all rows of a table, which no row lock covers: the lock is a usage row of no project.
+    """
+    lock(connection, "", (name,))

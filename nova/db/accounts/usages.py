@@ -1,0 +1,36 @@
+"""Usage of servers, from the rows of present and deleted ones."""
+
+from __future__ import annotations
+
+import datetime
+
+import sqlalchemy as sa
+
+from nova.db import tables
+from nova.db.sql import rows
+from nova.objects.accounts.usage import ServerUsage
+
+TABLE = tables.instances
+
+_SHOWN = sa.select(TABLE.c.uuid, TABLE.c.project_id, TABLE.c.display_name, TABLE.c.vm_state, TABLE.c.flavor,
+                   TABLE.c.launched_at, TABLE.c.terminated_at)
+# Of an index that also has the two times, so that servers of other periods are passed over without their rows.
+_ORDER = [("project_id", "asc"), ("uuid", "asc")]
+
+
+def index(connection: sa.Connection, begin: datetime.datetime, end: datetime.datetime, limit: int,
+          project_id: str | None = None, marker: str | None = None) -> list[ServerUsage]:
+    """A page of the servers that ran between ``begin`` and ``end``. Raises MarkerNotFound."""
+    statement = _SHOWN.where(
+        TABLE.c.launched_at < end, sa.or_(TABLE.c.terminated_at.is_(None), TABLE.c.terminated_at > begin))
+    marker_statement = sa.select(TABLE.c.project_id, TABLE.c.uuid).where(TABLE.c.uuid == marker)
+    if project_id is not None:
+        statement = statement.where(TABLE.c.project_id == project_id)
+        marker_statement = marker_statement.where(TABLE.c.project_id == project_id)
+    after = rows.marker_row(connection, marker_statement, marker) if marker is not None else None
+    return [ServerUsage(
+        uuid=row.uuid, project_id=row.project_id, display_name=row.display_name, vm_state=row.vm_state,
+        flavor=row.flavor.name, vcpus=row.flavor.vcpus, memory_mb=row.flavor.memory_mb,
+        local_gb=row.flavor.root_gb + row.flavor.ephemeral_gb, launched_at=row.launched_at,
+        terminated_at=row.terminated_at)
+        for row in connection.execute(rows.page(statement, TABLE, _ORDER, limit, after))]

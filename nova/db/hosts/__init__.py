@@ -1,0 +1,1 @@
+"""Queries for hosts: services, compute nodes, claims, aggregates, drains and image precaching."""

@@ -1,0 +1,180 @@
+"""Claims: conditional updates that cannot oversell a provider, whoever else is claiming.
+
+Locks are taken in one order by all who write them: the rows of nodes (by uuid), their inventories, allocations.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.db import tables
+from nova.db.sql import clock
+from nova.objects.hosts.scheduling import Selection
+from nova.objects.hosts.trees import Allocation
+
+INVENTORIES = tables.inventories
+ALLOCATIONS = tables.allocations
+MIGRATIONS = tables.migrations
+NODES = tables.compute_nodes
+SERVICES = tables.services
+# Required state of the nova-compute of a host for a claim on it.
+Usable = Literal["any", "enabled", "up"]
+# The node that counts an allocation.
+ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)
+
+
+def claim(connection: sa.Connection, consumer: str, selection: Selection, resources: dict[str, int],
+          project_id: str, user_id: str, service: Usable = "any",
+          choose: Callable[[], Allocation] | None = None) -> None:
+    """Take ``resources`` at ``selection`` for ``consumer`` (an instance or a migration): all of them or ClaimLost.
+
+    They come from the providers that ``selection.allocations`` names, each in an amount that its inventory hands out;
+    from the node's root provider if it names none. The node counts one instance and one heavy operation more. The
+    transaction that claims also moves its operation on, so a step that runs twice claims once. ``service``: what the
+    nova-compute of the host must be. ``choose`` says which providers give what, once the node is locked.
+    """
+    root = selection.node_uuid
+    # The node's row is always locked first: its holder has the whole node, so two transactions never wait for each
+    # other's inventories.
+    if not _count(connection, root, instances=1, io_ops=1, service=service):
+        raise exception.ClaimLost(node=root, reason=_why_not(connection, root))
+    chosen = choose() if choose is not None else selection.allocations or {root: resources}
+    now, providers = clock.now(), {root: {}, **chosen}
+    for provider, amounts in sorted(providers.items()):
+        if amounts and connection.execute(
+                _take(tuple(amounts)), _amounts(provider, amounts)).rowcount != len(amounts):
+            raise exception.ClaimLost(node=root, reason="it has no room")
+    connection.execute(sa.insert(ALLOCATIONS), [
+        {"consumer_uuid": consumer, "provider_uuid": provider, "root_uuid": root, "resources": amounts,
+         "project_id": project_id, "user_id": user_id, "created_at": now}
+        for provider, amounts in sorted(providers.items())])
+
+
+def release(connection: sa.Connection, consumer: str, root: str | None = None) -> list[str]:
+    """Give back all that ``consumer`` holds (of one node, if ``root`` is given).
+
+    Returns the roots (uuids of nodes) that it was on.
+    """
+    these = ALLOCATIONS.c.consumer_uuid == consumer
+    if root is not None:
+        these &= ROOT.in_([root])
+    # Read, not locked: the nodes' rows come first, as in a claim and when a node is removed.
+    held = connection.execute(sa.select(ALLOCATIONS.c.provider_uuid, ROOT.label("root"), ALLOCATIONS.c.resources)
+                              .where(these)).all()
+    roots = sorted({row.root for row in held})
+    for node in roots:
+        _count(connection, node, instances=-1)
+    for provider, resources in sorted((row.provider_uuid, row.resources) for row in held):
+        if resources:
+            connection.execute(_give_back(tuple(resources)), _amounts(provider, resources))
+    if held and connection.execute(sa.delete(ALLOCATIONS).where(these)).rowcount != len(held):
+        raise db_exception.RetryRequest(exception.ServiceUnavailable("What is claimed has changed meanwhile."))
+    return roots
+
+
+def hold(connection: sa.Connection, nodes: Collection[str], consumers: Collection[str], moving: str = "") -> None:
+    """Lock these nodes and those of which these consumers hold something: for who is about to write several.
+
+    ``moving``: an instance whose open migrations are consumers, too.
+    """
+    who: sa.ColumnElement[bool] = ALLOCATIONS.c.consumer_uuid.in_(consumers)
+    if moving:
+        who |= ALLOCATIONS.c.consumer_uuid.in_(sa.select(MIGRATIONS.c.uuid).where(
+            MIGRATIONS.c.instance_uuid == moving, MIGRATIONS.c.open == sa.true()))
+    # Select by uuid alone: MariaDB would wait for locks on any row that it reads on the way.
+    these = {*nodes, *connection.scalars(sa.select(ROOT).where(who))}
+    connection.execute(sa.select(NODES.c.id).where(NODES.c.uuid.in_(these)).order_by(NODES.c.uuid)
+                       .with_for_update()).all()
+
+
+def rekey(connection: sa.Connection, from_consumer: str, to_consumer: str) -> None:
+    """Transfer the allocations of ``from_consumer`` to ``to_consumer``; no provider may have allocations of both."""
+    connection.execute(sa.update(ALLOCATIONS).where(ALLOCATIONS.c.consumer_uuid == from_consumer)
+                       .values(consumer_uuid=to_consumer))
+
+
+def finish_io(connection: sa.Connection, node_uuid: str, failed: bool | None) -> None:
+    """Subtract one heavy operation of a node; count a failed build, or clear the count (``failed`` None: neither)."""
+    connection.execute(_finish_io(failed), {"node": node_uuid})
+
+
+def root_of(connection: sa.Connection, consumer: str) -> str | None:
+    """The root provider (the node's uuid) of what a consumer holds; None: it holds nothing."""
+    root: str | None = connection.scalar(_ROOT_OF, {"consumer": consumer})
+    return root
+
+
+# --- statements: built once, since building one anew costs several times what running it does -----
+_ROOT_OF = sa.select(ROOT).where(ALLOCATIONS.c.consumer_uuid == sa.bindparam("consumer")).limit(1)
+
+
+@functools.cache
+def _count_statement(service: Usable) -> sa.Update:
+    statement = sa.update(NODES).where(NODES.c.uuid == sa.bindparam("node")).values(
+        num_instances=NODES.c.num_instances + sa.bindparam("instances"),
+        num_io_ops=NODES.c.num_io_ops + sa.bindparam("io_ops"), generation=NODES.c.generation + 1)
+    if service == "any":
+        return statement
+    usable = sa.and_(SERVICES.c.id == NODES.c.service_id, SERVICES.c.disabled == sa.false())
+    if service == "up":
+        usable &= sa.and_(SERVICES.c.up == sa.true(), SERVICES.c.forced_down == sa.false())
+    return statement.where(sa.exists().where(usable))
+
+
+@functools.cache
+def _finish_io(failed: bool | None) -> sa.Update:
+    builds = {True: NODES.c.failed_builds + 1, False: 0, None: NODES.c.failed_builds}[failed]
+    return sa.update(NODES).where(NODES.c.uuid == sa.bindparam("node")).values(
+        num_io_ops=sa.case((NODES.c.num_io_ops > 0, NODES.c.num_io_ops - 1), else_=0),
+        failed_builds=builds, generation=NODES.c.generation + 1)
+
+
+@functools.lru_cache(64)
+def _take(classes: tuple[str, ...]) -> sa.Update:
+    """Update one row per class, each only if the inventory has room for the amount and permits it."""
+    room = (INVENTORIES.c.total - INVENTORIES.c.reserved) * INVENTORIES.c.ratio
+    amount, step = _amount(classes), INVENTORIES.c.step_size
+    after = INVENTORIES.c.used + amount
+    return sa.update(INVENTORIES).where(
+        INVENTORIES.c.provider_uuid == sa.bindparam("provider"), INVENTORIES.c.resource_class.in_(classes),
+        after <= room, INVENTORIES.c.min_unit <= amount, INVENTORIES.c.max_unit >= amount,
+        sa.or_(step <= 1, amount % sa.func.nullif(step, 0) == 0)).values(used=after)
+
+
+@functools.lru_cache(64)
+def _give_back(classes: tuple[str, ...]) -> sa.Update:
+    return sa.update(INVENTORIES).where(
+        INVENTORIES.c.provider_uuid == sa.bindparam("provider"), INVENTORIES.c.resource_class.in_(classes),
+    ).values(used=INVENTORIES.c.used - _amount(classes))
+
+
+def _amount(classes: tuple[str, ...]) -> sa.ColumnElement[Any]:
+    """The amount that belongs to the row's resource class."""
+    return sa.case(*((INVENTORIES.c.resource_class == name, sa.bindparam(f"amount{index}", type_=sa.BigInteger))
+                     for index, name in enumerate(classes)), else_=0)
+
+
+def _amounts(provider: str, resources: dict[str, int]) -> dict[str, Any]:
+    return {"provider": provider, **{f"amount{index}": amount for index, amount in enumerate(resources.values())}}
+
+
+def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: int = 0,
+           service: Usable = "any") -> bool:
+    """Locks the node's row; False: there is no such node with such a service."""
+    return bool(connection.execute(_count_statement(service), {
+        "node": node_uuid, "instances": instances, "io_ops": io_ops}).rowcount)
+
+
+def _why_not(connection: sa.Connection, node_uuid: str) -> str:
+    """Return what is wrong with the service of a node."""
+    row = connection.execute(sa.select(SERVICES.c.disabled).join(NODES, NODES.c.service_id == SERVICES.c.id).where(
+        NODES.c.uuid == node_uuid)).first()
+    if row is None:
+        return "it is gone"
+    return "its compute service is disabled" if row.disabled else "its compute service is down"

@@ -1,0 +1,88 @@
+"""Claims: what a scheduler chose is looked at once more, where nobody else can change it, and taken.
+
+The order of the locks is the same everywhere: the server group, the nodes, their inventories, allocations, quotas.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import sqlalchemy as sa
+
+from nova import exception
+from nova.conf import CONF
+from nova.db import tables
+from nova.db.hosts import aggregates, allocations, compute_nodes, dedicated_resources, services
+from nova.db.servers import server_groups
+from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
+from nova.objects.hosts import trees
+from nova.objects.hosts.scheduling import RequestSpec, Selection, metadata_digest
+from nova.objects.servers.instance import Instance
+
+PROVIDERS = tables.providers
+
+
+def claim(connection: sa.Connection, instance: Instance, selection: Selection, spec: RequestSpec,
+          consumer: str = "") -> GuestDedicatedResources:
+    """Take what ``spec`` asks for at ``selection`` for ``instance`` (held by ``consumer``, if that is given).
+
+    The service must be enabled and up, the policy of the server group hold, and the traits, the zone and (where
+    they had a say) the aggregates be as the scheduler saw them; a host that was forced needs only the first and the
+    second, and may be down. Returns the cells and devices that it has for itself. Raises ClaimLost.
+    """
+    named = bool(spec.forced or spec.requested_host or spec.requested_node)
+    why = server_groups.admit(connection, spec.group, instance.uuid, selection.host, only=named) if spec.group else ""
+    if not why:
+        by_tree = selection.tree or bool(spec.groups)
+        allocations.claim(connection, consumer or instance.uuid, selection, spec.resources, instance.project_id,
+                          instance.user_id, service="enabled" if spec.forced else "up",
+                          choose=functools.partial(_from_tree, connection, selection, spec) if by_tree else None)
+        why = ("" if by_tree else _traits(connection, selection, spec)) or _place(connection, selection, spec) or (
+            _release(connection, selection, spec))
+    if why:
+        raise exception.ClaimLost(node=selection.node_uuid, reason=why)
+    if not spec.dedicated_request:
+        return GuestDedicatedResources()
+    return dedicated_resources.claim(connection, consumer or instance.uuid, selection.node_uuid, spec.dedicated_request)
+
+
+def _from_tree(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> trees.Allocation:
+    """Choose the provider of the node for each resource. Raises ClaimLost."""
+    root = selection.node_uuid
+    providers = compute_nodes.provider_trees(connection, [root]).get(root, [])
+    chosen = trees.allocate(
+        sorted(providers, key=lambda provider: provider.uuid != root),
+        trees.Amounts(spec.resources, frozenset(spec.required_traits), frozenset(spec.forbidden_traits), spec.groups,
+                      isolate=spec.group_policy == "isolate"))
+    if chosen is None:
+        raise exception.ClaimLost(node=root, reason="its resource providers have no room")
+    dedicated_resources.note(connection, root)
+    return chosen
+
+
+def _traits(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
+    """Return why the traits of the node do not fit, or ""."""
+    if not spec.required_traits and not spec.forbidden_traits:
+        return ""
+    have = set(connection.scalar(sa.select(PROVIDERS.c.traits).where(PROVIDERS.c.uuid == selection.node_uuid)) or ())
+    return "its traits have changed" if set(spec.required_traits) - have or set(spec.forbidden_traits) & have else ""
+
+
+def _release(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
+    """Return why the release of nova-compute on the host cannot run the server, or ""."""
+    version = services.compute_version(connection, selection.host) if spec.release else None
+    return f"its nova-compute is of service version {version}" if version is not None and version < spec.release else ""
+
+
+def _place(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
+    """Return why the zone or the aggregates of the host do not fit, or ""."""
+    zone = None if spec.forced else spec.availability_zone
+    if not zone and not selection.aggregates:
+        return ""
+    aggregates_of_host = aggregates.of_host(connection, selection.host)
+    if zone and aggregates.host_zones(aggregates_of_host).get(selection.host, CONF.default_availability_zone) != zone:
+        return "it is in another availability zone now"
+    digest = metadata_digest([aggregate.metadata for aggregate in aggregates_of_host])
+    if selection.aggregates and digest != selection.aggregates:
+        return "its aggregates have changed"
+    return ""

@@ -1,0 +1,80 @@
+"""The hosts of each VXLAN network, and the addresses of their tunnels.
+
+A host reports itself when it gets the first guest of a network and when the last has left, so that a boot costs
+nothing on a host that already has the network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova.db import tables, versions
+from nova.db.servers import servers
+from nova.objects.networks.network import Peers
+
+TABLE = tables.network_hosts
+NETWORKS = tables.networks
+VERSIONS = tables.versions
+
+
+def differs(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:
+    """The networks that :func:`present` would write of. One statement, two if there are such."""
+    there = dict(connection.execute(sa.select(TABLE.c.network_uuid, TABLE.c.address).where(TABLE.c.host == host)).all())
+    new = {network for network in networks if there.get(network) != address}
+    if new:
+        new &= set(connection.scalars(sa.select(NETWORKS.c.uuid).where(
+            NETWORKS.c.uuid.in_(new), NETWORKS.c.vni.is_not(None))))
+    return new | (there.keys() - set(networks) if complete else set())
+
+
+def strangers(connection: sa.Connection, host: str, networks: Collection[str]) -> set[str]:
+    """Return the networks of which no server with an address is on the host, or moves there. One statement."""
+    ips, instances = tables.fixed_ips, tables.instances
+    with_servers = connection.scalars(sa.select(ips.c.network_uuid).distinct().join(
+        instances, instances.c.uuid == ips.c.instance_uuid).where(
+        ips.c.network_uuid.in_(networks), servers.placed_on(host)))
+    return set(networks) - set(with_servers)
+
+
+def present(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:
+    """The host has these networks now, with tunnels to ``address``; with ``complete`` no others.
+
+    Returns those whose other hosts have to be told.
+    """
+    changed = differs(connection, host, address, networks, complete)
+    for network in sorted(changed):
+        versions.bump(connection, versions.peers(network))
+        connection.execute(sa.delete(TABLE).where(TABLE.c.network_uuid == network, TABLE.c.host == host))
+        if network in networks:
+            try:
+                connection.execute(sa.insert(TABLE).values(network_uuid=network, host=host, address=address))
+            except db_exception.DBDuplicateEntry as error:  # the host reported it twice at the same moment
+                raise db_exception.RetryRequest(error) from error
+    return changed
+
+
+def newer(connection: sa.Connection, held: Mapping[str, int]) -> list[Peers]:
+    """Return the hosts of the networks that have a newer version than the known one. Two statements at most."""
+    names = {versions.peers(network): network for network in held}
+    newer_versions = {names[row.name]: row.version for row in connection.execute(
+        sa.select(VERSIONS).where(VERSIONS.c.name.in_(names)))} if names else {}
+    stale = {network: version for network, version in newer_versions.items() if version > held[network]}
+    hosts: dict[str, dict[str, str]] = {network: {} for network in stale}
+    if stale:
+        for row in connection.execute(sa.select(TABLE).where(TABLE.c.network_uuid.in_(stale)).order_by(TABLE.c.host)):
+            hosts[row.network_uuid][row.host] = row.address
+    return [Peers(network_id=network, version=stale[network], hosts=hosts[network]) for network in sorted(stale)]
+
+
+def forget_host(connection: sa.Connection, host: str) -> None:
+    """An operator deleted the host. The others learn of it when they ask the next time."""
+    present(connection, host, "", [], complete=True)
+
+
+def forget_network(connection: sa.Connection, network_uuid: str) -> None:
+    """The network is deleted."""
+    connection.execute(sa.delete(TABLE).where(TABLE.c.network_uuid == network_uuid))
+    connection.execute(sa.delete(VERSIONS).where(VERSIONS.c.name == versions.peers(network_uuid)))

@@ -1,0 +1,322 @@
+"""Services: who is registered, who is alive."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.conf import CONF
+from nova.db import liveness, tables
+from nova.db.hosts import aggregates, deployment, network_hosts
+from nova.db.servers import server_migrations
+from nova.db.sql import clock, rows
+from nova.objects.base import new_uuid, whole
+from nova.objects.hosts.scheduling import ServiceFlags
+from nova.objects.hosts.service import Service, WorkerStats
+
+TABLE = tables.services
+COMPUTE = "nova-compute"
+_NEXT = TABLE.c.generation + 1
+# Hidden from os-services; visible only to operators of this deployment.
+HIDDEN = frozenset({"nova-api"})
+
+
+# --- reading ---------------------------------------------------------------------------------
+def shown(row: sa.Row[Any], zones: dict[str, str], now: datetime.datetime) -> Service:
+    """The service as os-services shows it: liveness at ``now``, its zone, its last sign of life."""
+    service = rows.to_object(Service, row)
+    service.last_seen_up = row.last_seen
+    service.up = liveness.is_alive(row, now) and not service.forced_down
+    if row.last_seen is not None:
+        service.updated_at = max(row.last_seen, row.updated_at or row.last_seen)
+    service.availability_zone = zones.get(service.host, CONF.default_availability_zone) if service.binary == COMPUTE \
+        else CONF.internal_service_availability_zone
+    return service
+
+
+def effective(service: Service, up: bool) -> ServiceFlags:
+    """Return what schedulers know of a service; ``up``: whether it is alive."""
+    return ServiceFlags(up=up and not service.forced_down, disabled=service.disabled, generation=service.generation)
+
+
+def _fill(connection: sa.Connection, rows: Iterable[sa.Row[Any]]) -> list[Service]:
+    zones, now = aggregates.host_zones(aggregates.index(connection)), clock.now()
+    return [shown(row, zones, now) for row in rows]
+
+
+def index(connection: sa.Connection, host: str | None = None, binary: str | None = None,
+          hidden: bool = False) -> list[Service]:
+    """Return services (of a host, with a binary), oldest first; with ``hidden``, also those of the API."""
+    statement = sa.select(TABLE).order_by(TABLE.c.id)
+    if not hidden:
+        statement = statement.where(TABLE.c.binary.not_in(HIDDEN))
+    if host is not None:
+        statement = statement.where(TABLE.c.host == host)
+    if binary is not None:
+        statement = statement.where(TABLE.c.binary == binary)
+    return _fill(connection, connection.execute(statement).all())
+
+
+def get(connection: sa.Connection, service_id: str) -> Service:
+    """Return a service by uuid or integer id. Raises ServiceNotFound."""
+    return _fill(connection, [_row(connection, service_id)])[0]
+
+
+def _row(connection: sa.Connection, service_id: str, lock: bool = False) -> sa.Row[Any]:
+    number = whole(service_id)
+    this = TABLE.c.uuid == service_id if number is None else TABLE.c.id == number
+    statement = sa.select(TABLE).where(this)
+    row = connection.execute(statement.with_for_update() if lock else statement).first()
+    if row is None:
+        raise exception.ServiceNotFound(service_id=service_id)
+    return row
+
+
+def uuid_of(connection: sa.Connection, host: str, binary: str) -> str:
+    """Raises HostBinaryNotFound."""
+    uuid = connection.scalar(sa.select(TABLE.c.uuid).where(TABLE.c.host == host, TABLE.c.binary == binary))
+    if uuid is None:
+        raise exception.HostBinaryNotFound(binary=binary, host=host)
+    return str(uuid)
+
+
+def compute_version(connection: sa.Connection, host: str) -> int | None:
+    """The service version of the host's nova-compute; None: there is none."""
+    version: int | None = connection.scalar(sa.select(TABLE.c.version).where(
+        TABLE.c.host == host, TABLE.c.binary == COMPUTE))
+    return version
+
+
+def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
+    """Return True if the compute service of the host is alive (and not forced down); False where there is none.
+
+    ``lock``: lock the row until the transaction ends.
+    """
+    # Decided by the current time of the database, whose clock may just have jumped.
+    statement = sa.select(TABLE, clock.column(connection)).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
+    started = time.monotonic()
+    row = connection.execute(statement.with_for_update() if lock else statement).first()
+    if row is None:
+        return False
+    clock.record(row.database_time, started)
+    return not row.forced_down and liveness.is_alive(row, clock.now())
+
+
+def awake(connection: sa.Connection, host: str) -> str | None:
+    """The host if its compute service is alive, "" for any one that is; None: nobody is there."""
+    if host:
+        return host if host_up(connection, host) else None
+    row = connection.execute(sa.select(TABLE).where(
+        TABLE.c.binary == COMPUTE, TABLE.c.forced_down == sa.false(), TABLE.c.last_seen.is_not(None))
+        .order_by(TABLE.c.last_seen.desc()).limit(1)).first()
+    return str(row.host) if row is not None and shown(row, {}, clock.now()).up else None
+
+
+def still_down(connection: sa.Connection, host: str) -> None:
+    """Lock a host as down until the transaction ends. Raises ServiceUnavailable if it is up again.
+
+    Its next heartbeat waits for the commit, so that the host then compares its guests with what was decided
+    without it.
+    """
+    if host_up(connection, host, lock=True):
+        raise exception.ServiceUnavailable(f"Host {host} is back and will be asked again.")
+
+
+def forced_down(connection: sa.Connection, host: str) -> bool:
+    """Did an operator say that the host is down? Then nobody waits for it."""
+    return connection.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.host == host, TABLE.c.binary == COMPUTE, TABLE.c.forced_down == sa.true())) is not None
+
+
+def compute_exists(connection: sa.Connection, host: str) -> bool:
+    return connection.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.host == host, TABLE.c.binary == COMPUTE)) is not None
+
+
+def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, ServiceFlags]:
+    """Return what schedulers know of the hosts among these that have a compute service."""
+    if not hosts:
+        return {}
+    services = connection.execute(sa.select(TABLE).where(TABLE.c.host.in_(hosts), TABLE.c.binary == COMPUTE))
+    return {row.host: ServiceFlags(up=row.up and not row.forced_down, disabled=row.disabled, generation=row.generation)
+            for row in services}
+
+
+# --- liveness --------------------------------------------------------------------------------
+def register(connection: sa.Connection, host: str, binary: str, topic: str, version: int,
+             identity: str | None = None, connector: dict[str, Any] | None = None,
+             belongs_to: str | None = None, returning: bool = False) -> Service:
+    """A service started: make or renew its row, alive from now on.
+
+    Raises HostIdentityMismatch when the row is of another machine than that of ``identity``, or the host's deployment
+    (``belongs_to``) is another one, or its row is missing though it is ``returning``.
+    """
+    deployment.check(connection, host, belongs_to)
+    now = clock.now()
+    this = sa.and_(TABLE.c.host == host, TABLE.c.binary == binary)
+    values: dict[str, Any] = {"topic": topic, "version": version, "up": True, "last_seen": now}
+    if identity:
+        _identify(connection, host, binary, identity)
+        values["identity"] = identity
+    if connector is not None:
+        values["connector"] = connector
+    try:
+        if connection.execute(sa.update(TABLE).where(this).values(
+                **values, updated_at=now, generation=_NEXT)).rowcount == 0:
+            deployment.admit(connection, host, identity, returning)
+            disabled = binary == COMPUTE and not CONF.enable_new_services
+            connection.execute(sa.insert(TABLE).values(
+                **values, uuid=new_uuid(), host=host, binary=binary, disabled=disabled, forced_down=False,
+                # Above that of a service of this name which was deleted.
+                created_at=now, generation=int(now.timestamp()),
+                disabled_reason="New computes are disabled (enable_new_services)." if disabled else None))
+    except db_exception.DBDuplicateEntry as error:  # a service of this name started twice at the same moment
+        raise db_exception.RetryRequest(error) from error
+    service = _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
+    service.deployment = deployment.uuid(connection)
+    return service
+
+
+def connector(connection: sa.Connection, host: str) -> dict[str, Any] | None:
+    """Return the volume connector that the compute service of the host reported; None: it reported none."""
+    stored: dict[str, Any] | None = connection.execute(sa.select(TABLE.c.connector).where(
+        TABLE.c.host == host, TABLE.c.binary == COMPUTE)).scalar()
+    return stored
+
+
+def _identify(connection: sa.Connection, host: str, binary: str, identity: str) -> None:
+    """The row of the host is of this machine, or of none yet; and no other row is. Raises HostIdentityMismatch."""
+    for row in connection.execute(sa.select(TABLE.c.host, TABLE.c.binary, TABLE.c.identity).where(sa.or_(
+            TABLE.c.identity == identity, sa.and_(TABLE.c.host == host, TABLE.c.binary == binary))).with_for_update()):
+        if (row.host, row.binary) != (host, binary):
+            raise exception.HostIdentityMismatch(host=host, reason=(
+                f"its machine is registered as {row.binary} of host {row.host}. If it was renamed, move its servers "
+                "away and delete that service first; if it is a copy, give it an identity of its own (now "
+                f"{identity})."))
+        if row.identity not in (None, identity):
+            raise exception.HostIdentityMismatch(host=host, reason=(
+                f"another machine is registered by this name, with identity {row.identity}; this one is {identity}. "
+                "If the machine was installed anew, give it back its old identity, or delete the service first."))
+
+
+def beat(connection: sa.Connection, host: str, binary: str,
+         load: Sequence[WorkerStats] | None = None) -> Service | None:
+    """A sign of life; returns the service if it was down until now. Raises HostBinaryNotFound."""
+    this = sa.and_(TABLE.c.host == host, TABLE.c.binary == binary)
+    now = clock.now()
+    noted = connection.execute(sa.update(TABLE).where(this, TABLE.c.up == sa.true()).values(
+        last_seen=now, load=load))
+    if noted.rowcount:
+        return None
+    noted = connection.execute(sa.update(TABLE).where(this).values(
+        last_seen=now, up=True, load=load, generation=_NEXT))
+    if noted.rowcount == 0:
+        raise exception.HostBinaryNotFound(binary=binary, host=host)
+    return rows.to_object(Service, connection.execute(sa.select(TABLE).where(this)).one())
+
+
+def beat_all(connection: sa.Connection, hosts: Collection[str], binary: str) -> tuple[list[Service], list[str]]:
+    """Signs of life of several hosts: the services that were down until now, and the hosts without one.
+
+    One statement as long as nothing is out of the ordinary.
+    """
+    if not hosts:
+        return [], []
+    these, now = sa.and_(TABLE.c.binary == binary, TABLE.c.host.in_(hosts)), clock.now()
+    noted = connection.execute(sa.update(TABLE).where(these, TABLE.c.up == sa.true()).values(last_seen=now))
+    if noted.rowcount == len(set(hosts)):
+        return [], []
+    locked = connection.execute(sa.select(TABLE).where(these).with_for_update()).all()
+    ids = [row.id for row in locked if not row.up]
+    returned: Sequence[sa.Row[Any]] = []
+    if ids:
+        connection.execute(sa.update(TABLE).where(TABLE.c.id.in_(ids)).values(last_seen=now, up=True, generation=_NEXT))
+        returned = connection.execute(sa.select(TABLE).where(TABLE.c.id.in_(ids))).all()
+    unknown = set(hosts) - {row.host for row in locked}
+    return [rows.to_object(Service, row) for row in returned], sorted(unknown)
+
+
+def last_heard(connection: sa.Connection) -> datetime.datetime | None:
+    """The newest sign of life that came as a message (conductors write theirs); None where there are no services."""
+    moment: datetime.datetime | None = connection.scalar(
+        sa.select(sa.func.max(TABLE.c.last_seen)).where(TABLE.c.binary != "nova-conductor"))
+    return moment
+
+
+def mark_down(connection: sa.Connection) -> list[str]:
+    """Services that gave no sign of life are down from now on; returns the hosts of new ones."""
+    if clock.in_grace_period():
+        return []
+    silent = sa.or_(TABLE.c.last_seen < clock.after(-CONF.service_down_time),
+                    TABLE.c.last_seen > clock.after(CONF.service_down_time))
+    silent_hosts = connection.execute(sa.select(TABLE.c.id, TABLE.c.host).where(silent, TABLE.c.up == sa.true())
+                                      .with_for_update()).all()
+    if silent_hosts:
+        connection.execute(sa.update(TABLE).where(TABLE.c.id.in_([row.id for row in silent_hosts])).values(
+            up=False, generation=_NEXT))
+    return sorted({row.host for row in silent_hosts})
+
+
+# --- operators -------------------------------------------------------------------------------
+_EVICTING = ("The removal has been requested from nova-compute: repeat this request in a few seconds. If it is refused "
+             "again, the log of nova-compute on that host names the guests that it cannot remove.")
+_SILENT = "nova-compute on that host sends no heartbeat. Start it: it removes these guests when it starts."
+
+
+def update(connection: sa.Connection, service_id: str, disabled: bool | None, reason: str | None,
+           forced_down: bool | None) -> tuple[Service, bool]:
+    """Change what operators may (None: as it is); returns the service and whether its row counts as up.
+
+    Raises ServiceNotFound, HostEvacuated.
+    """
+    row = _row(connection, service_id, lock=True)
+    if row.forced_down and forced_down is False:
+        unconfirmed = server_migrations.unconfirmed_evacuations(connection, row.host)
+        if unconfirmed:
+            running = liveness.is_alive(row, clock.now())
+            raise exception.HostEvacuated(
+                host=row.host, count=len(unconfirmed), running=running, advice=_EVICTING if running else _SILENT)
+    values: dict[str, Any] = {"updated_at": clock.now(), "generation": _NEXT}
+    if disabled is not None:
+        values.update(disabled=disabled, disabled_reason=reason if disabled else None)
+    elif reason is not None:
+        values["disabled_reason"] = reason
+    if forced_down is not None:
+        values["forced_down"] = forced_down
+    connection.execute(sa.update(TABLE).where(TABLE.c.id == row.id).values(values))
+    return get(connection, str(row.id)), row.up
+
+
+def lock(connection: sa.Connection, service_id: str) -> Service:
+    """The service, held until the transaction ends. Raises ServiceNotFound."""
+    return rows.to_object(Service, _row(connection, service_id, lock=True))
+
+
+def delete(connection: sa.Connection, service: Service) -> None:
+    connection.execute(sa.delete(TABLE).where(TABLE.c.id == service.id))
+    if service.binary == COMPUTE:
+        network_hosts.forget_host(connection, service.host)
+        deployment.forget(connection, service.identity)
+
+
+def check_zone(connection: sa.Connection, zone: str) -> None:
+    """Raises InvalidInput for a zone that nobody can be in."""
+    if not zone_is_available(connection, zone):
+        raise exception.InvalidInput("The requested availability zone is not available")
+
+
+def zone_is_available(connection: sa.Connection, zone: str) -> bool:
+    """Return True if the zone has an enabled compute service. Two statements for any number of services."""
+    zones = aggregates.host_zones(aggregates.index(connection))
+    hosts = [host for host, its_zone in zones.items() if its_zone == zone]
+    somewhere: sa.ColumnElement[bool] = TABLE.c.host.in_(hosts)
+    if zone == CONF.default_availability_zone:
+        somewhere = sa.or_(somewhere, TABLE.c.host.not_in(list(zones)))
+    return connection.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.binary == COMPUTE, TABLE.c.disabled == sa.false(), somewhere).limit(1)) is not None

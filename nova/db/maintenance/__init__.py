@@ -1,0 +1,1 @@
+"""Queries for the whole database: migrations, purge, readiness, the outbox and the overview."""

@@ -1,0 +1,47 @@
+"""Count servers, services and operations for metrics, in the database."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+
+import sqlalchemy as sa
+
+from nova.db import liveness, tables
+
+ACTIONS = tables.actions
+SERVICES = tables.services
+
+Counts = dict[tuple[str, ...], float]
+
+
+def unfinished(connection: sa.Connection, now: datetime.datetime) -> Counts:
+    """{(operation, state): actions under way}; the states are those of the metric nova_actions_unfinished."""
+    groups = (sa.select(ACTIONS.c.operation.label("operation"), state_of(now).label("state"))
+              .where(ACTIONS.c.outcome.is_(None)).subquery())
+    counts = connection.execute(
+        sa.select(groups.c.operation, groups.c.state, sa.func.count()).group_by(groups.c.operation, groups.c.state))
+    return {(operation or "none", state): count for operation, state, count in counts}
+
+
+def state_of(now: datetime.datetime) -> sa.ColumnElement[str]:
+    """Return the state of a running action: waiting, overdue, undoing, or who runs it (host, conductor)."""
+    return sa.case(
+        (ACTIONS.c.owner.is_(None), "waiting"), (ACTIONS.c.lease_until < now, "overdue"),
+        (ACTIONS.c.undoing == sa.true(), "undoing"), (ACTIONS.c.owner.like("compute@%"), "host"), else_="conductor")
+
+
+def services(connection: sa.Connection) -> Counts:
+    """{(binary, state): services}: up or down, and beside that disabled."""
+    up = sa.case((liveness.up(), 1), else_=0)
+    groups = sa.select(SERVICES.c.binary.label("binary"), SERVICES.c.disabled.label("disabled"),
+                       up.label("up")).subquery()
+    rows = connection.execute(
+        sa.select(groups.c.binary, groups.c.up, groups.c.disabled, sa.func.count())
+        .group_by(groups.c.binary, groups.c.up, groups.c.disabled))
+    counts: collections.Counter[tuple[str, ...]] = collections.Counter()
+    for binary, is_up, disabled, count in rows:
+        # Zero is worth saying: an alert on "down" must see it go back.
+        states = {"up": is_up, "down": not is_up, "disabled": disabled}
+        counts.update({(binary, state): count if holds else 0 for state, holds in states.items()})
+    return dict(counts)

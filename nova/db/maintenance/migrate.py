@@ -1,0 +1,99 @@
+"""Upgrade of a database to the schema of this release, and the state of its schema."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import autogenerate, command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+
+from nova import exception
+from nova.db import migrations, tables
+from nova.db.maintenance import online_indexes, readiness
+from nova.db.sql.engine import Database
+
+LOG = logging.getLogger(__name__)
+
+# Any number that no other program on the same database server is likely to take.
+_LOCK = 0x6E6F7661
+
+
+def sync(url: str, revision: str | None = None) -> None:
+    """Upgrade the database to ``revision`` (None: the newest). Harmless when it is there already.
+
+    Processes that do it at the same time wait for one another. Raises InvalidInput for a revision
+    that this release does not know (asked for, or found in the database), DatabaseUnusable.
+    """
+    database = readiness.connected(url, new=True)
+    try:
+        with database.engine.connect() as connection, connection.begin():
+            _wait_for_others(connection)
+            before = MigrationContext.configure(connection).get_current_revision()
+            try:
+                command.upgrade(_config(connection), revision or "head")
+            except CommandError as error:
+                raise exception.InvalidInput(reason=f"the database is at {before or 'nothing'} and cannot be upgraded "
+                                                    f"to {revision or newest()}: {error}") from error
+            after = MigrationContext.configure(connection).get_current_revision()
+        if after == newest():
+            online_indexes.build(database.engine)
+    finally:
+        database.close()
+    if before != after:
+        LOG.info("Database upgraded from %s to %s", before or "nothing", after)
+
+
+def version(url: str) -> str | None:
+    """The revision of the database; None: it has no schema yet. Raises DatabaseUnusable."""
+    file = readiness.file_of(url)
+    if file is not None and not os.path.exists(file):
+        return None
+    database = readiness.connected(url)
+    try:
+        return database.read(lambda connection: MigrationContext.configure(connection).get_current_revision())
+    finally:
+        database.close()
+
+
+def newest() -> str:
+    """The revision that this release works with."""
+    return str(ScriptDirectory.from_config(_config(None)).get_current_head())
+
+
+def differences(connection: sa.Connection) -> list[Any]:
+    """Return the differences between the schema of a database and the models, as alembic does; [] if there are none."""
+    return list(autogenerate.compare_metadata(
+        MigrationContext.configure(connection, opts={"compare_type": True}), tables.metadata))
+
+
+def write_revision(url: str, message: str) -> str:
+    """Write a revision with what the models have and the (newest) database lacks; return its path. For developers."""
+    database = Database(url)
+    try:
+        with database.engine.connect() as connection, connection.begin():
+            script: Any = command.revision(_config(connection), message, autogenerate=True)
+            return str(script.path)
+    finally:
+        database.close()
+
+
+def _config(connection: sa.Connection | None) -> Config:
+    config = Config()
+    config.set_main_option("script_location", os.path.dirname(migrations.__file__).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _wait_for_others(connection: sa.Connection) -> None:
+    """SQLite's write lock is taken when the transaction begins; the others are asked for one."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+    elif connection.dialect.name in ("mysql", "mariadb"):
+        # Held by the session (DDL ends transactions here); the connection is closed afterwards.
+        connection.execute(sa.text("SELECT GET_LOCK('nova_db_sync', 300)"))

@@ -1,0 +1,101 @@
+"""The outbox: what is to be told on the bus, written with what it tells of, and who sends it.
+
+All that is told of one subject is in one lane, and a lane has one sender at a time: so the order is kept. It is the
+order of the ids, which is that of the commits for what is written while the subject's row is held.
+"""
+
+from __future__ import annotations
+
+import datetime
+import zlib
+from collections.abc import Sequence
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova.db import tables
+from nova.db.sql import rows
+from nova.objects.accounts.notification import Notification
+
+TABLE = tables.outbox
+HELD = tables.outbox_lanes
+
+LANES = 16
+
+# Built once: building a statement anew costs several times what running it does.
+_ADD = sa.insert(TABLE)
+_BUSY = sa.select(TABLE.c.lane).distinct()
+_PAGE = sa.select(TABLE).where(TABLE.c.lane == sa.bindparam("of")).order_by(TABLE.c.id)
+# The clock may have been set back: no lease is that long.
+_TAKE = sa.update(HELD).where(HELD.c.lane == sa.bindparam("of"), sa.or_(
+    HELD.c.lease_until < sa.bindparam("now"), HELD.c.lease_until > sa.bindparam("never"),
+    HELD.c.owner == sa.bindparam("me")))
+_OF_ITS_OWNER = sa.update(HELD).where(HELD.c.lane == sa.bindparam("of"), HELD.c.owner == sa.bindparam("me"))
+
+
+def lane_of(subject: str) -> int:
+    return zlib.crc32(subject.encode()) % LANES
+
+
+def add(connection: sa.Connection, notifications: Sequence[Notification]) -> None:
+    """Write what is to be told, if anything is: one statement."""
+    if notifications:
+        connection.execute(_ADD, [{**rows.values_of(TABLE, notification), "lane": lane_of(notification.subject)}
+                                  for notification in notifications])
+
+
+def busy(connection: sa.Connection) -> list[int]:
+    """The lanes with something in them."""
+    return list(connection.scalars(_BUSY))
+
+
+def take(connection: sa.Connection, lane: int, owner: str, now: datetime.datetime, until: datetime.datetime) -> bool:
+    """Take the lease of a lane until then; return whether ``owner`` has it."""
+    never = until + (until - now)
+    if connection.execute(_TAKE, {"of": lane, "now": now, "never": never, "me": owner, "owner": owner,
+                                  "lease_until": until}).rowcount:
+        return True
+    if connection.scalar(sa.select(HELD.c.lane).where(HELD.c.lane == lane)) is not None:
+        return False
+    try:
+        connection.execute(sa.insert(HELD).values(lane=lane, owner=owner, lease_until=until))
+    except db_exception.DBDuplicateEntry as error:  # another transaction inserted it at the same moment
+        raise db_exception.RetryRequest(error) from error
+    return True
+
+
+def page(connection: sa.Connection, lane: int, limit: int) -> list[Notification]:
+    """Return the next notifications of a lane, in the order in which they are sent."""
+    return [Notification(subject="", **{name: getattr(row, name) for name in _FIELDS})
+            for row in connection.execute(_PAGE.limit(limit), {"of": lane})]
+
+
+_FIELDS = tuple(name for name in Notification.__struct_fields__ if name in TABLE.c)
+
+
+def sent(connection: sa.Connection, lane: int, owner: str, ids: Sequence[int], until: datetime.datetime) -> bool:
+    """Delete notifications that were sent; return whether ``owner`` still has the lane, now until then."""
+    connection.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids)))
+    return bool(connection.execute(_OF_ITS_OWNER, {"of": lane, "me": owner, "lease_until": until}).rowcount)
+
+
+def release(connection: sa.Connection, lane: int, owner: str, now: datetime.datetime) -> None:
+    """End the lease of a lane, so that another sender may take it at once."""
+    connection.execute(_OF_ITS_OWNER, {"of": lane, "me": owner, "lease_until": now})
+
+
+def drop(connection: sa.Connection, before: datetime.datetime, most: int, limit: int) -> int:
+    """Remove at most ``limit`` of those that were written before then, or are older than the ``most`` newest."""
+    newest_too_many = connection.scalar(sa.select(TABLE.c.id).order_by(TABLE.c.id.desc()).offset(most).limit(1))
+    over = TABLE.c.created_at < before
+    if newest_too_many is not None:
+        over = sa.or_(over, TABLE.c.id <= newest_too_many)
+    ids = list(connection.scalars(sa.select(TABLE.c.id).where(over).order_by(TABLE.c.id).limit(limit)))
+    if not ids:
+        return 0
+    return int(connection.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids))).rowcount)
+
+
+def waiting(connection: sa.Connection) -> int:
+    """Return how many notifications are still to be sent."""
+    return connection.scalar(sa.select(sa.func.count()).select_from(TABLE)) or 0

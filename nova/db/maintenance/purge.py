@@ -1,0 +1,196 @@
+"""Removing what is over: deleted servers with all that hangs on them, and the history of those that live.
+
+It may run beside everything else, several times, and be killed: one short transaction per page, in the order of
+(created_at, uuid), and a pause as long as the page took. What is archived is written before it is removed: what a
+killed purge has written and not removed, the next one writes again.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import datetime
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, Any
+
+import msgspec
+import sqlalchemy as sa
+
+from nova.db import tables
+from nova.db.sql.engine import Database
+
+INSTANCES = tables.instances
+ACTIONS = tables.actions
+MIGRATIONS = tables.migrations
+ALLOCATIONS = tables.allocations
+
+# The rows that go with an instance; each table names it in instance_uuid.
+GO_ALONG = (ACTIONS, MIGRATIONS, tables.external_events, tables.security_group_members, tables.drain_servers,
+            tables.console_tokens)
+# Tables in which a row protects its instance from the purge, because work on it is pending.
+KEEP = (tables.evictions, tables.fixed_ips, tables.floating_ips, tables.volumes, tables.share_accesses)
+# Rows of a page.
+PAGE = 200
+_ENDED_AT = sa.func.coalesce(INSTANCES.c.terminated_at, INSTANCES.c.updated_at, INSTANCES.c.created_at)
+
+Removed = collections.Counter[str]
+# The place of a row in the order of removal.
+Place = tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class What:
+    """Servers deleted before a moment; and, if that is given, the history of living ones that ended before another.
+
+    ``keep``: so many of the newest actions of each server stay, however old they are.
+    """
+
+    servers_before: datetime.datetime
+    history_before: datetime.datetime | None = None
+    keep: int = 0
+
+
+def count(db: Database, what: What) -> Removed:
+    """Return how many rows of each kind would be removed now, without the rows that belong to deleted servers."""
+    def count(connection: sa.Connection) -> Removed:
+        return Removed({kind.name: connection.scalar(
+            sa.select(sa.func.count()).select_from(kind.table).where(kind.over)) or 0 for kind in _kinds(what)})
+
+    return db.read(count)
+
+
+def purge(db: Database, what: What, archive: IO[bytes] | None = None, page: int = PAGE,
+          sleep: Callable[[float], None] = time.sleep) -> Iterator[Removed]:
+    """Remove it; tells after each page how many rows of each table went.
+
+    ``archive`` gets a line of JSON for every row, {"table": ..., "row": {...}}, and has it on disk before it is gone.
+    """
+    for kind in _kinds(what):
+        after: Place | None = None
+        while True:
+            started = time.monotonic()
+            places = db.read(functools.partial(kind.page, after=after, limit=page))
+            keys = [place[-1] for place in places]
+            if archive is not None and keys:
+                _write(archive, db.read(functools.partial(kind.rows, keys=keys)))
+            if keys:
+                yield db.write(functools.partial(kind.remove, keys=keys))
+            if len(places) < page:
+                break
+            after = places[-1]
+            sleep(time.monotonic() - started)
+
+
+def compact(db: Database) -> None:
+    """Give the room of removed rows back to the file system; it takes each table for itself for a moment."""
+    if db.dialect == "sqlite":
+        with contextlib.closing(db.engine.raw_connection()) as raw:  # a connection in autocommit mode
+            for statement in ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
+                raw.cursor().execute(statement)
+        return
+    with db.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        verb = "VACUUM (FULL, ANALYZE)" if db.dialect == "postgresql" else "OPTIMIZE TABLE"
+        for table in (INSTANCES, *GO_ALONG):
+            connection.exec_driver_sql(f"{verb} {table.name}").close()
+
+
+def _write(archive: IO[bytes], rows: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    archive.writelines(msgspec.json.encode({"table": table, "row": row}) + b"\n" for table, row in rows)
+    archive.flush()
+    os.fsync(archive.fileno())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Kind:
+    """Rows of one table that go: ``order`` ends with the key; ``along`` are removed with them, by instance_uuid."""
+
+    name: str
+    table: sa.Table
+    order: tuple[sa.Column[Any], ...]
+    over: sa.ColumnElement[bool]
+    along: tuple[sa.Table, ...] = ()
+
+    @property
+    def key(self) -> sa.Column[Any]:
+        return self.order[-1]
+
+    def page(self, connection: sa.Connection, after: Place | None, limit: int) -> list[Place]:
+        """The places of the next rows."""
+        statement = sa.select(*self.order).where(self.over).order_by(*self.order).limit(limit)
+        if after is not None:
+            # The first term alone lets every database begin in the middle of the index.
+            statement = statement.where(self.order[0] >= after[0], _behind(self.order, after))
+        return [tuple(row) for row in connection.execute(statement)]
+
+    def rows(self, connection: sa.Connection, keys: Sequence[Any]) -> list[tuple[str, dict[str, Any]]]:
+        """Return all rows that are removed with these keys, by table."""
+        rows_of_tables = []
+        for table, of in ((self.table, self.key.in_(keys)),
+                          *((table, table.c.instance_uuid.in_(keys)) for table in self.along)):
+            rows_of_tables += [(str(table.name), {str(name): value for name, value in row._mapping.items()})
+                               for row in connection.execute(sa.select(table).where(of))]
+        return rows_of_tables
+
+    def remove(self, connection: sa.Connection, keys: Sequence[Any]) -> Removed:
+        """Remove the rows of those keys that may still be removed."""
+        still = list(connection.scalars(
+            sa.select(self.key).where(self.key.in_(keys), self.over).order_by(*self.order).with_for_update()))
+        removed: Removed = Removed()
+        for table in self.along:
+            removed[table.name] += connection.execute(sa.delete(table).where(table.c.instance_uuid.in_(still))).rowcount
+        removed[self.table.name] += connection.execute(sa.delete(self.table).where(self.key.in_(still))).rowcount
+        return removed
+
+
+def _behind(order: Sequence[sa.Column[Any]], after: Place) -> sa.ColumnElement[bool]:
+    """Return the condition that a row comes after that position."""
+    further: sa.ColumnElement[bool] = order[0] > after[0]
+    return sa.or_(further, sa.and_(order[0] == after[0], _behind(order[1:], after[1:]))) if order[1:] else further
+
+
+def _kinds(what: What) -> list[_Kind]:
+    kinds = [_Kind("deleted servers", INSTANCES, (INSTANCES.c.created_at, INSTANCES.c.uuid), sa.and_(
+        INSTANCES.c.deleted == sa.true(), what.servers_before > _ENDED_AT, *_nobody_needs()), GO_ALONG)]
+    if what.history_before is None:
+        return kinds
+    moving = _moving(ACTIONS.c.instance_uuid)
+    claims = sa.exists().where(ALLOCATIONS.c.consumer_uuid == MIGRATIONS.c.uuid)
+    return [*kinds, _Kind("ended actions", ACTIONS, (ACTIONS.c.id,), sa.and_(
+        ~_under_way(), ACTIONS.c.finish_time < what.history_before, ~moving, *_has_newer(what.keep))),
+        _Kind("ended migrations", MIGRATIONS, (MIGRATIONS.c.id,), sa.and_(
+            MIGRATIONS.c.open == sa.false(), ~claims,
+            sa.func.coalesce(MIGRATIONS.c.updated_at, MIGRATIONS.c.created_at) < what.history_before))]
+
+
+def _has_newer(number: int) -> Iterator[sa.ColumnElement[bool]]:
+    """Return the condition that an action's server has ``number`` newer ones, which reads only these in the index."""
+    if number:
+        newer = ACTIONS.alias()
+        yield sa.select(newer.c.id).where(newer.c.instance_uuid == ACTIONS.c.instance_uuid, newer.c.id > ACTIONS.c.id) \
+            .order_by(newer.c.id).limit(1).offset(number - 1).scalar_subquery().is_not(None)
+
+
+def _under_way() -> sa.ColumnElement[bool]:
+    """Return the condition that an action runs, or that its deferred cleanup has not ended."""
+    return sa.or_(ACTIONS.c.outcome.is_(None), ACTIONS.c.lease_until.is_not(None))
+
+
+def _moving(instance_uuid: sa.Column[Any]) -> sa.ColumnElement[bool]:
+    """Return the condition that the instance has an open migration."""
+    table = MIGRATIONS.alias()
+    return sa.exists().where(table.c.instance_uuid == instance_uuid, table.c.open == sa.true())
+
+
+def _nobody_needs() -> Iterator[sa.ColumnElement[bool]]:
+    """Return conditions of a deleted instance: no guest to remove, no running action, and no resources."""
+    this = INSTANCES.c.uuid
+    for table in KEEP:
+        yield ~sa.exists().where(table.c.instance_uuid == this)
+    yield ~sa.exists().where(ACTIONS.c.instance_uuid == this, _under_way())
+    yield ~_moving(this)
+    yield ~sa.exists().where(ALLOCATIONS.c.consumer_uuid == this)
+    yield ~sa.exists().where(MIGRATIONS.c.instance_uuid == this, ALLOCATIONS.c.consumer_uuid == MIGRATIONS.c.uuid)

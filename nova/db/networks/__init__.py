@@ -1,0 +1,1 @@
+"""Queries for networks, addresses and security groups."""

@@ -1,0 +1,181 @@
+"""Names of floating addresses: domains, which administrators make, and the names that projects have in them."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import tables, versions
+from nova.db.accounts import quotas
+from nova.db.sql import rows
+from nova.objects.networks.floating_ip_dns import Domain, Entry
+
+DOMAINS = tables.dns_domains
+ENTRIES = tables.dns_entries
+
+PUBLIC, PRIVATE = "public", "private"
+
+# Maximum number of domains, of names in a domain, and of names of a project in all domains.
+_MOST = 1000
+_OF_PROJECT = 100
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?")
+
+
+# --- domains -------------------------------------------------------------------------------------
+def index(connection: sa.Connection, project_id: str | None = None) -> list[Domain]:
+    """The domains that a project may see (None: all), by their names."""
+    statement = sa.select(DOMAINS).order_by(DOMAINS.c.domain)
+    if project_id is not None:
+        statement = statement.where(_seen_by(project_id))
+    return rows.to_objects(Domain, connection.execute(statement))
+
+
+def _seen_by(project_id: str) -> sa.ColumnElement[bool]:
+    return sa.or_(DOMAINS.c.project_id == project_id, DOMAINS.c.project_id.is_(None))
+
+
+def put_domain(connection: sa.Connection, domain: Domain) -> Domain:
+    """Make a domain, or say anew whose it is. Raises InvalidInput, QuotaLimit, Conflict (names are in the way)."""
+    wanted = msgspec.structs.replace(domain, domain=_name("domain", domain.domain))
+    quotas.serialize(connection, "dns_domains")
+    values = rows.values_of(DOMAINS, wanted)
+    versions.bump(connection, versions.dns(wanted.domain))
+    if not connection.execute(sa.update(DOMAINS).where(DOMAINS.c.domain == wanted.domain).values(values)).rowcount:
+        if (connection.scalar(sa.select(sa.func.count()).select_from(DOMAINS)) or 0) >= _MOST:
+            raise exception.QuotaLimit("Quota exceeded, too many DNS domains.")
+        _check_free(connection, wanted.domain)
+        connection.execute(sa.insert(DOMAINS).values(values))
+    return wanted
+
+
+def _check_free(connection: sa.Connection, domain: str) -> None:
+    """Check that no project has names of a new domain as dotted names of a shorter domain. Raises Conflict."""
+    labels = domain.split(".")
+    above = {".".join(labels[count:]): ".".join(labels[:count]) for count in range(1, len(labels))}
+    # Held, so that no such name comes meanwhile.
+    for parent in connection.scalars(sa.select(DOMAINS.c.domain).where(
+            DOMAINS.c.domain.in_(above)).order_by(DOMAINS.c.domain).with_for_update()).all():
+        name = connection.scalar(sa.select(ENTRIES.c.name).where(
+            ENTRIES.c.domain == parent, ENTRIES.c.project_id.is_not(None), sa.or_(
+                ENTRIES.c.name == above[parent],
+                ENTRIES.c.name.endswith(f".{above[parent]}", autoescape=True))).order_by(ENTRIES.c.name))
+        if name is not None:
+            raise exception.Conflict(f"The name {name} in {parent} is in the way, which a project has.")
+
+
+def delete_domain(connection: sa.Connection, domain: str) -> None:
+    """Delete a domain with all its names. Raises DnsDomainNotFound."""
+    stored = _lock(connection, domain, None)
+    versions.bump(connection, versions.dns(stored.domain))
+    connection.execute(sa.delete(ENTRIES).where(ENTRIES.c.domain == stored.domain))
+    connection.execute(sa.delete(DOMAINS).where(DOMAINS.c.domain == stored.domain))
+
+
+def _lock(connection: sa.Connection, domain: str, project_id: str | None) -> Domain:
+    """The domain, which nobody else changes until the commit: names come and go with it."""
+    stored = _domain(connection, sa.select(DOMAINS).with_for_update(), domain, project_id)
+    if project_id is not None and stored.scope == PRIVATE:
+        raise exception.Forbidden(f"The names in {stored.domain} are the administrators'.")
+    return stored
+
+
+def _domain(connection: sa.Connection, statement: sa.Select[tuple[object, ...]], domain: str,
+            project_id: str | None) -> Domain:
+    if project_id is not None:
+        statement = statement.where(_seen_by(project_id))
+    row = connection.execute(statement.where(DOMAINS.c.domain == domain.lower())).first()
+    if row is None:
+        raise exception.DnsDomainNotFound(domain=domain)
+    return rows.to_object(Domain, row)
+
+
+# --- names ---------------------------------------------------------------------------------------
+def entry(connection: sa.Connection, domain: str, name: str, project_id: str | None = None) -> Entry:
+    """Raises DnsDomainNotFound, DnsEntryNotFound."""
+    stored = _domain(connection, sa.select(DOMAINS), domain, project_id)
+    row = connection.execute(sa.select(ENTRIES).where(
+        ENTRIES.c.domain == stored.domain, ENTRIES.c.name == name.lower())).first()
+    if row is None:
+        raise exception.DnsEntryNotFound(domain=domain, name=name)
+    return rows.to_object(Entry, row)
+
+
+def entries_of(connection: sa.Connection, domain: str, address: str, project_id: str | None = None) -> list[Entry]:
+    """The names of an address in a domain. Raises DnsDomainNotFound."""
+    stored = _domain(connection, sa.select(DOMAINS), domain, project_id)
+    return rows.to_objects(Entry, connection.execute(sa.select(ENTRIES).where(
+        ENTRIES.c.domain == stored.domain, ENTRIES.c.address == address).order_by(ENTRIES.c.name)))
+
+
+def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = None) -> Entry:
+    """Make a name, or have it be that of another address.
+
+    Raises DnsDomainNotFound, InvalidInput, QuotaLimit, Forbidden (domain or name are others').
+    """
+    stored = _lock(connection, entry.domain, project_id)
+    try:
+        address = str(ipaddress.IPv4Address(entry.address))
+    except ValueError as error:
+        raise exception.InvalidInput(reason=f"ip '{entry.address}' is not an IPv4 address") from error
+    name = _name("name", entry.name)
+    if len(f"{name}.{stored.domain}") > 253:
+        raise exception.InvalidInput(reason=f"name '{name}' is too long for the domain {stored.domain}")
+    if project_id is not None:
+        _check_inside(connection, name, stored.domain)
+    wanted = Entry(domain=stored.domain, name=name, address=address, type=entry.type.upper(),
+                   project_id=project_id)
+    versions.bump(connection, versions.dns(stored.domain))
+    mine = sa.and_(ENTRIES.c.domain == wanted.domain, ENTRIES.c.name == wanted.name)
+    if _is_there(connection, wanted.domain, wanted.name, project_id):
+        connection.execute(sa.update(ENTRIES).where(mine).values(address=wanted.address, type=wanted.type))
+        return wanted
+    if (connection.scalar(sa.select(sa.func.count()).select_from(ENTRIES).where(
+            ENTRIES.c.domain == wanted.domain)) or 0) >= _MOST:
+        raise exception.QuotaLimit(f"Quota exceeded, too many names in {wanted.domain}.")
+    if project_id is not None:
+        quotas.lock(connection, project_id)
+        if (connection.scalar(sa.select(sa.func.count()).select_from(ENTRIES).where(
+                ENTRIES.c.project_id == project_id)) or 0) >= _OF_PROJECT:
+            raise exception.QuotaLimit("Quota exceeded, the project has too many names.")
+    connection.execute(sa.insert(ENTRIES).values(rows.values_of(ENTRIES, wanted)))
+    return wanted
+
+
+def _check_inside(connection: sa.Connection, name: str, domain: str) -> None:
+    """Check that a name is in no domain below this one, which may be another project's. Raises Forbidden."""
+    labels = name.split(".")
+    longer = [".".join([*labels[count:], domain]) for count in range(len(labels))]
+    inside = connection.scalar(sa.select(DOMAINS.c.domain).where(
+        DOMAINS.c.domain.in_(longer)).order_by(DOMAINS.c.domain))
+    if inside is not None:
+        raise exception.Forbidden(f"The name {name} in {domain} is one of the domain {inside}.")
+
+
+def delete_entry(connection: sa.Connection, domain: str, name: str, project_id: str | None = None) -> None:
+    """Raises DnsDomainNotFound, DnsEntryNotFound, Forbidden (the domain is not for projects)."""
+    stored = _lock(connection, domain, project_id)
+    if not _is_there(connection, stored.domain, name.lower(), project_id):
+        raise exception.DnsEntryNotFound(domain=domain, name=name)
+    versions.bump(connection, versions.dns(stored.domain))
+    connection.execute(sa.delete(ENTRIES).where(ENTRIES.c.domain == stored.domain, ENTRIES.c.name == name.lower()))
+
+
+def _is_there(connection: sa.Connection, domain: str, name: str, project_id: str | None) -> bool:
+    """Raises Forbidden for a name that the project may not touch (None: it may all)."""
+    row = connection.execute(sa.select(ENTRIES.c.project_id).where(
+        ENTRIES.c.domain == domain, ENTRIES.c.name == name)).first()
+    if row is not None and project_id not in (None, row.project_id):
+        raise exception.Forbidden(f"The name {name} in {domain} is another project's.")
+    return row is not None
+
+
+def _name(field: str, value: str) -> str:
+    """A name in one spelling. Raises InvalidInput for what is none in the DNS."""
+    name = value.lower()
+    if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
+        raise exception.InvalidInput(reason=f"{field} '{value[:255]}' is not a name in the DNS")
+    return name

@@ -1,0 +1,221 @@
+"""Security groups as hosts get them: each group once, and its members whenever they change.
+
+A rule that allows a group does not list its members: the host keeps the members of each group that rules name. So the
+cost of a change depends on the changed group, not on the servers in it or on the rules that name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import sqlalchemy as sa
+
+from nova.db import tables, versions
+from nova.db.hosts import services
+from nova.db.networks import security_groups
+from nova.db.servers import servers
+from nova.objects.networks.network import FilterRule, GroupFilter, RuleSet
+from nova.objects.servers import migration as migration_states
+
+GROUPS = tables.security_groups
+RULES = tables.security_group_rules
+MEMBERS = tables.security_group_members
+IPS = tables.fixed_ips
+INSTANCES = tables.instances
+MIGRATIONS = tables.migrations
+SERVICES = tables.services
+VERSIONS = tables.versions
+
+# First release of nova-compute that supports security groups.
+_KNOWS_GROUPS = 2
+_RULES, _MEMBERS = "rules:", "members:"
+
+
+# --- what changed ----------------------------------------------------------------------------
+def rules_of(group_id: int) -> str:
+    """The name of a change of a group's rules."""
+    return f"{_RULES}{group_id}"
+
+
+def members_of(group_id: int) -> str:
+    """The name of a change of the addresses in a group."""
+    return f"{_MEMBERS}{group_id}"
+
+
+def moved(connection: sa.Connection, instance_uuid: str) -> set[str]:
+    """The groups of this server that rules name; asked when its addresses change in this transaction.
+
+    What lets these in has a new version from here on.
+    """
+    named = sa.select(RULES.c.id).where(RULES.c.group_id == MEMBERS.c.group_id).exists()
+    groups = connection.execute(
+        sa.select(GROUPS.c.id, GROUPS.c.project_id).join(MEMBERS, MEMBERS.c.group_id == GROUPS.c.id)
+        .where(MEMBERS.c.instance_uuid == instance_uuid, named).order_by(GROUPS.c.id)).all()
+    for project_id in sorted({row.project_id for row in groups}):
+        versions.bump(connection, versions.rules(project_id))
+    return {members_of(row.id) for row in groups}
+
+
+class Changed(NamedTuple):
+    """Host -> what it has to hear of; and the servers on hosts of the last release that have to hear it one by one."""
+
+    hosts: dict[str, list[GroupFilter]]
+    former: dict[str, dict[str, RuleSet]]
+
+
+def changed(connection: sa.Connection, names: Collection[str]) -> Changed:
+    """Return the hosts that these changes concern, with the present state. At most seven statements (more for hosts
+    of the last release)."""
+    rules, members = (sorted(int(name.removeprefix(kind)) for name in names if name.startswith(kind))
+                      for kind in (_RULES, _MEMBERS))
+    namers: dict[int, set[int]] = {}
+    if members:
+        for row in connection.execute(sa.select(RULES.c.group_id, RULES.c.parent_group_id).distinct().where(
+                RULES.c.group_id.in_(members))):
+            namers.setdefault(row.group_id, set()).add(row.parent_group_id)
+    places = _places(connection, set(rules).union(*namers.values()))
+    filters = _filters(connection, rules, members)
+    hosts: dict[str, list[GroupFilter]] = {}
+    concerned: dict[str, set[int]] = {}
+    for group_filter in filters:
+        groups = {group_filter.id} if group_filter.rules_version is not None else namers.get(group_filter.id, set())
+        for group_id in groups:
+            for host in places.get(group_id, ()):
+                concerned.setdefault(host, set()).add(group_id)
+                if group_filter not in hosts.setdefault(host, []):
+                    hosts[host].append(group_filter)
+    former = _former(connection, concerned)
+    return Changed({host: changed_filters for host, changed_filters in hosts.items() if host not in former}, former)
+
+
+def _places(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, set[str]]:
+    """Group -> the hosts where servers of it may be. Two statements, with a row for each host."""
+    hosts: dict[int, set[str]] = {}
+    if not group_ids:
+        return hosts
+    for row in connection.execute(
+            sa.select(MEMBERS.c.group_id, INSTANCES.c.host).distinct()
+            .join(INSTANCES, INSTANCES.c.uuid == MEMBERS.c.instance_uuid)
+            .where(MEMBERS.c.group_id.in_(group_ids), INSTANCES.c.deleted == sa.false(), INSTANCES.c.host != "")):
+        hosts.setdefault(row.group_id, set()).add(row.host)
+    for move in connection.execute(
+            sa.select(MEMBERS.c.group_id, MIGRATIONS.c.migration_type, MIGRATIONS.c.source_compute,
+                      MIGRATIONS.c.dest_compute).distinct()
+            .join(MIGRATIONS, MIGRATIONS.c.instance_uuid == MEMBERS.c.instance_uuid)
+            .where(MEMBERS.c.group_id.in_(group_ids), MIGRATIONS.c.open == sa.true())):
+        source = None if move.migration_type == migration_states.EVACUATION else move.source_compute
+        hosts.setdefault(move.group_id, set()).update(host for host in (source, move.dest_compute) if host)
+    return hosts
+
+
+def _former(connection: sa.Connection, concerned: Mapping[str, Collection[int]]) -> dict[str, dict[str, RuleSet]]:
+    """Host of the last release -> what its servers in these groups let in. One statement where there is none."""
+    old = connection.scalars(sa.select(SERVICES.c.host).where(
+        SERVICES.c.host.in_(list(concerned)), SERVICES.c.binary == services.COMPUTE,
+        SERVICES.c.version < _KNOWS_GROUPS)).all() if concerned else []
+    former = {}
+    for host in old:
+        there = connection.scalars(
+            sa.select(INSTANCES.c.uuid).where(servers.placed_on(host), INSTANCES.c.uuid.in_(
+                sa.select(MEMBERS.c.instance_uuid).where(MEMBERS.c.group_id.in_(concerned[host]))))).all()
+        former[host] = security_groups.rules_of_instances(connection, there)
+    return former
+
+
+# --- how it is now -----------------------------------------------------------------------------
+_RELEASE = sa.select(SERVICES.c.version).where(
+    SERVICES.c.host == sa.bindparam("host"), SERVICES.c.binary == services.COMPUTE).scalar_subquery()
+_GROUPS_OF = (
+    sa.select(INSTANCES.c.uuid, INSTANCES.c.network_info, MEMBERS.c.group_id, VERSIONS.c.version,
+              _RELEASE.label("release"))
+    .outerjoin(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
+    .outerjoin(VERSIONS, VERSIONS.c.name == versions.rules_of(INSTANCES.c.project_id))
+    .where(INSTANCES.c.uuid.in_(sa.bindparam("uuids", expanding=True))).order_by(MEMBERS.c.group_id))
+
+
+def rules_for(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
+    """Return the rules of each server in the form that this host reads. At most three statements for any number.
+
+    The version is read first: what is read after it is as new, or newer.
+    """
+    rule_sets = {uuid: RuleSet() for uuid in instance_uuids}
+    for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids), "host": host}) if rule_sets else ():
+        if row.release is not None and row.release < _KNOWS_GROUPS:
+            return security_groups.rules_of_instances(connection, instance_uuids)
+        rule_sets[row.uuid].version = row.version or 0
+        rule_sets[row.uuid].floating = {vif.id: vif.floating for vif in row.network_info if vif.floating}
+        if row.group_id is not None:
+            rule_sets[row.uuid].groups.append(row.group_id)
+    # A group's version is that of its project, which is that of its servers.
+    versions = {group_id: rule_set.version for rule_set in rule_sets.values() for group_id in rule_set.groups}
+    filters = {group_filter.id: group_filter for group_filter in _filters_with_members(connection, versions)}
+    unsent = dict(filters)
+    for rule_set in rule_sets.values():
+        needs = dict.fromkeys(rule_set.groups)
+        for group_id in rule_set.groups:
+            needs |= dict.fromkeys(sorted(filters[group_id].named()))
+        rule_set.filters = [unsent.pop(group_id) for group_id in needs if group_id in unsent]
+    return rule_sets
+
+
+def _filters(connection: sa.Connection, rules: Sequence[int], members: Sequence[int]) -> list[GroupFilter]:
+    """The rules of some groups, and the members of some, of those that exist. Three statements at most."""
+    stored_versions = {row.id: row.version or 0 for row in connection.execute(
+        sa.select(GROUPS.c.id, VERSIONS.c.version)
+        .outerjoin(VERSIONS, VERSIONS.c.name == versions.rules_of(GROUPS.c.project_id))
+        .where(GROUPS.c.id.in_({*rules, *members})))} if rules or members else {}
+    return [*_rules(connection, {ident: stored_versions[ident] for ident in rules if ident in stored_versions}),
+            *_members(connection, {ident: stored_versions[ident] for ident in members if ident in stored_versions})]
+
+
+def _filters_with_members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
+    """The rules of these groups (id: version), and the members of those that they name. Two statements at most."""
+    filters = {group.id: group for group in _rules(connection, held)}
+    named = {other: held[group.id] for group in filters.values() for other in group.named()}
+    for members in _members(connection, named):
+        filters[members.id] = filters.get(members.id, members).joined(members)
+    return list(filters.values())
+
+
+def _rules(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
+    filters = {group_id: GroupFilter(id=group_id, rules_version=version) for group_id, version in held.items()}
+    for row in connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(list(held)))
+                                  .order_by(RULES.c.id)) if held else ():
+        source = security_groups.source_of(row)
+        sources = [] if source is None else [source]
+        filters[row.parent_group_id].rules.append(FilterRule(
+            protocol=row.protocol, from_port=row.from_port, to_port=row.to_port, sources=sources, group=row.group_id))
+    return list(filters.values())
+
+
+def _members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
+    """The MAC address of an interface is in the row of its address of version 4."""
+    filters = {group_id: GroupFilter(id=group_id, members_version=version) for group_id, version in held.items()}
+    with_mac = IPS.alias()
+    for group_id, address, mac in connection.execute(
+            sa.select(MEMBERS.c.group_id, IPS.c.address, with_mac.c.mac)
+            .join(IPS, IPS.c.instance_uuid == MEMBERS.c.instance_uuid)
+            .join(with_mac, sa.and_(with_mac.c.instance_uuid == IPS.c.instance_uuid, with_mac.c.mac.is_not(None),
+                                    sa.or_(with_mac.c.id == IPS.c.id, with_mac.c.vif_id == IPS.c.vif_id)))
+            .where(MEMBERS.c.group_id.in_(list(held))).order_by(IPS.c.id)) if held else ():
+        filters[group_id].members.append(address)
+        filters[group_id].macs.append(mac)
+    return list(filters.values())
+
+
+def newer(connection: sa.Connection, held: Mapping[str, int], host: str = "",
+          grouped: bool = True) -> dict[str, RuleSet]:
+    """Return the rules of the servers whose known version is old. One statement if there are none.
+
+    With ``host``: only of servers that may be there. Not ``grouped``: in the form of the last release.
+    """
+    if not held:
+        return {}
+    there = servers.placed_on(host) if host else INSTANCES.c.deleted == sa.false()
+    rows = connection.execute(
+        sa.select(INSTANCES.c.uuid, VERSIONS.c.version)
+        .join(VERSIONS, VERSIONS.c.name == versions.rules_of(INSTANCES.c.project_id))
+        .where(INSTANCES.c.uuid.in_(list(held)), there)).all()
+    old = [row.uuid for row in rows if row.version > held[row.uuid]]
+    return rules_for(connection, "", old) if grouped else security_groups.rules_of_instances(connection, old)

@@ -1,0 +1,298 @@
+"""Security groups: who may reach the servers in them. A new group lets nobody in.
+
+Every project has a group ``default``, made when it is first needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.common import plain_ip
+from nova.db import tables, versions
+from nova.db.accounts import quotas
+from nova.db.sql import clock, rows
+from nova.objects.base import whole
+from nova.objects.networks.network import FilterRule, RuleSet, SecurityGroup, SecurityGroupRule
+
+TABLE = tables.security_groups
+RULES = tables.security_group_rules
+DEFAULT_RULES = tables.security_group_default_rules
+MEMBERS = tables.security_group_members
+IPS = tables.fixed_ips
+INSTANCES = tables.instances
+VERSIONS = tables.versions
+
+DEFAULT = "default"
+ANYWHERE = "0.0.0.0/0"
+_RULE = ("protocol", "from_port", "to_port", "cidr")
+
+
+# --- groups ----------------------------------------------------------------------------------
+def index(connection: sa.Connection, project_id: str | None = None) -> list[SecurityGroup]:
+    """The groups of a project (None: of all) with their rules, oldest first. Two statements."""
+    statement = sa.select(TABLE).order_by(TABLE.c.id)
+    if project_id is not None:
+        statement = statement.where(TABLE.c.project_id == project_id)
+    return _with_rules(connection, connection.execute(statement).all())
+
+
+def get(connection: sa.Connection, group_id: int, project_id: str | None = None) -> SecurityGroup:
+    """Raises SecurityGroupNotFound."""
+    return _with_rules(connection, [_row(connection, group_id, project_id)])[0]
+
+
+def _row(connection: sa.Connection, group_id: int, project_id: str | None, lock: bool = False) -> sa.Row[Any]:
+    statement = sa.select(TABLE).where(TABLE.c.id == group_id)
+    if project_id is not None:
+        statement = statement.where(TABLE.c.project_id == project_id)
+    row = None
+    if 0 < group_id < 2**63:
+        row = connection.execute(statement.with_for_update() if lock else statement).first()
+    if row is None:
+        raise exception.SecurityGroupNotFound(security_group_id=group_id)
+    return row
+
+
+def _with_rules(connection: sa.Connection, stored: Sequence[sa.Row[Any]]) -> list[SecurityGroup]:
+    groups = {row.id: rows.to_object(SecurityGroup, row) for row in stored}
+    rules: dict[int, list[SecurityGroupRule]] = {group_id: [] for group_id in groups}
+    if groups:
+        for row in connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(list(groups)))
+                                      .order_by(RULES.c.id)):
+            rules[row.parent_group_id].append(rows.to_object(SecurityGroupRule, row))
+    for group_id, group in groups.items():
+        group.rules = rules[group_id]
+    return list(groups.values())
+
+
+def has_default(connection: sa.Connection, project_id: str) -> bool:
+    return connection.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.project_id == project_id, TABLE.c.name == DEFAULT)) is not None
+
+
+def ensure_default(connection: sa.Connection, project_id: str) -> None:
+    """Make the project's default group if it has none."""
+    if has_default(connection, project_id):
+        return
+    try:
+        _insert(connection, project_id, DEFAULT, "Default security group")
+    except exception.SecurityGroupExists as error:  # another transaction inserted it at the same moment
+        raise db_exception.RetryRequest(error) from error
+    group = sa.select(TABLE.c.id, *(DEFAULT_RULES.c[name] for name in _RULE)).select_from(
+        TABLE.join(DEFAULT_RULES, sa.true())).where(TABLE.c.project_id == project_id, TABLE.c.name == DEFAULT)
+    connection.execute(sa.insert(RULES).from_select(["parent_group_id", *_RULE], group.order_by(DEFAULT_RULES.c.id)))
+
+
+def create(connection: sa.Connection, project_id: str, name: str, description: str) -> SecurityGroup:
+    """Raises SecurityGroupExists, QuotaLimit."""
+    ensure_default(connection, project_id)
+    most = quotas.limits(connection, project_id)["security_groups"]
+    if most >= 0:
+        quotas.lock(connection, project_id)
+        if quotas.count_security_groups(connection, project_id) >= most:
+            raise exception.QuotaLimit("Quota exceeded, too many security groups.")
+    _insert(connection, project_id, name, description)
+    row = connection.execute(sa.select(TABLE).where(TABLE.c.project_id == project_id, TABLE.c.name == name)).one()
+    return rows.to_object(SecurityGroup, row)
+
+
+def _insert(connection: sa.Connection, project_id: str, name: str, description: str) -> None:
+    try:
+        connection.execute(sa.insert(TABLE).values(
+            project_id=project_id, name=name, description=description, created_at=clock.now()))
+    except db_exception.DBDuplicateEntry as error:
+        raise exception.SecurityGroupExists(name=name) from error
+
+
+def update(connection: sa.Connection, group_id: int, name: str, description: str,
+           project_id: str | None = None) -> SecurityGroup:
+    """Raises SecurityGroupNotFound, SecurityGroupExists, InvalidInput (renaming default)."""
+    row = _row(connection, group_id, project_id, lock=True)
+    if name != row.name:
+        if DEFAULT in (name, row.name):
+            raise exception.InvalidInput(reason="the default security group keeps its name")
+        _rename_on_servers(connection, group_id, row.name, name)
+    try:
+        connection.execute(sa.update(TABLE).where(TABLE.c.id == group_id).values(name=name, description=description))
+    except db_exception.DBDuplicateEntry as error:
+        raise exception.SecurityGroupExists(name=name) from error
+    return get(connection, group_id)
+
+
+def _rename_on_servers(connection: sa.Connection, group_id: int, before: str, after: str) -> None:
+    """Servers show the names of their groups."""
+    servers = connection.execute(
+        sa.select(INSTANCES.c.id, INSTANCES.c.security_groups)
+        .join(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
+        .where(MEMBERS.c.group_id == group_id).order_by(INSTANCES.c.id).with_for_update(of=INSTANCES)).all()
+    if servers:
+        connection.execute(
+            sa.update(INSTANCES).where(INSTANCES.c.id == sa.bindparam("this")),
+            [{"this": row.id, "security_groups": [after if name == before else name for name in row.security_groups]}
+             for row in servers])
+
+
+def delete(connection: sa.Connection, group_id: int, project_id: str | None = None) -> list[int]:
+    """Delete a group and the rules of other groups that name it as source; return these groups.
+
+    Raises SecurityGroupNotFound, SecurityGroupInUse, InvalidInput (the default group).
+    """
+    row = _row(connection, group_id, project_id, lock=True)
+    if row.name == DEFAULT:
+        raise exception.InvalidInput(reason="the default security group cannot be deleted")
+    if connection.scalar(sa.select(MEMBERS.c.instance_uuid).where(MEMBERS.c.group_id == group_id).limit(1)):
+        raise exception.SecurityGroupInUse(security_group_id=group_id)
+    affected = list(connection.scalars(sa.select(RULES.c.parent_group_id).distinct().where(
+        RULES.c.group_id == group_id, RULES.c.parent_group_id != group_id)))
+    versions.bump(connection, versions.rules(row.project_id))
+    connection.execute(sa.delete(RULES).where(
+        sa.or_(RULES.c.parent_group_id == group_id, RULES.c.group_id == group_id)))
+    connection.execute(sa.delete(TABLE).where(TABLE.c.id == group_id))
+    return affected
+
+
+# --- rules -----------------------------------------------------------------------------------
+def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str | None = None) -> SecurityGroupRule:
+    """A checked rule, stored. Raises SecurityGroupNotFound, InvalidInput (it is there already), QuotaLimit."""
+    group = _row(connection, rule.parent_group_id, project_id, lock=True)
+    if rule.group_id is not None:
+        _row(connection, rule.group_id, group.project_id)
+    values = rows.values_of(RULES, rule)
+    same = sa.and_(*(RULES.c[name].is_(None) if value is None else RULES.c[name] == value
+                     for name, value in values.items()))
+    if connection.scalar(sa.select(RULES.c.id).where(same).limit(1)) is not None:
+        raise exception.InvalidInput(reason=f"this rule already exists in group {group.id}")
+    most = quotas.limits(connection, group.project_id)["security_group_rules"]
+    if most >= 0 and _count_rules(connection, group.id) >= most:
+        raise exception.QuotaLimit("Quota exceeded, too many security group rules.")
+    versions.bump(connection, versions.rules(group.project_id))
+    done = connection.execute(sa.insert(RULES).values(values))
+    return msgspec.structs.replace(rule, id=next(iter(done.inserted_primary_key or (0,))))
+
+
+def source_of(rule: sa.Row[Any]) -> str | None:
+    """The network that a rule lets in, without a host's part; None: a group's members."""
+    if rule.group_id is not None:
+        return None
+    return str(plain_ip.network(plain_ip.without_zone(rule.cidr or ANYWHERE), strict=False))
+
+
+def _count_rules(connection: sa.Connection, group_id: int) -> int:
+    return connection.scalar(sa.select(sa.func.count()).select_from(RULES).where(
+        RULES.c.parent_group_id == group_id)) or 0
+
+
+def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None = None) -> int:
+    """Returns the id of the group. Raises SecurityGroupRuleNotFound."""
+    row = None
+    if 0 < rule_id < 2**63:
+        statement = sa.select(RULES.c.parent_group_id, TABLE.c.project_id).join(
+            TABLE, TABLE.c.id == RULES.c.parent_group_id).where(RULES.c.id == rule_id)
+        if project_id is not None:
+            statement = statement.where(TABLE.c.project_id == project_id)
+        row = connection.execute(statement).first()
+    if row is None:
+        raise exception.SecurityGroupRuleNotFound(rule_id=rule_id)
+    versions.bump(connection, versions.rules(row.project_id))
+    connection.execute(sa.delete(RULES).where(RULES.c.id == rule_id))
+    return int(row.parent_group_id)
+
+
+# --- servers ---------------------------------------------------------------------------------
+_RESOLVE = sa.select(TABLE).where(TABLE.c.project_id == sa.bindparam("project"), sa.or_(
+    TABLE.c.name.in_(sa.bindparam("names", expanding=True)), TABLE.c.id.in_(sa.bindparam("ids", expanding=True))))
+
+
+def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) -> list[SecurityGroup]:
+    """The groups with these names (or ids) in this order, each once; without their rules.
+
+    Makes the default group when it is asked for. Raises SecurityGroupNotFound.
+    """
+    wanted = {"project": project_id, "names": list(names),
+              "ids": [number for number in map(whole, names) if number is not None]}
+    matching = connection.execute(_RESOLVE, wanted).all()
+    if DEFAULT in names and all(row.name != DEFAULT for row in matching):
+        ensure_default(connection, project_id)
+        matching = connection.execute(_RESOLVE, wanted).all()
+    rows_by_name = {str(row.id): row for row in matching} | {row.name: row for row in matching}
+    chosen: dict[int, SecurityGroup] = {}
+    for name in names:
+        if name not in rows_by_name:
+            raise exception.SecurityGroupNotFound(security_group_id=name)
+        chosen[rows_by_name[name].id] = rows.to_object(SecurityGroup, rows_by_name[name])
+    return list(chosen.values())
+
+
+def add_members(connection: sa.Connection, group_ids: Sequence[int], instance_uuids: Sequence[str]) -> None:
+    """Put servers, which are not in them, into groups."""
+    pairs = [{"group_id": group_id, "instance_uuid": uuid} for group_id in group_ids for uuid in instance_uuids]
+    if pairs:
+        connection.execute(sa.insert(MEMBERS), pairs)
+
+
+def remove_members(connection: sa.Connection, instance_uuid: str) -> None:
+    """Take a server out of all its groups."""
+    connection.execute(sa.delete(MEMBERS).where(MEMBERS.c.instance_uuid == instance_uuid))
+
+
+# --- filters ---------------------------------------------------------------------------------
+# Filters for hosts of the previous release; nova.db.networks.security_filters serves the current one.
+_GROUPS_OF = (
+    sa.select(INSTANCES.c.uuid, MEMBERS.c.group_id, VERSIONS.c.version)
+    .outerjoin(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
+    .outerjoin(VERSIONS, VERSIONS.c.name == versions.rules_of(INSTANCES.c.project_id))
+    .where(INSTANCES.c.uuid.in_(sa.bindparam("uuids", expanding=True))).order_by(MEMBERS.c.group_id))
+
+
+def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
+    """Return the rules of each of these servers. At most three statements for any number of servers.
+
+    The version is read first: what is read after it is as new, or newer.
+    """
+    groups: dict[str, list[int]] = {uuid: [] for uuid in instance_uuids}
+    versions = dict.fromkeys(instance_uuids, 0)
+    for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids)}) if instance_uuids else ():
+        versions[row.uuid] = row.version or 0
+        if row.group_id is not None:
+            groups[row.uuid].append(row.group_id)
+    resolved = _resolved(connection, {group_id for ids in groups.values() for group_id in ids})
+    return {uuid: RuleSet(version=versions[uuid], rules=_together(resolved, ids)) for uuid, ids in groups.items()}
+
+
+def _together(resolved: dict[int, list[FilterRule]], group_ids: Collection[int]) -> list[FilterRule]:
+    """The rules of these groups, each once."""
+    rules: dict[tuple[Any, ...], FilterRule] = {}
+    for group_id in group_ids:
+        for rule in resolved.get(group_id, []):
+            rules.setdefault((rule.protocol, rule.from_port, rule.to_port, *rule.sources), rule)
+    return list(rules.values())
+
+
+def _resolved(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, list[FilterRule]]:
+    """Group -> its rules with sources. A rule whose source group has no addresses lets nobody in: left out."""
+    if not group_ids:
+        return {}
+    rules = connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(group_ids))
+                               .order_by(RULES.c.parent_group_id, RULES.c.id)).all()
+    addresses: dict[int, list[str]] = {}
+    sources = {row.group_id for row in rules if row.group_id is not None}
+    if sources:
+        for group_id, address in connection.execute(
+                sa.select(MEMBERS.c.group_id, IPS.c.address)
+                .join(IPS, IPS.c.instance_uuid == MEMBERS.c.instance_uuid)
+                .where(MEMBERS.c.group_id.in_(sources)).order_by(IPS.c.id)):
+            addresses.setdefault(group_id, []).append(f"{address}/{128 if ':' in address else 32}")
+    resolved: dict[int, list[FilterRule]] = {}
+    for row in rules:
+        source = source_of(row)
+        peers_of_rule = addresses.get(row.group_id, []) if source is None else [source]
+        if peers_of_rule:
+            resolved.setdefault(row.parent_group_id, []).append(FilterRule(
+                protocol=row.protocol, from_port=row.from_port, to_port=row.to_port, sources=peers_of_rule))
+    return resolved

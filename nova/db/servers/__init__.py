@@ -1,0 +1,1 @@
+"""Queries for servers, their actions, groups, migrations, consoles and passwords."""

@@ -1,0 +1,243 @@
+"""The journal of operations: one row per action, its steps as events, its lease."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.conf import CONF
+from nova.db import tables
+from nova.db.sql import clock, rows
+from nova.objects.servers.action import Action, Event
+from nova.objects.volumes.volume import journal_without_secrets
+
+TABLE = tables.actions
+# The longest lease of an action that has an owner, in leases of the configuration.
+_LEASES = 2
+# Outcomes after which the results of the action's steps belong to no server.
+_WITHOUT_SUCCESS = ("superseded", "error")
+_ENDED = (*_WITHOUT_SUCCESS, "success")
+
+# Built once: building a statement anew costs several times what running it does.
+_GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+_UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"), TABLE.c.attempt == sa.bindparam("held"),
+                                 TABLE.c.outcome.is_(None))
+_QUEUED = sa.select(TABLE).where(TABLE.c.instance_uuid == sa.bindparam("instance"), TABLE.c.outcome.is_(None),
+                                 TABLE.c.queued == sa.true()).order_by(TABLE.c.id)
+
+
+def insert(connection: sa.Connection, actions: Sequence[Action]) -> None:
+    """Journal the first actions of new instances: all of them at once, so that they do not learn their ids."""
+    connection.execute(sa.insert(TABLE), [rows.values_of(TABLE, action) for action in actions])
+
+
+def follow(connection: sa.Connection, action: Action) -> None:
+    """Journal an action of an instance that is locked: its id is greater than those of all earlier ones."""
+    done = connection.execute(sa.insert(TABLE), rows.values_of(TABLE, action))
+    action.id = done.inserted_primary_key[0]  # type: ignore[index] # which a single insert always has
+
+
+def get(connection: sa.Connection, uuid: str) -> Action | None:
+    row = connection.execute(_GET, {"this": uuid}).first()
+    return rows.to_object(Action, row) if row else None
+
+
+def update(connection: sa.Connection, held: Action, **changes: Any) -> None:
+    """Write to an unfinished action at the attempt we hold. Raises StaleReport when it is not ours any more."""
+    done = connection.execute(
+        _UPDATE, {"updated_at": clock.now(), **changes, "this": held.uuid, "held": held.attempt})
+    if done.rowcount != 1:
+        raise exception.StaleReport(action=held.uuid, step=held.step, attempt=held.attempt)
+
+
+class Preemption:
+    """Takes an instance from the action that has it, in the order of locks that all others have: first the action.
+
+    Which action that is, is known when the instance is locked already: the transaction is tried again knowing it.
+    """
+
+    def __init__(self) -> None:
+        self._locked_uuid: str | None = None
+
+    def begin(self, connection: sa.Connection) -> None:
+        """Lock the action that the caller read, before the instance is locked."""
+        if self._locked_uuid is not None:
+            connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid == self._locked_uuid).with_for_update())
+
+    def lock(self, connection: sa.Connection, uuid: str) -> Action | None:
+        """The unfinished action that the locked instance has, locked; None if it has ended.
+
+        Raises RetryRequest if begin() did not lock it.
+        """
+        if uuid != self._locked_uuid and connection.dialect.name != "sqlite":  # SQLite has one lock for all rows
+            self._locked_uuid = uuid
+            raise db_exception.RetryRequest(exception.ServiceUnavailable("The server has an operation."))
+        row = connection.execute(sa.select(TABLE).where(
+            TABLE.c.uuid == uuid, TABLE.c.outcome.is_(None)).with_for_update()).first()
+        return rows.to_object(Action, row) if row else None
+
+
+def supersede(connection: sa.Connection, action: Action, events: Sequence[Event],
+              cleanup: dict[str, Any] | None = None, until: datetime.datetime | None = None) -> None:
+    """End an action because another one took its instance; reports of the action are refused from now on.
+
+    ``cleanup``: the payload with the deferred cleanup that is due at ``until``, or None. Stored without volume keys.
+    """
+    now = clock.now()
+    owner = {} if cleanup is None else {"owner": None}
+    payload = journal_without_secrets(action.payload if cleanup is None else cleanup)
+    connection.execute(sa.update(TABLE).where(TABLE.c.uuid == action.uuid, TABLE.c.outcome.is_(None)).values(
+        outcome="superseded", finish_time=now, updated_at=now, lease_until=None if cleanup is None else until,
+        queued=False, waits_for=None, events=list(events), payload=payload, **owner))
+
+
+def requeue(connection: sa.Connection, action: Action, step: str | None, events: Sequence[Event],
+            payload: dict[str, Any]) -> None:
+    """Return an unfinished action to the queue of its instance, to run again from ``step``.
+
+    The action is locked. Reports of its present attempt are refused from now on.
+    """
+    update(connection, action, queued=True, step=step, attempt=action.attempt + 1, owner=None, lease_until=None,
+           waits_for=None, events=list(events), payload=payload)
+
+
+def due_cleanups(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:
+    """Return ended actions with a deferred cleanup that is due, the earliest first."""
+    return rows.to_objects(Action, connection.execute(sa.select(TABLE).where(
+        TABLE.c.outcome.in_(_ENDED), TABLE.c.lease_until < now).order_by(TABLE.c.lease_until).limit(limit)))
+
+
+def schedule_cleanup(connection: sa.Connection, uuid: str, payload: dict[str, Any]) -> Action | None:
+    """Make a cleanup due now and return the action, or None if the action is unfinished or succeeded."""
+    done = connection.execute(sa.update(TABLE).where(
+        TABLE.c.uuid == uuid, TABLE.c.outcome.in_(_WITHOUT_SUCCESS)).values(
+        attempt=TABLE.c.attempt + 1, lease_until=clock.now(), owner=None, payload=payload))
+    return get(connection, uuid) if done.rowcount else None
+
+
+def postpone_cleanup(connection: sa.Connection, held: Action, until: datetime.datetime | None,
+                     payload: dict[str, Any]) -> None:
+    """Record that the deferred cleanup of an action runs after ``until`` (None: it is done).
+
+    Raises StaleReport when another conductor does it."""
+    done = connection.execute(sa.update(TABLE).where(
+        TABLE.c.uuid == held.uuid, TABLE.c.attempt == held.attempt, TABLE.c.lease_until.is_not(None)).values(
+        attempt=held.attempt + 1, lease_until=until, payload=payload))
+    if done.rowcount != 1:
+        raise exception.StaleReport(action=held.uuid, step=held.step, attempt=held.attempt)
+
+
+def queued(connection: sa.Connection, instance_uuid: str) -> list[Action]:
+    """The actions that wait until the instance is free, oldest first."""
+    return rows.to_objects(Action, connection.execute(_QUEUED, {"instance": instance_uuid}))
+
+
+def next_queued(connection: sa.Connection, instance_uuid: str, owner: str, until: datetime.datetime,
+                operations: Sequence[str] = ()) -> Action | None:
+    """The oldest of them (among these ``operations``), which ``owner`` runs from now on."""
+    statement = _QUEUED.where(TABLE.c.operation.in_(operations)) if operations else _QUEUED
+    row = connection.execute(statement.limit(1), {"instance": instance_uuid}).first()
+    if row is None:
+        return None
+    action = rows.to_object(Action, row)
+    action.queued, action.owner, action.lease_until = False, owner, until
+    update(connection, action, queued=False, owner=owner, lease_until=until)
+    return action
+
+
+def waiting(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> Action | None:
+    """The unfinished action of the instance that one of these external events wakes, locked."""
+    queued = connection.execute(sa.select(TABLE).where(
+        TABLE.c.instance_uuid == instance_uuid, TABLE.c.outcome.is_(None)).order_by(TABLE.c.id).with_for_update())
+    return next((rows.to_object(Action, row) for row in queued
+                 if any(f",{key}," in (row.waits_for or "") for key in keys)), None)
+
+
+def confirm(connection: sa.Connection, uuid: str, attempt: int, owner: str, until: datetime.datetime) -> bool:
+    """Extend the lease of this attempt if ``owner`` has it still; whether it has."""
+    done = connection.execute(sa.update(TABLE).where(
+        TABLE.c.uuid == uuid, TABLE.c.attempt == attempt, TABLE.c.owner == owner, TABLE.c.outcome.is_(None))
+        .values(lease_until=until))
+    return done.rowcount == 1
+
+
+def renew(connection: sa.Connection, owner: str, uuids: Sequence[str], until: datetime.datetime) -> list[str]:
+    """Extend the leases of these actions; returns those that ``owner`` does not hold any more."""
+    if not uuids:
+        return []
+    mine = sa.and_(TABLE.c.uuid.in_(uuids), TABLE.c.owner == owner, TABLE.c.outcome.is_(None))
+    held = set(connection.scalars(sa.select(TABLE.c.uuid).where(mine)))
+    if held:
+        connection.execute(sa.update(TABLE).where(mine).values(lease_until=until))
+    return [uuid for uuid in uuids if uuid not in held]
+
+
+def renew_of(connection: sa.Connection, owners: Mapping[str, str], until: datetime.datetime) -> None:
+    """Extend the leases of these actions (by uuid) that are still held by the owner named with each."""
+    if not owners:
+        return
+    held = connection.execute(sa.select(TABLE.c.uuid, TABLE.c.owner).where(
+        TABLE.c.uuid.in_(owners), TABLE.c.outcome.is_(None)))
+    mine = [row.uuid for row in held if owners[row.uuid] == row.owner]
+    if mine:
+        connection.execute(sa.update(TABLE).where(
+            TABLE.c.uuid.in_(mine), TABLE.c.owner.in_(set(owners.values())), TABLE.c.outcome.is_(None))
+            .values(lease_until=until))
+
+
+def expired(connection: sa.Connection, now: datetime.datetime, limit: int, of_hosts: bool = True) -> list[Action]:
+    """Unfinished actions whose owner gave no sign, longest first; those that hosts own only with ``of_hosts``."""
+    # No owner has a lease that long: it was written before the clock was set back.
+    never = TABLE.c.lease_until > now + datetime.timedelta(seconds=_LEASES * CONF.conductor.lease)
+    statement = (sa.select(TABLE).where(sa.or_(
+        sa.and_(TABLE.c.outcome.is_(None), TABLE.c.lease_until < now),
+        sa.and_(TABLE.c.outcome.is_(None), never, TABLE.c.owner.is_not(None))))
+        .order_by(TABLE.c.lease_until).limit(limit))
+    if not of_hosts:
+        statement = statement.where(sa.or_(TABLE.c.owner.is_(None), TABLE.c.owner.not_like("compute@%")))
+    return rows.to_objects(Action, connection.execute(statement))
+
+
+def owned(connection: sa.Connection, owner: str) -> list[Action]:
+    """The unfinished actions that ``owner`` runs."""
+    statement = sa.select(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner).order_by(TABLE.c.id)
+    return rows.to_objects(Action, connection.execute(statement))
+
+
+def index(connection: sa.Connection, instance_uuid: str, limit: int | None, marker: str | None,
+          changes_since: datetime.datetime | None, changes_before: datetime.datetime | None) -> list[Action]:
+    """Newest first; ``marker`` is a request id. Raises MarkerNotFound."""
+    statement = sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id.desc())
+    if marker is not None:
+        first_id = connection.scalar(sa.select(sa.func.min(TABLE.c.id)).where(
+            TABLE.c.instance_uuid == instance_uuid, TABLE.c.request_id == marker))
+        if first_id is None:
+            raise exception.MarkerNotFound(marker=marker)
+        statement = statement.where(TABLE.c.id < first_id)
+    if changes_since is not None:
+        statement = statement.where(TABLE.c.updated_at >= changes_since)
+    if changes_before is not None:
+        statement = statement.where(TABLE.c.updated_at <= changes_before)
+    return rows.to_objects(Action, connection.execute(statement.limit(limit)))
+
+
+def by_request(connection: sa.Connection, instance_uuid: str, request_id: str) -> Action:
+    row = connection.execute(
+        sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid, TABLE.c.request_id == request_id)
+        .order_by(TABLE.c.id).limit(1)).first()
+    if row is None:
+        raise exception.InstanceActionNotFound(request_id=request_id, instance_uuid=instance_uuid)
+    return rows.to_object(Action, row)
+
+
+def hand_over(connection: sa.Connection, owner: str) -> int:
+    """End every lease that ``owner`` holds; returns how many actions whoever looks first takes over."""
+    left: int = connection.execute(
+        sa.update(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner)
+        .values(lease_until=clock.now(), owner=None)).rowcount
+    return left

@@ -1,0 +1,92 @@
+"""Tokens of consoles: kept by their digests, each bound to a server on its host, a user and a time.
+
+A token ends by what is written anyway: the server's row says where it is, the journal what was done to it since. So no
+operation has to think of tokens, and none can forget to.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import tables
+from nova.db.sql import clock
+from nova.objects.servers.console import Console, ConsoleAddress, ConsoleSession
+
+TABLE = tables.console_tokens
+INSTANCES = tables.instances
+ACTIONS = tables.actions
+
+# Tokens that a user has of one server.
+MOST = 16
+
+
+def create(connection: sa.Connection, digest: str, console: Console, until: datetime.datetime) -> Console:
+    """Write it; the user's oldest tokens of the server go. Raises InstanceNotFound, InstanceNotReady."""
+    uuid = console.instance_uuid
+    host = connection.execute(sa.select(INSTANCES.c.host).where(
+        INSTANCES.c.uuid == uuid, INSTANCES.c.deleted == sa.false())).first()
+    if host is None:
+        raise exception.InstanceNotFound(instance_id=uuid)
+    if host[0] != console.instance_host:
+        raise exception.InstanceNotReady(instance_id=uuid)
+    console.since = connection.scalar(
+        sa.select(sa.func.max(ACTIONS.c.id)).where(ACTIONS.c.instance_uuid == uuid)) or 0
+    console.expires_at = until
+    surplus = connection.scalars(
+        sa.select(TABLE.c.id).where(TABLE.c.instance_uuid == uuid, TABLE.c.user_id == console.user_id)
+        .order_by(TABLE.c.id.desc()).offset(MOST - 1).limit(MOST)).all()
+    if surplus:
+        connection.execute(sa.delete(TABLE).where(TABLE.c.id.in_(surplus)))
+    connection.execute(sa.insert(TABLE).values(digest=digest, **_values(console)))
+    return console
+
+
+def get(connection: sa.Connection, digest: str, endings: Collection[str]) -> Console:
+    """Raises ConsoleTokenNotFound. ``endings``: the operations that end the tokens of their server."""
+    now = clock.now()
+    row = connection.execute(
+        sa.select(TABLE).join(INSTANCES, INSTANCES.c.uuid == TABLE.c.instance_uuid).where(
+            TABLE.c.digest == digest, TABLE.c.expires_at > now, INSTANCES.c.deleted == sa.false(),
+            INSTANCES.c.host == TABLE.c.instance_host,
+            ~sa.exists().where(ACTIONS.c.instance_uuid == TABLE.c.instance_uuid, ACTIONS.c.id > TABLE.c.since,
+                               ACTIONS.c.operation.in_(endings)))).first()
+    if row is None:
+        raise exception.ConsoleTokenNotFound()
+    return Console(
+        instance_uuid=row.instance_uuid, instance_host=row.instance_host, console_type=row.console_type,
+        address=ConsoleAddress(host=row.host, port=row.port, tls_port=row.tls_port),
+        access_url_base=row.access_url_base, user_id=row.user_id, project_id=row.project_id, since=row.since,
+        expires_at=row.expires_at, seconds=(row.expires_at - now).total_seconds())
+
+
+def over(connection: sa.Connection, sessions: Sequence[ConsoleSession], endings: Collection[str]) -> list[str]:
+    """Return the sessions on whose servers one of the actions ``endings`` has succeeded since the session began.
+
+    A running action ends no session: a user may watch while the guest shuts down."""
+    if not sessions:
+        return []
+    newest = dict(connection.execute(
+        sa.select(ACTIONS.c.instance_uuid, sa.func.max(ACTIONS.c.id)).where(
+            ACTIONS.c.instance_uuid.in_({session.instance_uuid for session in sessions}),
+            ACTIONS.c.operation.in_(endings), ACTIONS.c.outcome == "success")
+        .group_by(ACTIONS.c.instance_uuid)).all())
+    return [session.ident for session in sessions if newest.get(session.instance_uuid, 0) > session.since]
+
+
+def forget_expired(connection: sa.Connection) -> int:
+    """Returns how many there were."""
+    expired: int = connection.execute(sa.delete(TABLE).where(TABLE.c.expires_at <= clock.now())).rowcount
+    return expired
+
+
+def _values(console: Console) -> dict[str, Any]:
+    address = console.address
+    return {"instance_uuid": console.instance_uuid, "instance_host": console.instance_host,
+            "console_type": console.console_type, "host": address.host, "port": address.port,
+            "tls_port": address.tls_port, "access_url_base": console.access_url_base, "user_id": console.user_id,
+            "project_id": console.project_id, "since": console.since, "expires_at": console.expires_at}

@@ -1,0 +1,70 @@
+"""Evictions: the word of a row by which a host removes the guest of an instance that it was given up with."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+
+import sqlalchemy as sa
+
+from nova.db import tables
+from nova.db.servers import servers
+from nova.db.sql import clock
+from nova.objects.servers.guest import Eviction, Whereabouts
+
+TABLE = tables.evictions
+
+
+def add(connection: sa.Connection, instance_uuid: str, host: str, keep_disks: bool) -> None:
+    """The guest may not stay on the host. A second word replaces the first."""
+    connection.execute(sa.delete(TABLE).where(TABLE.c.instance_uuid == instance_uuid, TABLE.c.host == host))
+    connection.execute(sa.insert(TABLE).values(
+        instance_uuid=instance_uuid, host=host, keep_disks=keep_disks, created_at=clock.now()))
+
+
+def remove(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> None:
+    """Delete the records by which these guests had to be removed from the host."""
+    connection.execute(sa.delete(TABLE).where(TABLE.c.host == host, TABLE.c.instance_uuid.in_(instance_uuids)))
+
+
+def carried_out(connection: sa.Connection, host: str, since: Mapping[str, datetime.datetime]) -> None:
+    """The host has done what was said of these guests at that time; what was said since is still to be done."""
+    if since:
+        connection.execute(sa.delete(TABLE).where(
+            TABLE.c.host == host, TABLE.c.instance_uuid == sa.bindparam("this"),
+            TABLE.c.created_at == sa.bindparam("said")), [
+            {"this": uuid, "said": said} for uuid, said in sorted(since.items())])
+
+
+def of_host(connection: sa.Connection, host: str, limit: int = 1000, marker: str | None = None) -> list[Eviction]:
+    """The guests that the host has to remove, by uuid after ``marker`` (not those that may be there again)."""
+    there = sa.exists().where(servers.TABLE.c.uuid == TABLE.c.instance_uuid, servers.placed_on(host))
+    statement = (sa.select(TABLE.c.instance_uuid, TABLE.c.keep_disks, TABLE.c.created_at)
+                 .where(TABLE.c.host == host, TABLE.c.instance_uuid > (marker or ""), ~there)
+                 .order_by(TABLE.c.instance_uuid).limit(limit))
+    return [Eviction(uuid=row.instance_uuid, keep_disks=row.keep_disks, since=row.created_at)
+            for row in connection.execute(statement)]
+
+
+def hosts(connection: sa.Connection, instance_uuid: str) -> list[str]:
+    """Return the hosts that may still have parts of the instance: it is not placed there before they are removed."""
+    return list(connection.scalars(sa.select(TABLE.c.host).where(TABLE.c.instance_uuid == instance_uuid)))
+
+
+def whereabouts(connection: sa.Connection, host: str, uuids: Sequence[str]) -> list[Whereabouts]:
+    """Return where these guests may be according to the rows, and whether ``host`` must remove them.
+
+    Guests without rows are left out. An eviction waits while the guest may be on the host for any reason.
+    """
+    evicted = {row.instance_uuid: row for row in connection.execute(sa.select(TABLE).where(
+        TABLE.c.host == host, TABLE.c.instance_uuid.in_(uuids)))}
+    alive = servers.places(connection, uuids)
+    result = [Whereabouts(uuid=uuid, possible_hosts=sorted(places), must_leave=uuid in evicted and host not in places)
+              for uuid, places in alive.items()]
+    rest = [uuid for uuid in uuids if uuid not in alive]
+    deleted = servers.ever(connection, rest) if rest else set()
+    result += [Whereabouts(uuid=uuid, must_leave=True) for uuid in rest if uuid in deleted or uuid in evicted]
+    for where in result:
+        if where.uuid in evicted:
+            where.keep_disks, where.since = evicted[where.uuid].keep_disks, evicted[where.uuid].created_at
+    return result

@@ -1,0 +1,45 @@
+"""Events of other services about instances, stored until the step that waits for them has read them."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Collection
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova.db import tables
+from nova.db.sql import clock
+
+TABLE = tables.external_events
+# The longest key that can be kept.
+LONGEST: int = getattr(TABLE.c.name.type, "length", 0)
+
+
+def add(connection: sa.Connection, instance_uuid: str, key: str, status: str) -> None:
+    """Note an event; the same one again replaces it."""
+    this = sa.and_(TABLE.c.instance_uuid == instance_uuid, TABLE.c.name == key)
+    if connection.execute(sa.update(TABLE).where(this).values(status=status, created_at=clock.now())).rowcount:
+        return
+    try:
+        connection.execute(sa.insert(TABLE).values(
+            instance_uuid=instance_uuid, name=key, status=status, created_at=clock.now()))
+    except db_exception.DBDuplicateEntry as error:  # the same event was reported twice at the same moment
+        raise db_exception.RetryRequest(error) from error
+
+
+def came(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> dict[str, str]:
+    """key -> status of those of these events that came."""
+    return dict(connection.execute(sa.select(TABLE.c.name, TABLE.c.status).where(
+        TABLE.c.instance_uuid == instance_uuid, TABLE.c.name.in_(keys))).all())
+
+
+def forget(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> None:
+    """Delete events that were read, or before a new wait for them begins."""
+    connection.execute(sa.delete(TABLE).where(TABLE.c.instance_uuid == instance_uuid, TABLE.c.name.in_(keys)))
+
+
+def forget_old(connection: sa.Connection, before: datetime.datetime) -> int:
+    """Events that nobody waited for. Returns how many there were."""
+    deleted: int = connection.execute(sa.delete(TABLE).where(TABLE.c.created_at < before)).rowcount
+    return deleted

@@ -1,0 +1,43 @@
+"""Secrets of servers that are being built, as conductors have encrypted them, and by what their keys are recognized."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova.db import tables
+
+INSTANCES = tables.instances
+CHECK = tables.key_check
+_ID = 1
+
+# The columns of an instance that are secret, and the values they have when its secrets are over.
+NONE: dict[str, Any] = {"admin_pass": None, "encrypted_pass": None}
+
+
+def check_value(connection: sa.Connection) -> str | None:
+    """Return the value that conductors encrypted to recognise their keys; None: there is none yet."""
+    encrypted: str | None = connection.scalar(sa.select(CHECK.c.encrypted).where(CHECK.c.id == _ID))
+    return encrypted
+
+
+def set_check_value(connection: sa.Connection, encrypted: str | None) -> None:
+    """Raises DBDuplicateEntry if somebody else sets the first one."""
+    if not connection.execute(sa.update(CHECK).where(CHECK.c.id == _ID).values(encrypted=encrypted)).rowcount \
+            and check_value(connection) is None:
+        connection.execute(sa.insert(CHECK).values(id=_ID, encrypted=encrypted))
+
+
+def with_volume_keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
+    """The ids of servers that have keys of volumes, in order, beyond ``after``."""
+    devices = sa.type_coerce(INSTANCES.c.block_devices, sa.Text)
+    return list(connection.scalars(sa.select(INSTANCES.c.uuid).where(
+        INSTANCES.c.uuid > after, devices.like('%"sealed"%')).order_by(INSTANCES.c.uuid).limit(limit)))
+
+
+def forget(connection: sa.Connection) -> int:
+    """Drop all secrets, and what the keys are known by; returns of how many servers."""
+    connection.execute(sa.delete(CHECK))
+    return connection.execute(sa.update(INSTANCES).where(
+        sa.or_(*(INSTANCES.c[name].is_not(None) for name in NONE))).values(NONE)).rowcount

@@ -1,0 +1,184 @@
+"""Lists of servers: filters, order and pages (nova.db.sql.searches reads them)."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import tables
+from nova.db.servers.servers import brief_columns
+from nova.db.sql import regexp, rows, scans, searches
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.server_request import ServerQuery
+
+TABLE = tables.instances
+
+# Filters that compare; every other column is searched by regular expression.
+_EXACT = frozenset({"uuid", "project_id", "user_id", "image_ref", "vm_state", "host", "task_state", "power_state",
+                    "launch_index", "flavorid", "progress", "config_drive", "locked_by", "server_group"})
+
+# Columns of filters with an index; those whose values have the fewest servers come first.
+_SELECTIVE = ("uuid", "project_id", "user_id", "host", "server_group", "image_ref", "locked_by", "task_state",
+              "launch_index", "flavorid", "vm_state", "power_state", "progress", "config_drive")
+
+# API names -> columns
+_NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "flavorid", "image": "image_ref",
+          "description": "display_description", "locked": "locked_by", "tenant_id": "project_id",
+          "auto_disk_config": "disk_config"}
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerPage:
+    """A page of servers, to be read within the transaction. ``marker``: the last server, if the list may go on."""
+
+    servers: Iterator[Instance]
+    marker: str | None = None
+
+
+def search(connection: sa.Connection, query: ServerQuery, partial: bool = False) -> ServerPage:
+    """Return a page of servers; with ``partial`` it may be cut.
+
+    Raises MarkerNotFound, InvalidInput (unknown filter, bad expression).
+    """
+    wanted = _search(query)
+    marker = None
+    if query.marker is not None:
+        marker_statement = sa.select(TABLE).where(TABLE.c.uuid == query.marker)
+        if query.project_id is not None:
+            marker_statement = marker_statement.where(TABLE.c.project_id == query.project_id)
+        marker = rows.marker_row(connection, marker_statement, query.marker)
+    columns = brief_columns() if query.brief else list(TABLE.c)
+    page = searches.page(connection, wanted, columns, query.limit, marker, partial)
+    return ServerPage(rows.iterate_objects(Instance, page.rows), page.last)
+
+
+def _sort(query: ServerQuery) -> list[tuple[str, str]]:
+    """Return the columns of the order without repetitions and without those after a unique column."""
+    sort: dict[str, str] = {}
+    for name, direction in [*query.sort, ("created_at", query.sort[0][1] if query.sort else "desc")]:
+        column = _NAMES.get(name, name)
+        if column not in TABLE.c:
+            raise exception.InvalidInput(f"Unknown sort key: {name}.")
+        sort.setdefault(column, direction)
+        if column == "uuid":
+            break
+    sort.setdefault("uuid", next(reversed(sort.values())))
+    return list(sort.items())
+
+
+def _search(query: ServerQuery) -> searches.Search:
+    """Return the search for the query, with each filter in the group of its access path."""
+    equal: dict[str, list[Any]] = {}
+    indexed: dict[str, sa.ColumnElement[bool]] = {}
+    where: list[sa.ColumnElement[bool]] = []
+    rare: list[sa.ColumnElement[bool]] = []
+    expressions: list[regexp.Match] = []
+    if query.project_id is not None:
+        equal["project_id"] = [query.project_id]
+    changes = [*([TABLE.c.updated_at >= query.changes_since] if query.changes_since is not None else []),
+               *([TABLE.c.updated_at <= query.changes_before] if query.changes_before is not None else [])]
+    if changes:
+        indexed["updated_at"] = sa.and_(*changes)
+    elif not query.deleted and "vm_state" not in query.filters and not query.filters.get("soft_deleted"):
+        # Few servers are soft-deleted.
+        rare.append(TABLE.c.vm_state != states.SOFT_DELETED)
+    for name, value in query.filters.items():
+        if name == "soft_deleted":
+            continue
+        column = _NAMES.get(name, name)
+        if column in _EXACT and name not in _SPECIAL:
+            values = _values(TABLE.c[column], value)
+            # (a project that is filtered by as well has to be the same)
+            equal[column] = [value for value in values if value in equal.get(column, values)]
+            continue
+        condition = _condition(name, value)
+        if isinstance(condition, regexp.Match):
+            expressions.append(condition)
+        elif name == "locked" and value:
+            indexed["locked_by"] = condition
+        else:
+            where.append(condition)
+    return searches.Search(TABLE, _sort(query), _SELECTIVE, _deleted(query.deleted), equal, indexed, where, rare,
+                           expressions)
+
+
+def _deleted(wanted: bool | None) -> list[scans.Prefix]:
+    if wanted is None:
+        return [{"deleted": False}, {"deleted": True}]
+    # A list of deleted servers includes the soft-deleted ones. The column is null in all other rows; SQLite uses its
+    # index for a comparison, and not for IS NOT NULL.
+    soft_deleted = TABLE.c.soft_deleted_at > datetime.datetime(1, 1, 2, tzinfo=datetime.UTC)
+    return [{"deleted": True}, soft_deleted] if wanted else [{"deleted": False}]
+
+
+def _condition(name: str, value: Any) -> sa.ColumnElement[bool] | regexp.Match:
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return special(value)
+    name = _NAMES.get(name, name)
+    if name not in TABLE.c or name in ("user_data", "network_info", "system_metadata", "personality"):
+        raise exception.InvalidInput(f"Invalid filter field: {name}.")
+    column = TABLE.c[name]
+    if value is None:
+        return column.is_(None)
+    values = value if isinstance(value, list) else [value]
+    return regexp.matches(column, *(str(item) for item in values))
+
+
+def _values(column: sa.Column[Any], value: Any) -> list[Any]:
+    """Return the values of a comparison, each once; they come as strings from a query."""
+    values = value if isinstance(value, list) else [value]
+    try:
+        if isinstance(column.type, sa.Integer):
+            values = [text if text is None else int(text) for text in values]
+        elif isinstance(column.type, sa.Boolean):
+            values = [text if text is None or isinstance(text, bool) else
+                      str(text).lower() in ("1", "true", "yes", "on") for text in values]
+    except ValueError:
+        return []
+    return list(dict.fromkeys(values))
+
+
+def _ip(mark: str) -> Callable[[Any], regexp.Match]:
+    """A regular expression anchored at the beginning of an address of the version with this ``mark`` in it."""
+    return lambda value: regexp.listed(TABLE.c.addresses, str(value), mark)
+
+
+def _locked(value: Any) -> sa.ColumnElement[bool]:
+    return TABLE.c.locked_by.is_not(None) if value else TABLE.c.locked_by.is_(None)
+
+
+def _metadata(value: Any) -> sa.ColumnElement[bool]:
+    """Return the condition that a row has all of these items (the JSON text has each as "key":"value")."""
+    items = [msgspec.json.encode({key: item}).decode()[1:-1] for key, item in dict(value).items()]
+    return sa.and_(*(sa.type_coerce(TABLE.c.metadata, sa.Text).contains(item, autoescape=True) for item in items))
+
+
+def _tags(every: bool, negate: bool) -> Callable[[Any], sa.ColumnElement[bool]]:
+    def condition(value: Any) -> sa.ColumnElement[bool]:
+        tags = value if isinstance(value, list) else str(value).split(",")
+        matches = [sa.type_coerce(TABLE.c.tags, sa.Text).contains(msgspec.json.encode(tag).decode(), autoescape=True)
+                   for tag in tags]
+        combined = sa.and_(*matches) if every else sa.or_(*matches)
+        return sa.not_(combined) if negate else combined
+
+    return condition
+
+
+_SPECIAL: dict[str, Callable[[Any], sa.ColumnElement[bool] | regexp.Match]] = {
+    "ip": _ip("."),
+    "ip6": _ip(":"),
+    "locked": _locked,
+    "metadata": _metadata,
+    "tags": _tags(every=True, negate=False),
+    "tags-any": _tags(every=False, negate=False),
+    "not-tags": _tags(every=True, negate=True),
+    "not-tags-any": _tags(every=False, negate=True),
+}

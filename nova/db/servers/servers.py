@@ -1,0 +1,257 @@
+"""Instances: rows of the one wide table, and lists of them."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import sqlalchemy as sa
+
+from nova import exception
+from nova.db import tables
+from nova.db.sql import clock, rows
+from nova.objects.servers import migration as migration_states
+from nova.objects.servers import states
+from nova.objects.servers.guest import ExpectedGuest
+from nova.objects.servers.instance import Instance
+
+T = TypeVar("T")
+
+TABLE = tables.instances
+MIGRATIONS = tables.migrations
+
+# Wide columns that a list without detail never shows.
+_BRIEF = ("user_data", "network_info", "block_devices", "personality", "system_metadata", "scheduler_hints",
+          "requested_networks", "shares", "numa_topology", "pci_devices", "device_addresses", "admin_pass",
+          "encrypted_pass")
+
+# Characters that the searchable addresses have room for.
+_ADDRESSES: int = getattr(TABLE.c.addresses.type, "length", 0)
+
+
+def addresses_of(network_info: Sequence[Any]) -> str:
+    """The searchable form of the fixed addresses; of very many those that the column has room for."""
+    listed = ""
+    for address in (address for vif in network_info for address in vif.addresses()):
+        if len(listed) + len(address) + 2 > _ADDRESSES:
+            break
+        listed += f",{address}"
+    return f"{listed}," if listed else ""
+
+
+def insert(connection: sa.Connection, instances: Sequence[Instance]) -> None:
+    """Write new rows; the instances get their ids (the names of their guests come from them)."""
+    ids = connection.scalars(sa.insert(TABLE).returning(TABLE.c.id, sort_by_parameter_order=True),
+                             [_values(instance) for instance in instances])
+    for instance, number in zip(instances, ids, strict=True):
+        instance.id = number
+
+
+def _values(instance: Instance) -> dict[str, Any]:
+    values = rows.values_of(TABLE, instance)
+    values["flavorid"] = instance.flavor.flavorid
+    values["key_name"] = instance.key.name if instance.key else None
+    values["addresses"] = addresses_of(instance.network_info)
+    return values
+
+
+@functools.cache
+def _statement(of_project: bool = False, deleted: bool = False, lock: bool = False) -> sa.Select[Any]:
+    """Return a select of one server. The statements are built once, since building costs more than executing."""
+    statement = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+    if of_project:
+        statement = statement.where(TABLE.c.project_id == sa.bindparam("project"))
+    if not deleted:
+        statement = statement.where(TABLE.c.deleted == sa.false())
+    return statement.with_for_update() if lock else statement
+
+
+_UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+
+
+def get(connection: sa.Connection, uuid: str, project_id: str | None = None, deleted: bool = False) -> Instance:
+    """Raises InstanceNotFound; ``deleted`` finds deleted rows too."""
+    return _read(connection, _statement(project_id is not None, deleted), uuid, project_id)
+
+
+def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Instance:
+    """The instance, held until the transaction ends (a read that is followed by a write of it)."""
+    return _read(connection, _statement(project_id is not None, lock=True), uuid, project_id)
+
+
+def _read(connection: sa.Connection, statement: sa.Select[Any], uuid: str, project_id: str | None) -> Instance:
+    wanted = {"this": uuid} if project_id is None else {"this": uuid, "project": project_id}
+    row = connection.execute(statement, wanted).first()
+    if row is None:
+        raise exception.InstanceNotFound(instance_id=uuid)
+    return rows.to_object(Instance, row)
+
+
+def check_place(connection: sa.Connection, instance: Instance, host: str) -> Instance:
+    """The instance, if it is on the host or on its way from or to it ("": whoever asks need not be a host).
+
+    Raises InstanceNotFound: a host is told of no others. No statement as long as it is there.
+    """
+    if host and instance.host != host and host not in places(connection, [instance.uuid]).get(instance.uuid, ()):
+        raise exception.InstanceNotFound(instance_id=instance.uuid)
+    return instance
+
+
+def get_many(connection: sa.Connection, uuids: Sequence[str], host: str = "") -> list[Instance]:
+    """Return the existing ones of these instances (which may be on ``host``, if it is given), in no order."""
+    if not uuids:
+        return []
+    statement = sa.select(TABLE).where(TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false())
+    if host:
+        statement = statement.where(placed_on(host))
+    return rows.to_objects(Instance, connection.execute(statement))
+
+
+def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
+    """Write columns; ``updated_at`` and the derived columns follow."""
+    values = {"updated_at": clock.now(), **changes}
+    if "network_info" in changes:
+        values["addresses"] = addresses_of(changes["network_info"])
+    if "key" in changes:
+        values["key_name"] = changes["key"].name if changes["key"] else None
+    if "flavor" in changes:
+        values["flavorid"] = changes["flavor"].flavorid
+    connection.execute(_UPDATE, {**values, "this": uuid})
+
+
+def change(connection: sa.Connection, instance: Instance, column: str, changed: Callable[[list[T]], list[T]]) -> None:
+    """Renew a list of the instance, which others may be changing as well, from what its row has now.
+
+    The row stays held until the transaction ends; one that is gone is left so.
+    """
+    try:
+        now = lock(connection, instance.uuid)
+    except exception.InstanceNotFound:
+        return
+    setattr(instance, column, changed(getattr(now, column)))
+    update(connection, now.uuid, {column: getattr(instance, column)})
+
+
+def placed_on(host: str) -> sa.ColumnElement[bool]:
+    """The instances that may be on a host: those that are there, and those with an open migration from or to it.
+
+    What is evacuated may not be on its source any more, as soon as it has another host.
+    """
+    source = sa.and_(MIGRATIONS.c.source_compute == host, MIGRATIONS.c.migration_type != migration_states.EVACUATION)
+    moving = sa.select(MIGRATIONS.c.instance_uuid).where(
+        MIGRATIONS.c.open == sa.true(), sa.or_(source, MIGRATIONS.c.dest_compute == host))
+    return sa.and_(sa.or_(TABLE.c.host == host, TABLE.c.uuid.in_(moving)), TABLE.c.deleted == sa.false())
+
+
+def on_host(connection: sa.Connection, host: str, limit: int, marker: str | None) -> list[Instance]:
+    """The instances that may be on a host, by uuid after ``marker``."""
+    statement = sa.select(TABLE).where(placed_on(host)).order_by(TABLE.c.uuid).limit(limit)
+    if marker:
+        statement = statement.where(TABLE.c.uuid > marker)
+    return rows.to_objects(Instance, connection.execute(statement))
+
+
+def expected(connection: sa.Connection, host: str, limit: int, marker: str | None) -> list[ExpectedGuest]:
+    """The guests that may be on a host by uuid after ``marker``, with what is compared only."""
+    moving = sa.exists().where(MIGRATIONS.c.instance_uuid == TABLE.c.uuid, MIGRATIONS.c.open == sa.true())
+    statement = (sa.select(TABLE.c.uuid, TABLE.c.power_state, TABLE.c.launched_at, TABLE.c.task_state, TABLE.c.host,
+                           moving.label("moving"))
+                 .where(placed_on(host), TABLE.c.uuid > (marker or "")).order_by(TABLE.c.uuid).limit(limit))
+    return [ExpectedGuest(uuid=row.uuid, power_state=row.power_state,
+                          settled=row.launched_at is not None and row.task_state is None and row.host == host,
+                          moving=bool(row.moving))
+            for row in connection.execute(statement)]
+
+
+def places(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, set[str]]:
+    """uuid -> the hosts that the guest may be on, of those that exist: the server's, and its open migrations'."""
+    hosts = {row.uuid: {row.host} if row.host else set() for row in connection.execute(
+        sa.select(TABLE.c.uuid, TABLE.c.host).where(TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false()))}
+    for row in connection.execute(sa.select(
+            MIGRATIONS.c.instance_uuid, MIGRATIONS.c.migration_type, MIGRATIONS.c.source_compute,
+            MIGRATIONS.c.dest_compute).where(
+            MIGRATIONS.c.instance_uuid.in_(list(hosts)), MIGRATIONS.c.open == sa.true())):
+        source = "" if row.migration_type == migration_states.EVACUATION else row.source_compute
+        hosts[row.instance_uuid] |= {host for host in (source, row.dest_compute) if host}
+    return hosts
+
+
+def soft_deleted(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[str]:
+    """The uuids of those that were soft-deleted before then and with which nothing is being done, oldest first."""
+    return list(connection.scalars(sa.select(TABLE.c.uuid).where(
+        TABLE.c.soft_deleted_at < before, TABLE.c.vm_state == states.SOFT_DELETED,
+        TABLE.c.task_state.is_(None)).order_by(TABLE.c.soft_deleted_at).limit(limit)))
+
+
+def on_hosts_brief(connection: sa.Connection, hosts: Sequence[str], limit: int) -> list[Instance]:
+    """The (brief) instances on any of these hosts."""
+    statement = (sa.select(*brief_columns()).where(TABLE.c.host.in_(hosts), TABLE.c.deleted == sa.false())
+                 .order_by(TABLE.c.uuid).limit(limit))
+    return rows.to_objects(Instance, connection.execute(statement))
+
+
+def runnable(connection: sa.Connection, host: str, uuids: Sequence[str]) -> dict[str, bool]:
+    """uuid -> whether something is done with it, of those of these servers that are ACTIVE on the host."""
+    return {row.uuid: row.action_uuid is not None or row.task_state is not None for row in connection.execute(
+        sa.select(TABLE.c.uuid, TABLE.c.action_uuid, TABLE.c.task_state).where(
+            TABLE.c.uuid.in_(uuids), TABLE.c.host == host, TABLE.c.deleted == sa.false(),
+            TABLE.c.vm_state == states.ACTIVE))}
+
+
+def ever(connection: sa.Connection, uuids: Sequence[str]) -> set[str]:
+    """Return the uuids of instances that exist or existed."""
+    return set(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.uuid.in_(uuids))))
+
+
+def hosts_of(connection: sa.Connection, project_id: str, uuids: Sequence[str]) -> dict[str, str]:
+    """uuid -> host of those that the project has and that have one."""
+    return dict(connection.execute(sa.select(TABLE.c.uuid, TABLE.c.host).where(
+        TABLE.c.uuid.in_(uuids), TABLE.c.project_id == project_id, TABLE.c.deleted == sa.false(),
+        TABLE.c.host.is_not(None))).all())
+
+
+def sharing_image_properties(connection: sa.Connection, properties: dict[str, str]) -> dict[str, dict[str, int]]:
+    """Property -> host -> how many of its servers have an image with the same value. Reads every server, once."""
+    names = sorted(properties)
+    # As it stands in the column: quotes within a value are escaped, so that this can be nothing but a property.
+    pairs = [msgspec.json.encode({name: properties[name]}).decode()[1:-1] for name in names]
+    image = sa.type_coerce(TABLE.c.image, sa.Text)
+    counts = [sa.func.sum(sa.case((image.contains(pair, autoescape=True), 1), else_=0)) for pair in pairs]
+    by_name: dict[str, dict[str, int]] = {name: {} for name in names}
+    for host, *numbers in connection.execute(
+            sa.select(TABLE.c.host, *counts).where(TABLE.c.host.is_not(None), TABLE.c.deleted == sa.false())
+            .group_by(TABLE.c.host)):
+        for name, number in zip(names, numbers, strict=True):
+            if number:
+                by_name[name][host] = int(number)
+    return {name: hosts for name, hosts in by_name.items() if hosts}
+
+
+def at_rest(connection: sa.Connection, vm_state: str, after: int, window: int) -> tuple[list[Instance], int | None]:
+    """Servers in this state, while nothing is done with them.
+
+    Looked for among the ``window`` rows whose ids follow ``after``, so that no statement takes long, however many there
+    are and were; and the id to go on after, None at the end.
+    """
+    last = connection.scalar(
+        sa.select(TABLE.c.id).where(TABLE.c.id > after).order_by(TABLE.c.id).offset(window - 1).limit(1))
+    statement = sa.select(TABLE).where(
+        TABLE.c.id > after, TABLE.c.deleted == sa.false(), TABLE.c.vm_state == vm_state,
+        TABLE.c.action_uuid.is_(None)).order_by(TABLE.c.id)
+    if last is not None:
+        statement = statement.where(TABLE.c.id <= last)
+    return rows.to_objects(Instance, connection.execute(statement)), last
+
+
+def placed(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str | None]:
+    """uuid -> host (None: it has none) of those that exist."""
+    return dict(connection.execute(sa.select(TABLE.c.uuid, TABLE.c.host).where(
+        TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false())).all())
+
+
+def brief_columns() -> list[sa.Column[Any]]:
+    """Return every column that a list without details may show."""
+    return [column for column in TABLE.c if column.name not in _BRIEF]

@@ -1,0 +1,504 @@
+"""Tables of servers, hosts, accounts and volumes.
+
+Rows are few and wide: columns that are always read together are one JSON value where no query filters by them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Column, Index, UniqueConstraint
+
+from nova.db.sql.tables import table as _table
+from nova.db.sql.tables import times as _times
+from nova.db.sql.types import Json, Utc, big_id, long_text, text
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.dedicated_resources.numa import GuestTopology, HostTopology
+from nova.objects.dedicated_resources.pci import GuestDevice, PciDevice
+from nova.objects.hosts.metric import Metric
+from nova.objects.hosts.service import WorkerStats
+from nova.objects.images.image import Image
+from nova.objects.networks.network import VIF, NetworkRequest
+from nova.objects.servers.action import Event
+from nova.objects.servers.device_address import DeviceAddress
+from nova.objects.servers.instance import BlockDevice, Fault, Key, Personality
+from nova.objects.volumes.share import ShareMapping
+
+# --- hosts ---------------------------------------------------------------------------------------
+services = _table(
+    "services",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("host", text(), nullable=False),
+    Column("binary", text(), nullable=False),
+    Column("topic", text(), nullable=False),
+    Column("disabled", sa.Boolean, nullable=False),
+    Column("disabled_reason", text()),
+    Column("forced_down", sa.Boolean, nullable=False),
+    # State last published to the schedulers; the current state follows from last_seen.
+    Column("up", sa.Boolean, nullable=False),
+    Column("last_seen", Utc),
+    Column("version", sa.Integer, nullable=False),
+    Column("load", Json(list[WorkerStats])),
+    # Identity of the machine of a nova-compute; null: never reported.
+    Column("identity", text(36)),
+    # Volume connector of the machine of a nova-compute; null: never reported.
+    Column("connector", Json(dict[str, Any])),
+    # Orders the updates for schedulers: grows with every change of up, disabled and forced_down.
+    Column("generation", sa.BigInteger, nullable=False, server_default="0"),
+    *_times(),
+    UniqueConstraint("host", "binary", name="uq_services_host_binary"),
+    Index("ix_services_last_seen", "last_seen"),
+    Index("ix_services_identity", "identity", unique=True),
+)
+
+# Machines whose nova-compute an operator deleted; they may register again.
+deleted_hosts = _table(
+    "deleted_hosts",
+    Column("identity", text(36), primary_key=True),
+    Column("deleted_at", Utc, nullable=False),
+)
+
+# One row with the uuid by which hosts recognize their database.
+deployment = _table(
+    "deployment",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False),
+)
+
+compute_nodes = _table(
+    "compute_nodes",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("host", text(), nullable=False),
+    Column("hypervisor_hostname", text(), nullable=False),
+    Column("hypervisor_type", text(), nullable=False),
+    Column("hypervisor_version", sa.Integer, nullable=False),
+    Column("host_ip", text(64), nullable=False),
+    Column("cpu_info", Json(dict[str, Any]), nullable=False),
+    Column("supported_instances", Json(list[tuple[str, str, str]]), nullable=False),
+    Column("disk_available_least", sa.Integer),
+    Column("uptime", text()),
+    Column("service_id", sa.BigInteger, nullable=False),
+    Column("num_instances", sa.Integer, nullable=False),
+    Column("num_io_ops", sa.Integer, nullable=False),
+    Column("failed_builds", sa.Integer, nullable=False),
+    Column("numa_topology", Json(HostTopology)),
+    Column("pci_devices", Json(list[PciDevice])),
+    Column("metrics", Json(list[Metric])),
+    # True if the node ever had a claim with dedicated cells or devices: schedulers then receive the remaining ones.
+    Column("fitted", sa.Boolean, nullable=False, server_default=sa.false()),
+    # Counts changes, so that two states of a node can be ordered.
+    Column("generation", sa.BigInteger, nullable=False),
+    *_times(),
+    UniqueConstraint("host", "hypervisor_hostname", name="uq_compute_nodes_host_node"),
+)
+
+providers = _table(
+    "providers",
+    Column("uuid", text(36), primary_key=True),
+    Column("name", text(), nullable=False),
+    Column("parent_uuid", text(36)),
+    Column("root_uuid", text(36), nullable=False),
+    Column("traits", Json(list[str]), nullable=False),
+    Index("ix_providers_root_uuid", "root_uuid"),
+)
+
+inventories = _table(
+    "inventories",
+    Column("provider_uuid", text(36), primary_key=True),
+    Column("resource_class", text(), primary_key=True),
+    Column("total", sa.BigInteger, nullable=False),
+    Column("reserved", sa.BigInteger, nullable=False),
+    Column("ratio", sa.Double(), nullable=False),
+    Column("min_unit", sa.BigInteger, nullable=False),
+    Column("max_unit", sa.BigInteger, nullable=False),
+    Column("step_size", sa.BigInteger, nullable=False),
+    Column("used", sa.BigInteger, nullable=False),
+)
+
+allocations = _table(
+    "allocations",
+    Column("consumer_uuid", text(36), primary_key=True),
+    Column("provider_uuid", text(36), primary_key=True),
+    # The root node of the provider's tree, whose row locks and counts the claim. Null: claimed by the previous release.
+    Column("root_uuid", text(36)),
+    Column("resources", Json(dict[str, int]), nullable=False),
+    # Cells and devices of the node held by the claim; only on the row of the root.
+    Column("numa_topology", Json(GuestTopology)),
+    Column("pci_devices", Json(list[GuestDevice])),
+    Column("project_id", text(), nullable=False),
+    Column("user_id", text(), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_allocations_provider_uuid", "provider_uuid"),
+    Index("ix_allocations_root_uuid", "root_uuid"),
+)
+
+aggregates = _table(
+    "aggregates",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("name", text(), nullable=False, unique=True),
+    Column("hosts", Json(list[str]), nullable=False),
+    Column("metadata", Json(dict[str, str]), nullable=False),
+    *_times(),
+)
+
+server_groups = _table(
+    "server_groups",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("name", text(), nullable=False),
+    Column("project_id", text(), nullable=False),
+    Column("user_id", text(), nullable=False),
+    Column("policy", text(32), nullable=False),
+    Column("rules", Json(dict[str, Any]), nullable=False),
+    # Counts what had to hold the row (claims, new members): a write holds it on every node of a database cluster.
+    Column("held", sa.BigInteger, nullable=False, server_default="0"),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_server_groups_project_id", "project_id"),
+)
+
+# --- what users choose from ------------------------------------------------------------------------
+flavors = _table(
+    "flavors",
+    Column("id", big_id(), primary_key=True),
+    Column("flavorid", text(), nullable=False, unique=True),
+    Column("name", text(), nullable=False, unique=True),
+    Column("memory_mb", sa.BigInteger, nullable=False),
+    Column("vcpus", sa.BigInteger, nullable=False),
+    Column("root_gb", sa.BigInteger, nullable=False),
+    Column("ephemeral_gb", sa.BigInteger, nullable=False),
+    Column("swap", sa.BigInteger, nullable=False),
+    Column("rxtx_factor", sa.Double(), nullable=False),
+    Column("is_public", sa.Boolean, nullable=False),
+    Column("disabled", sa.Boolean, nullable=False),
+    Column("description", long_text()),
+    Column("extra_specs", Json(dict[str, str]), nullable=False),
+    *_times(),
+)
+
+flavor_access = _table(
+    "flavor_access",
+    Column("flavor_id", sa.BigInteger, primary_key=True),
+    Column("project_id", text(), primary_key=True),
+)
+
+keypairs = _table(
+    "keypairs",
+    Column("id", big_id(), primary_key=True),
+    Column("user_id", text(), nullable=False),
+    Column("name", text(), nullable=False),
+    Column("type", text(16), nullable=False),
+    Column("public_key", long_text(), nullable=False),
+    Column("fingerprint", text(), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    UniqueConstraint("user_id", "name", name="uq_keypairs_user_id_name"),
+)
+
+# user_id "" is the project as a whole; project_id "class:NAME" holds the limits of a quota class.
+quotas = _table(
+    "quotas",
+    Column("project_id", text(), primary_key=True),
+    Column("user_id", text(), primary_key=True),
+    Column("limits", Json(dict[str, int]), nullable=False),
+)
+
+quota_usages = _table(
+    "quota_usages",
+    Column("project_id", text(), primary_key=True),
+    Column("user_id", text(), primary_key=True),
+    Column("instances", sa.BigInteger, nullable=False),
+    Column("cores", sa.BigInteger, nullable=False),
+    Column("ram", sa.BigInteger, nullable=False),
+)
+
+# --- servers ---------------------------------------------------------------------------------------
+# Columns that lists of servers can be sorted by, besides created_at and uuid. Most of them are filters, too.
+SORTED = ("access_ip_v4", "access_ip_v6", "availability_zone", "config_drive", "disk_config", "display_description",
+          "display_name", "flavorid", "host", "hostname", "image_ref", "kernel_id", "key_name", "launch_index",
+          "launched_at", "locked_by", "node", "power_state", "progress", "project_id", "ramdisk_id",
+          "root_device_name", "task_state", "terminated_at", "updated_at", "user_id", "vm_state")
+
+instances = _table(
+    "instances",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("project_id", text(), nullable=False),
+    Column("user_id", text(), nullable=False),
+    Column("display_name", text(), nullable=False),
+    Column("display_description", text()),
+    Column("hostname", text(), nullable=False),
+    Column("vm_state", text(32), nullable=False),
+    Column("task_state", text(48)),
+    Column("power_state", sa.Integer, nullable=False),
+    Column("progress", sa.Integer, nullable=False),
+    Column("host", text()),
+    Column("node", text()),
+    Column("availability_zone", text()),
+    Column("pinned_availability_zone", text()),
+    Column("flavorid", text(), nullable=False),
+    Column("flavor", Json(Flavor), nullable=False),
+    Column("image_ref", text(), nullable=False),
+    Column("image", Json(Image)),
+    Column("kernel_id", text(), nullable=False),
+    Column("ramdisk_id", text(), nullable=False),
+    Column("key_name", text()),
+    Column("key", Json(Key)),
+    Column("user_data", long_text()),
+    Column("metadata", Json(dict[str, str]), nullable=False),
+    Column("system_metadata", Json(dict[str, str]), nullable=False),
+    Column("tags", Json(list[str]), nullable=False),
+    Column("security_groups", Json(list[str]), nullable=False),
+    Column("requested_networks", Json(list[NetworkRequest])),
+    Column("network_info", Json(list[VIF]), nullable=False),
+    # The fixed addresses between commas, for the ip filters: ",10.0.0.3,10.1.0.7,".
+    Column("addresses", text(1024), nullable=False),
+    Column("block_devices", Json(list[BlockDevice]), nullable=False),
+    Column("shares", Json(list[ShareMapping])),
+    Column("personality", Json(list[Personality]), nullable=False),
+    Column("config_drive", sa.Boolean, nullable=False),
+    Column("disk_config", text(16), nullable=False),
+    Column("access_ip_v4", text(64)),
+    Column("access_ip_v6", text(64)),
+    Column("launch_index", sa.Integer, nullable=False),
+    Column("reservation_id", text(), nullable=False),
+    Column("root_device_name", text(), nullable=False),
+    Column("locked_by", text(16)),
+    Column("locked_reason", text()),
+    # As the last release has it; conductors encrypt it.
+    Column("admin_pass", text()),
+    Column("encrypted_pass", long_text()),
+    # Of the request that it was made by, if that had a name (Idempotency-Key).
+    Column("request_digest", text(64)),
+    Column("trusted_certs", Json(list[str])),
+    Column("scheduler_hints", Json(dict[str, Any]), nullable=False),
+    Column("server_group", text(36)),
+    Column("numa_topology", Json(GuestTopology)),
+    Column("pci_devices", Json(list[GuestDevice])),
+    Column("device_addresses", Json(list[DeviceAddress])),
+    Column("fault", Json(Fault)),
+    Column("action_uuid", text(36)),
+    *_times(),
+    Column("launched_at", Utc),
+    Column("terminated_at", Utc),
+    Column("soft_deleted_at", Utc),
+    Column("deleted", sa.Boolean, nullable=False),
+    Index("ix_instances_project", "project_id", "deleted", "created_at", "uuid"),
+    Index("ix_instances_created", "deleted", "created_at", "uuid"),
+    Index("ix_instances_host", "host", "deleted", "uuid"),
+    Index("ix_instances_server_group", "server_group"),
+    Index("ix_instances_reservation", "reservation_id"),
+    Index("ix_instances_soft_deleted", "soft_deleted_at"),
+    Index("ix_instances_usage", "project_id", "uuid", "launched_at", "terminated_at"),
+    Index("ix_instances_by_uuid", "deleted", "uuid"),
+    # The columns of filters and sort keys begin an index that continues with the order of every list.
+    *(Index(f"ix_instances_by_{name}", "deleted", name, "created_at", "uuid") for name in SORTED),
+)
+
+# One row by which conductors recognize the keys that secrets are encrypted with.
+key_check = _table(
+    "key_check",
+    Column("id", big_id(), primary_key=True),
+    Column("encrypted", long_text(), nullable=False),
+)
+
+actions = _table(
+    "actions",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("instance_uuid", text(36), nullable=False),
+    Column("action", text(64), nullable=False),
+    Column("operation", text(64)),
+    Column("payload", Json(dict[str, Any]), nullable=False),
+    Column("step", text(64)),
+    Column("attempt", sa.Integer, nullable=False),
+    Column("undoing", sa.Boolean, nullable=False),
+    Column("owner", text()),
+    Column("lease_until", Utc),
+    Column("outcome", text(16)),
+    Column("request_id", text(), nullable=False),
+    Column("user_id", text()),
+    Column("project_id", text()),
+    Column("start_time", Utc, nullable=False),
+    Column("finish_time", Utc),
+    Column("updated_at", Utc),
+    Column("message", text()),
+    Column("events", Json(list[Event]), nullable=False),
+    # Accepted, and waiting until the operations of the instance that came before have ended.
+    Column("queued", sa.Boolean, nullable=False, server_default=sa.false()),
+    # The external events that wake it, between commas; null: it does not wait.
+    Column("waits_for", text(1024)),
+    Index("ix_actions_instance", "instance_uuid", "id"),
+    Index("ix_actions_lease", "outcome", "lease_until"),
+    Index("ix_actions_owner", "outcome", "owner"),
+)
+
+migrations = _table(
+    "migrations",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("instance_uuid", text(36), nullable=False),
+    Column("migration_type", text(32), nullable=False),
+    Column("status", text(32), nullable=False),
+    # While it is open both its hosts are places of the guest.
+    Column("open", sa.Boolean, nullable=False),
+    Column("source_compute", text(), nullable=False),
+    Column("source_node", text(), nullable=False),
+    Column("dest_compute", text(), nullable=False),
+    Column("dest_node", text(), nullable=False),
+    Column("dest_host", text(64), nullable=False),
+    Column("old_flavor", Json(Flavor)),
+    Column("new_flavor", Json(Flavor)),
+    Column("shared", sa.Boolean, nullable=False),
+    # Request to abort or to force the live migration; repeated to the host until the migration has ended.
+    Column("wanted", text(16), nullable=False, server_default=""),
+    Column("action_uuid", text(36)),
+    Column("user_id", text(), nullable=False),
+    Column("project_id", text(), nullable=False),
+    *(Column(f"{what}_{part}", sa.BigInteger) for what in ("memory", "disk")
+      for part in ("total", "processed", "remaining")),
+    *_times(),
+    Index("ix_migrations_instance", "instance_uuid", "id"),
+    Index("ix_migrations_source", "open", "source_compute"),
+    Index("ix_migrations_dest", "open", "dest_compute"),
+    Index("ix_migrations_created", "created_at"),
+    Index("ix_migrations_project", "project_id", "created_at"),
+    *(Index(f"ix_migrations_by_{name}", name, "created_at", "id") for name in (
+        "dest_compute", "migration_type", "source_compute", "status", "updated_at", "user_id")),
+)
+
+# Hosts being drained (nova.conductor.background.drains); owner: the conductor that currently checks the host.
+drains = _table(
+    "drains",
+    Column("uuid", text(36), primary_key=True),
+    Column("host", text(), nullable=False),
+    Column("kind", text(16), nullable=False),
+    Column("state", text(16), nullable=False),
+    Column("parallel", sa.Integer, nullable=False),
+    Column("cold", sa.Boolean, nullable=False),
+    Column("target", text(), nullable=False),
+    Column("patience", sa.Integer, nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Column("ended_at", Utc),
+    Column("owner", text()),
+    Column("lease_until", Utc),
+    UniqueConstraint("host", name="uq_drains_host"),
+)
+
+drain_servers = _table(
+    "drain_servers",
+    Column("drain_uuid", text(36), primary_key=True),
+    Column("instance_uuid", text(36), primary_key=True),
+    Column("state", text(16), nullable=False),
+    Column("how", text(16), nullable=False),
+    Column("destination", text(), nullable=False),
+    Column("reason", text(1024), nullable=False),
+    Column("request_id", text(64), nullable=False),
+    Column("since", Utc, nullable=False),
+    Column("started_at", Utc),
+    Column("ended_at", Utc),
+    Index("ix_drain_servers_state", "drain_uuid", "state"),
+    Index("ix_drain_servers_instance", "instance_uuid"),
+)
+
+# Images that hosts fetch at an operator's request for an aggregate; ask_again_at null: not requested from the host yet.
+precached_images = _table(
+    "precached_images",
+    Column("aggregate_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    Column("host", text(), primary_key=True),
+    Column("image_id", text(36), primary_key=True),
+    Column("image", Json(Image), nullable=False),
+    Column("state", text(16), nullable=False),
+    Column("message", text(1024), nullable=False),
+    Column("tries", sa.Integer, nullable=False),
+    Column("ask_again_at", Utc),
+    *_times(),
+    Index("ix_precached_images_state", "state"),
+    Index("ix_precached_images_host", "host", "image_id"),
+)
+
+# The word by which a host removes the guest of an instance that it was given up with.
+evictions = _table(
+    "evictions",
+    Column("instance_uuid", text(36), primary_key=True),
+    Column("host", text(), primary_key=True),
+    Column("keep_disks", sa.Boolean, nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_evictions_host", "host", "instance_uuid"),
+)
+
+# Events of external services for an instance (os-server-external-events), until the waiting step has read them.
+external_events = _table(
+    "external_events",
+    Column("instance_uuid", text(36), primary_key=True),
+    # name:tag
+    Column("name", text(), primary_key=True),
+    Column("status", text(16), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_external_events_created", "created_at"),
+)
+
+# --- consoles --------------------------------------------------------------------------------------
+# What lets a browser reach a guest's console through a proxy: of the token itself only its digest.
+console_tokens = _table(
+    "console_tokens",
+    Column("id", big_id(), primary_key=True),
+    Column("digest", text(64), nullable=False, unique=True),
+    Column("instance_uuid", text(36), nullable=False),
+    Column("instance_host", text(), nullable=False),
+    Column("user_id", text(), nullable=False),
+    Column("project_id", text(), nullable=False),
+    Column("console_type", text(32), nullable=False),
+    Column("host", text(), nullable=False),
+    Column("port", sa.Integer, nullable=False),
+    Column("tls_port", sa.Integer),
+    Column("access_url_base", text(1024), nullable=False),
+    # The newest action of the instance when the token was made.
+    Column("since", sa.BigInteger, nullable=False),
+    Column("expires_at", Utc, nullable=False),
+    Index("ix_console_tokens_instance", "instance_uuid", "user_id", "id"),
+    Index("ix_console_tokens_expires", "expires_at"),
+)
+
+# --- volumes ---------------------------------------------------------------------------------------
+volumes = _table(
+    "volumes",
+    Column("id", big_id(), primary_key=True),
+    Column("uuid", text(36), nullable=False, unique=True),
+    Column("project_id", text(), nullable=False),
+    Column("user_id", text(), nullable=False),
+    Column("name", text(), nullable=False),
+    Column("description", text(), nullable=False),
+    Column("size_gb", sa.BigInteger, nullable=False),
+    Column("status", text(32), nullable=False),
+    Column("volume_type", text()),
+    Column("availability_zone", text()),
+    Column("metadata", Json(dict[str, str]), nullable=False),
+    Column("bootable", sa.Boolean, nullable=False),
+    Column("image", Json(Image)),
+    Column("host", text()),
+    Column("shared", sa.Boolean, nullable=False),
+    Column("generation", sa.Integer, nullable=False),
+    Column("format", text(16), nullable=False),
+    Column("instance_uuid", text(36)),
+    Column("attachment_id", text(36)),
+    Column("device_name", text()),
+    *_times(),
+    Column("attached_at", Utc),
+    Column("written_at", Utc),
+    Index("ix_volumes_project", "project_id", "id"),
+    Index("ix_volumes_instance", "instance_uuid"),
+)
+
+# The word by which a host removes the data of a volume; host "": any host, from the shared pool.
+volume_removals = _table(
+    "volume_removals",
+    Column("id", big_id(), primary_key=True),
+    Column("volume_uuid", text(36), nullable=False),
+    Column("generation", sa.Integer, nullable=False),
+    Column("host", text(), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    UniqueConstraint("volume_uuid", "generation", name="uq_volume_removals_volume_generation"),
+)

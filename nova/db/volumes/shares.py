@@ -1,0 +1,73 @@
+"""The embedded shares: directories, and the projects that they belong to."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.db import tables
+from nova.db.sql import clock, rows
+from nova.objects.volumes.share import Share
+
+TABLE = tables.shares
+ACCESSES = tables.share_accesses
+
+
+def index(connection: sa.Connection, project_id: str | None = None, limit: int | None = None,
+          offset: int = 0) -> list[Share]:
+    """The shares of a project (None: of all), newest first."""
+    statement = sa.select(TABLE).order_by(TABLE.c.id.desc()).limit(limit).offset(offset)
+    if project_id is not None:
+        statement = statement.where(TABLE.c.project_id == project_id)
+    return rows.to_objects(Share, connection.execute(statement))
+
+
+def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Share:
+    """Raises ShareNotFound, also for a share of another project."""
+    return _read(connection, sa.select(TABLE).where(TABLE.c.uuid == uuid), uuid, project_id)
+
+
+def _read(connection: sa.Connection, statement: sa.Select[tuple[object, ...]], uuid: str,
+           project_id: str | None) -> Share:
+    row = connection.execute(statement).first()
+    if row is None or (project_id is not None and row.project_id != project_id):
+        raise exception.ShareNotFound(share_id=uuid)
+    return rows.to_object(Share, row)
+
+
+def create(connection: sa.Connection, share: Share) -> Share:
+    """Add a share of the project; a repeated call changes nothing."""
+    if (made := connection.execute(sa.select(TABLE).where(TABLE.c.uuid == share.uuid)).first()) is not None:
+        return rows.to_object(Share, made)
+    try:
+        connection.execute(sa.insert(TABLE).values({**rows.values_of(TABLE, share), "created_at": clock.now()}))
+    except db_exception.DBDuplicateEntry as error:
+        raise db_exception.RetryRequest(error) from error
+    return get(connection, share.uuid)
+
+
+def delete(connection: sa.Connection, uuid: str) -> Share:
+    """Forget a share that no server has; its directory stays. Raises ShareNotFound, ShareInUse."""
+    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid).with_for_update()
+    share = _read(connection, statement, uuid, None)
+    used = connection.execute(sa.select(ACCESSES.c.instance_uuid).where(
+        ACCESSES.c.share_id == uuid).order_by(ACCESSES.c.id).limit(1)).scalar()
+    if used is not None:
+        raise exception.ShareInUse(share_id=uuid, instance_uuid=used)
+    connection.execute(sa.delete(TABLE).where(TABLE.c.uuid == uuid))
+    return share
+
+
+def bind(connection: sa.Connection, uuid: str, host: str, everywhere: bool) -> None:
+    """The host may have the directory; the first one keeps it, unless all hosts reach the same (``everywhere``).
+
+    Raises ShareNotFound, ShareUnusable (another host has it).
+    """
+    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid).with_for_update()
+    share = _read(connection, statement, uuid, None)
+    if everywhere or share.host == host:
+        return
+    if share.host is not None:
+        raise exception.ShareUnusable(share_id=uuid, reason=f"its directory is on host {share.host}, not on {host}")
+    connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid).values(host=host))

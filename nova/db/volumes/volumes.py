@@ -1,0 +1,302 @@
+"""The embedded volumes: to whom they belong, where their data are, and which data are to go.
+
+A volume is found and held by its row before anything of it is decided: of two that want it one wins. Volumes are
+locked after instances and quotas, and nothing is locked after them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+from typing import Any
+
+import msgspec
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.conf import CONF
+from nova.db import liveness, tables
+from nova.db.accounts import quotas
+from nova.db.sql import clock, rows
+from nova.db.sql.types import Utc
+from nova.objects.images.image import Image
+from nova.objects.volumes import volume as volume_states
+from nova.objects.volumes.volume import Volume, VolumeContent, VolumeRemoval
+
+TABLE = tables.volumes
+REMOVALS = tables.volume_removals
+SERVICES = tables.services
+
+_MOST_GENERATIONS = 1 << 30
+
+_FREE = {"instance_uuid": None, "attachment_id": None, "device_name": None, "attached_at": None}
+
+
+# --- looking ---------------------------------------------------------------------------------------
+def index(connection: sa.Connection, project_id: str | None = None, limit: int | None = None,
+          offset: int = 0) -> list[Volume]:
+    """The volumes of a project (None: of all), newest first."""
+    statement = sa.select(TABLE).order_by(TABLE.c.id.desc()).limit(limit).offset(offset)
+    if project_id is not None:
+        statement = statement.where(TABLE.c.project_id == project_id)
+    return rows.to_objects(Volume, connection.execute(statement))
+
+
+def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
+    """Raises VolumeNotFound, also for a volume of another project."""
+    return _read(connection, uuid, project_id)
+
+
+def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
+    """The volume, held until the transaction ends. Raises VolumeNotFound."""
+    return _read(connection, uuid, project_id, lock=True)
+
+
+def _read(connection: sa.Connection, uuid: str, project_id: str | None = None, lock: bool = False) -> Volume:
+    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid)
+    if project_id is not None:
+        statement = statement.where(TABLE.c.project_id == project_id)
+    row = connection.execute(statement.with_for_update() if lock else statement).first()
+    if row is None:
+        raise exception.VolumeNotFound(volume_id=uuid)
+    return rows.to_object(Volume, row)
+
+
+def of_instance(connection: sa.Connection, instance_uuid: str) -> list[Volume]:
+    """Return the volumes of a server, locked until the transaction ends."""
+    return rows.to_objects(Volume, connection.execute(
+        sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.uuid).with_for_update()))
+
+
+# --- making and deleting ---------------------------------------------------------------------------
+def create(connection: sa.Connection, volume: Volume) -> Volume:
+    """Add a volume of the project; a repeated call changes nothing. Raises QuotaLimit, InvalidInput."""
+    if not 1 <= volume.size_gb <= CONF.volume.max_size_gb:
+        raise exception.InvalidInput(reason=f"size must be from 1 to {CONF.volume.max_size_gb} GiB.")
+    if (made := connection.execute(sa.select(TABLE).where(TABLE.c.uuid == volume.uuid)).first()) is not None:
+        return rows.to_object(Volume, made)
+    _check_quota(connection, volume)
+    try:
+        connection.execute(sa.insert(TABLE).values({
+            **rows.values_of(TABLE, volume), "shared": CONF.volume.shared, "format": CONF.volume.format,
+            "created_at": clock.now()}))
+    except db_exception.DBDuplicateEntry as error:
+        raise db_exception.RetryRequest(error) from error
+    return get(connection, volume.uuid)
+
+
+def _check_quota(connection: sa.Connection, volume: Volume) -> None:
+    most, most_gb = CONF.volume.quota_volumes, CONF.volume.quota_gigabytes
+    if most < 0 and most_gb < 0:
+        return
+    quotas.serialize(connection, f"volumes:{volume.project_id}"[:255])
+    count, size = connection.execute(sa.select(
+        sa.func.count(), sa.func.coalesce(sa.func.sum(TABLE.c.size_gb), 0)).where(
+        TABLE.c.project_id == volume.project_id)).one()
+    if 0 <= most <= count:
+        raise exception.QuotaLimit(f"Quota exceeded: the project may have {most} volumes.")
+    if 0 <= most_gb < int(size) + volume.size_gb:
+        raise exception.QuotaLimit(f"Quota exceeded: the project may have {most_gb} GiB of volumes, {int(size)} are "
+                                   f"in use and {volume.size_gb} were asked for.")
+
+
+def delete(connection: sa.Connection, uuid: str, project_id: str | None = None) -> VolumeRemoval | None:
+    """Delete a volume that nobody has; what its host has to remove (None: there are no data, and the row is gone).
+
+    Raises VolumeNotFound, InvalidVolume.
+    """
+    volume = lock(connection, uuid, project_id)
+    if volume.instance_uuid is not None:
+        raise exception.InvalidVolume(reason=f"volume {uuid} is attached to instances: {volume.instance_uuid}")
+    if volume.status not in (volume_states.AVAILABLE, volume_states.ERROR):
+        raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be available or error, but is "
+                                             f"{volume.status}")
+    return _doom(connection, volume)
+
+
+def _doom(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
+    removal = _give_up_place(connection, volume)
+    if removal is None:
+        connection.execute(sa.delete(TABLE).where(TABLE.c.uuid == volume.uuid))
+    else:
+        _update(connection, volume.uuid, status=volume_states.DELETING, **_FREE)
+    return removal
+
+
+def _update(connection: sa.Connection, uuid: str, **values: Any) -> None:
+    connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid).values(updated_at=clock.now(), **values))
+
+
+# --- where the data are ----------------------------------------------------------------------------
+def bind(connection: sa.Connection, volume: Volume, host: str) -> Volume:
+    """A place for the data of a volume that has none: on ``host``, or in the shared pool. Returns it as it is then.
+
+    Raises InvalidVolume when it is on another host.
+    """
+    if volume.host not in (None, host):
+        raise exception.InvalidVolume(reason=f"volume {volume.uuid} cannot be reached from the host of the server")
+    if volume.host is None and not (volume.shared and volume.generation):
+        volume.generation += 1
+        volume.host = None if volume.shared else host
+        _update(connection, volume.uuid, host=volume.host, generation=volume.generation)
+    return volume
+
+
+def unbind(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
+    """A volume that no guest had yet may be made anywhere again; what its host has to remove of it."""
+    if volume.written_at is not None or volume.host is None:
+        return None
+    removal = _give_up_place(connection, volume)
+    _update(connection, volume.uuid, host=None)
+    volume.host = None
+    return removal
+
+
+def _give_up_place(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
+    """The row by which the data go from where they are; None: they are nowhere."""
+    if volume.host is None and not (volume.shared and volume.generation):
+        return None
+    removal = VolumeRemoval(volume_uuid=volume.uuid, generation=volume.generation, host=volume.host or "")
+    connection.execute(sa.insert(REMOVALS).values({**rows.values_of(REMOVALS, removal), "created_at": clock.now()}))
+    return removal
+
+
+def forgotten(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[VolumeRemoval]:
+    """Return what present hosts were told before that time to remove and still have, oldest first.
+
+    Removals on absent hosts do not delay the others.
+    """
+    there = liveness.host_up(REMOVALS.c.host)
+    return rows.to_objects(VolumeRemoval, connection.execute(sa.select(REMOVALS).where(
+        REMOVALS.c.created_at < before, sa.or_(REMOVALS.c.host == "", there)).order_by(REMOVALS.c.id).limit(limit)))
+
+
+def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
+    """The data are gone, and with the last ones of a deleted volume its row."""
+    deleted = connection.execute(sa.delete(REMOVALS).where(
+        REMOVALS.c.volume_uuid == removal.volume_uuid, REMOVALS.c.generation == removal.generation,
+        REMOVALS.c.host == removal.host))
+    if deleted.rowcount:
+        connection.execute(sa.delete(TABLE).where(
+            TABLE.c.uuid == removal.volume_uuid, TABLE.c.generation == removal.generation,
+            TABLE.c.status == volume_states.DELETING))
+
+
+def reimage(connection: sa.Connection, uuid: str, attachment_id: str, image: Image) -> VolumeContent:
+    """Start to write an image to the volume of this attachment. Its data stay until end_reimage().
+
+    Returns which they are. Raises InvalidVolume when somebody else is at it.
+    """
+    volume = lock(connection, uuid)
+    if volume.attachment_id != attachment_id or volume.status != volume_states.IN_USE:
+        raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be in-use, but is {volume.status}")
+    # A random number: a host may be late and still create data of an earlier reimage that was undone.
+    _update(connection, uuid, status=volume_states.ATTACHING, image=image, written_at=None,
+            generation=1 + secrets.randbelow(_MOST_GENERATIONS))
+    return VolumeContent(generation=volume.generation, image=volume.image, written_at=volume.written_at)
+
+
+def end_reimage(connection: sa.Connection, uuid: str, attachment_id: str, before: VolumeContent,
+                done: bool) -> VolumeRemoval | None:
+    """The guest has the new data (``done``), or keeps those of ``before``; what its host has to remove of the others.
+    """
+    volume = lock(connection, uuid)
+    if volume.attachment_id != attachment_id or volume.generation == before.generation:
+        return None
+    unwanted = before.generation if done else volume.generation
+    if done:
+        complete(connection, uuid, attachment_id)
+    else:
+        _update(connection, uuid, status=volume_states.IN_USE, generation=before.generation, image=before.image,
+                written_at=before.written_at)
+    return _give_up_place(connection, msgspec.structs.replace(volume, generation=unwanted))
+
+
+# --- owners ----------------------------------------------------------------------------------------
+def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instance_uuid: str, attachment_id: str,
+            device_name: str | None, status: str = volume_states.ATTACHING) -> Volume:
+    """Give an available volume to a server. Raises VolumeNotFound, InvalidVolume (of two that want it one wins)."""
+    volume = lock(connection, uuid, project_id)
+    if volume.attachment_id == attachment_id:
+        return volume
+    if volume.instance_uuid is not None:
+        raise exception.InvalidVolume(
+            reason=f"volume {uuid} is already attached to instances: {volume.instance_uuid}")
+    if volume.status != volume_states.AVAILABLE:
+        raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be available, but is {volume.status}")
+    changes = {"status": status, "instance_uuid": instance_uuid, "attachment_id": attachment_id,
+               "device_name": device_name}
+    _update(connection, uuid, **changes)
+    for name, value in changes.items():
+        setattr(volume, name, value)
+    return volume
+
+
+def begin_swap(connection: sa.Connection, old: str, attachment_id: str, new: Volume) -> Volume:
+    """Give the volume ``new`` to its server (as ``new`` says), in which it is to take the place of ``old``.
+
+    Raises VolumeNotFound (the new one), InvalidVolume (one of them is not free for that, or they differ in size).
+    """
+    sizes = [lock(connection, uuid, new.project_id).size_gb for uuid in sorted({old, new.uuid})]
+    given = reserve(connection, new.uuid, new.project_id, new.instance_uuid or "", new.attachment_id or "",
+                    new.device_name)
+    if len(set(sizes)) > 1:
+        raise exception.InvalidVolume(reason=f"volume {new.uuid} is not as large as volume {old}, whose place it is to "
+                                             "take")
+    begin_detaching(connection, old, attachment_id)
+    return given
+
+
+def inherit(connection: sa.Connection, uuid: str, other: str) -> None:
+    """The volume has the data of ``other``: what can be booted from those can be booted from it."""
+    origin = get(connection, other)
+    _update(connection, uuid, bootable=origin.bootable, image=origin.image)
+
+
+def complete(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
+    """The guest has the volume: from now on its data are worth something, if there is a place for them. (One that is
+    given to a server on the shelf has none before that comes to a host.)"""
+    now = sa.literal(clock.now(), Utc)
+    placed = sa.or_(TABLE.c.host.is_not(None), sa.and_(TABLE.c.shared, TABLE.c.generation > 0))
+    _of_attachment(connection, uuid, attachment_id,
+                   (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE),
+                   status=volume_states.IN_USE, attached_at=sa.func.coalesce(TABLE.c.attached_at, now),
+                   written_at=sa.case((placed, sa.func.coalesce(TABLE.c.written_at, now)), else_=TABLE.c.written_at))
+
+
+def begin_detaching(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
+    """Raises InvalidVolume when it is not in use (somebody else is attaching or detaching it)."""
+    if not _of_attachment(connection, uuid, attachment_id, (volume_states.IN_USE,), status=volume_states.DETACHING):
+        raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be in-use to detach it")
+
+
+def roll_detaching(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
+    """The guest keeps the volume."""
+    _of_attachment(connection, uuid, attachment_id, (volume_states.DETACHING,), status=volume_states.IN_USE)
+
+
+def release(connection: sa.Connection, uuid: str, attachment_id: str, delete: bool = False) -> VolumeRemoval | None:
+    """The server does not have the volume any more; ``delete``: nobody shall. What its host has to remove of it.
+
+    A volume that does not belong to this attachment (any more) stays as it is.
+    """
+    try:
+        volume = lock(connection, uuid)
+    except exception.VolumeNotFound:
+        return None
+    if volume.attachment_id != attachment_id:
+        return None
+    if delete:
+        return _doom(connection, volume)
+    removal = unbind(connection, volume)
+    _update(connection, uuid, status=volume_states.AVAILABLE, **_FREE)
+    return removal
+
+
+def _of_attachment(connection: sa.Connection, uuid: str, attachment_id: str, statuses: tuple[str, ...],
+                   **values: Any) -> bool:
+    changed = connection.execute(sa.update(TABLE).where(
+        TABLE.c.uuid == uuid, TABLE.c.attachment_id == attachment_id, TABLE.c.status.in_(statuses)).values(
+        updated_at=clock.now(), **values))
+    return changed.rowcount > 0

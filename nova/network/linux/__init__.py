@@ -1,0 +1,1 @@
+"""Networks of guests by Linux bridges, namespaces, tunnels, nftables and dnsmasq."""

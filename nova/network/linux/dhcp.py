@@ -1,0 +1,298 @@
+"""The DHCP and DNS server of a network, with router advertisements: a dnsmasq process in the network's namespace.
+
+The process continues when nova-compute stops. Its files are below /run and so exist as long as the namespaces.
+dnsmasq detects new reservation files by itself; changed or removed ones need a SIGHUP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Sequence
+
+from nova import exception
+from nova.common import plain_ip
+from nova.conf import CONF
+from nova.network.linux import commands, dhcp_release, netns
+from nova.network.linux.filters import METADATA
+from nova.network.linux.state_files import Guest, HostNet
+from nova.objects.networks.network import DHCPV6, VIF
+
+LOG = logging.getLogger(__name__)
+
+RUN = "/run"
+# Maximum number of reads of the lease file until the file is complete.
+_READS = 10
+_LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+
+
+def names_file(tag: str) -> str:
+    """Return the path of the hosts file with the names of floating addresses."""
+    return os.path.join(RUN, f"nova-{tag}", "floating-names")
+
+
+class DhcpServer:
+    """The dnsmasq process of a network. ``tag``: the identifier of the state path, see ``state_files.tag``."""
+
+    def __init__(self, net: HostNet, tag: str) -> None:
+        self.net = net
+        self.folder = os.path.join(RUN, f"nova-{tag}", net.id)
+        self.hosts = os.path.join(self.folder, "hosts")
+        # Names of floating addresses of all networks of the host (nova.network.linux.dns).
+        self.names = names_file(tag)
+        # DNS name -> uuid of the first guest with the name; persists across reboots.
+        self._owners = os.path.join(CONF.state_path, "networks", net.id, "names")
+        self._conf = os.path.join(self.folder, "dnsmasq.conf")
+        self._pid = os.path.join(self.folder, "dnsmasq.pid")
+        self._leases = os.path.join(self.folder, "leases")
+
+    def ensure(self) -> None:
+        """Start the server, or restart it if its configuration has changed. Raises NetworkSetupError."""
+        wanted = self.configuration()
+        if self.pid() is not None and read(self._conf) == wanted:
+            return
+        self.stop()
+        # Readable by dnsmasq after it drops root privileges. The files have no secrets.
+        for folder in (os.path.dirname(self.folder), self.folder, self.hosts):
+            os.makedirs(folder, mode=0o755, exist_ok=True)
+            os.chmod(folder, 0o755)  # noqa: S103
+        write(self._conf, wanted)
+        program = shutil.which(CONF.network.dnsmasq, path=os.environ.get("PATH", "") + commands.SBIN)
+        if program is None:
+            raise exception.NetworkSetupError(reason=f"{CONF.network.dnsmasq} is not installed")
+        netns.call(self.net.namespace, lambda: commands.run([program, f"--conf-file={self._conf}"]))
+        LOG.info("Started the DHCP server of network %s", self.net.id)
+
+    def stop(self) -> None:
+        """Stop the process, but keep its files."""
+        pid = self.pid()
+        if pid is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+            deadline = time.monotonic() + 5
+            while time.monotonic() < deadline:
+                if self.pid() is None:
+                    return
+                time.sleep(0.01)
+
+    def remove(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.rmdir(os.path.dirname(self.folder))
+
+    def pid(self) -> int | None:
+        """Return the id of the dnsmasq process of this network, or None if it is not running."""
+        try:
+            pid = int(read(self._pid) or "")
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                command = file.read()
+        except (OSError, ValueError):
+            return None
+        return pid if self._conf.encode() in command else None
+
+    # --- reservations ---------------------------------------------------------------------------
+    def reserve(self, guest: Guest) -> None:
+        """Offer the addresses of a guest by DHCP, and its name by DNS if no other guest of the network has the name."""
+        label = label_of(guest.hostname)
+        path = os.path.join(self.hosts, guest.uuid)
+        before = read(path)
+        if before is not None and not _is_named(before, label):
+            self._release_names(guest.uuid)
+        reserved = {name.lower() for name in CONF.network.reserved_names}
+        named = label is not None and label.lower() not in reserved and self._claim(label, guest.uuid)
+        text = "".join(host_line(vif, label if named else None) for vif in guest.vifs)
+        if before != text:
+            write(path, text)
+        if before not in (None, text):
+            # dnsmasq reads changed files by itself, but forgets their former content only at SIGHUP.
+            self.reload()
+
+    def reload(self) -> None:
+        """Make the process read its files again."""
+        if (pid := self.pid()) is not None:
+            os.kill(pid, signal.SIGHUP)
+
+    def _claim(self, label: str, uuid: str) -> bool:
+        """Claim a name for a guest, and return True unless another guest has the name."""
+        os.makedirs(self._owners, mode=0o755, exist_ok=True)
+        path = os.path.join(self._owners, label.lower())
+        owner = read(path)
+        if owner is None:
+            write(path, uuid)
+        return owner in (None, uuid)
+
+    def _release_names(self, *uuids: str) -> None:
+        """Release the names of these guests."""
+        with contextlib.suppress(FileNotFoundError):
+            for name in os.listdir(self._owners):
+                path = os.path.join(self._owners, name)
+                if read(path) in uuids:
+                    _remove(path)
+
+    def keep_only(self, uuids: Sequence[str]) -> None:
+        """Remove the reservations of all other guests."""
+        others: set[str] = set()
+        with contextlib.suppress(FileNotFoundError):
+            others = set(os.listdir(self.hosts)) - set(uuids)
+        for uuid in others:
+            _remove(os.path.join(self.hosts, uuid))
+        self._release_names(*others)
+
+    def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
+        """Release the leases of these interfaces, so that their addresses can be assigned again at once.
+
+        ``guest`` has the remaining interfaces.
+        """
+        if guest.vifs:
+            self.reserve(guest)
+        else:
+            _remove(os.path.join(self.hosts, guest.uuid))
+            self._release_names(guest.uuid)
+        pid = self.pid()
+        if pid is None:
+            return
+        leases = self._leases_v6(vifs) if self.net.ipv6_mode == DHCPV6 else None
+        os.kill(pid, signal.SIGHUP)
+        try:
+            netns.call(self.net.namespace, lambda: self._release(vifs, leases))
+        except OSError as error:
+            LOG.warning("[instance: %s] Cannot release the DHCP leases on network %s, they expire later: %s",
+                        guest.uuid, self.net.id, error)
+
+    def _release(self, vifs: Sequence[VIF], leases: tuple[bytes, list[dhcp_release.Lease6]] | None) -> None:
+        """Send DHCP release messages for a guest. Runs in the namespace of the server."""
+        dhcp_release.send(self.net.gateway, [(vif.mac, address) for vif in vifs for address in vif.addresses(4)])
+        if leases:
+            dhcp_release.send_v6(*leases)
+
+    def _leases_v6(self, vifs: Sequence[VIF]) -> tuple[bytes, list[dhcp_release.Lease6]] | None:
+        """Return the server's identifier and the IPv6 leases of these interfaces, or None if the server has none."""
+        addresses = [address for vif in vifs for address in vif.addresses(6)]
+        before = None
+        # dnsmasq truncates and rewrites the file at every change and at SIGHUP: two equal reads mean a complete file.
+        for _attempt in range(_READS):
+            text = read(self._leases) or ""
+            server, leases = dhcp_release.leases_v6(text, addresses)
+            if server is not None and text == before:
+                return server, leases
+            before = text
+            time.sleep(0.01)
+        return None
+
+    def configuration(self) -> str:
+        net = self.net
+        network = ipaddress.IPv4Network(net.cidr)
+        dns = ",".join(of_version(net.dns, 4)) or net.gateway
+        domain = CONF.network.dhcp_domain
+        lines = [
+            f"pid-file={self._pid}",
+            f"dhcp-leasefile={self._leases}",
+            "interface=gw", "except-interface=lo", "bind-interfaces",
+            # Only names from the conductor are used: guests cannot choose names by DHCP.
+            "dhcp-ignore-names",
+            "no-hosts", "no-resolv", "no-ping", "dhcp-authoritative", "strict-order", "domain-needed", "bogus-priv",
+            f"dhcp-range={network.network_address},static,{network.netmask},{CONF.network.dhcp_lease_time}s",
+            f"dhcp-lease-max={network.num_addresses}",
+            f"dhcp-hostsdir={self.hosts}",
+            f"addn-hosts={self.names}",
+            f"dhcp-option-force=option:mtu,{net.mtu}",
+            f"dhcp-option=option:router,{net.gateway}",
+            f"dhcp-option=option:dns-server,{dns}",
+            # Clients that support classless routes ignore the router option.
+            f"dhcp-option=option:classless-static-route,{METADATA}/32,{net.gateway},0.0.0.0/0,{net.gateway}",
+            f"dhcp-option=249,{METADATA}/32,{net.gateway},0.0.0.0/0,{net.gateway}",
+            *(f"server={address}" for address in upstream(net.dns)),
+            *(self._configuration_v6() if net.cidr_v6 else []),
+        ]
+        if domain:
+            lines += [f"domain={domain}", f"local=/{domain}/"]
+        for name, address in (("gateway", net.gateway), ("metadata", METADATA)):
+            names = f"{name},{name}.{domain}" if domain else name
+            lines.append(f"host-record={names},{address}")
+        return "\n".join(lines) + "\n"
+
+    def _configuration_v6(self) -> list[str]:
+        net = self.net
+        network = plain_ip.v6_network(net.cidr_v6 or "")
+        kind = "static" if net.ipv6_mode == DHCPV6 else "ra-only"
+        dns = ",".join(f"[{address}]" for address in of_version(net.dns, 6) or [net.gateway_v6 or ""])
+        return [
+            "enable-ra",
+            f"dhcp-range={network.network_address},{kind},{network.prefixlen},{CONF.network.dhcp_lease_time}s",
+            # Not a default router, since the namespace does not forward IPv6.
+            f"ra-param=gw,mtu:{net.mtu},0,0",
+            f"dhcp-option=option6:dns-server,{dns}",
+        ]
+
+
+def label_of(hostname: str) -> str | None:
+    """Return the DNS label of a host name, or None if it is not a valid label."""
+    label = hostname.split(".")[0]
+    return label if _LABEL.fullmatch(label) else None
+
+
+def host_line(vif: VIF, label: str | None) -> str:
+    """Return a dhcp-host line of dnsmasq. ``label``: the name of the guest, if any."""
+    addresses = "".join(f",{ipaddress.IPv4Address(address)}" for address in vif.addresses(4)[:1])
+    addresses += "".join(f",[{fixed.address}]" for fixed in vif.fixed_ips if fixed.mode == DHCPV6)
+    return f"{vif.mac.lower()}{addresses}{f',{label}' if label else ''}\n"
+
+
+def _is_named(lines: str, label: str | None) -> bool:
+    """Return True if these dhcp-host lines have this name or no name."""
+    return all(line.rpartition(",")[2] == label or not _LABEL.fullmatch(line.rpartition(",")[2])
+               for line in lines.splitlines())
+
+
+def of_version(addresses: Sequence[str], version: int) -> list[str]:
+    return [address for address in addresses if plain_ip.address(address).version == version]
+
+
+def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[str]:
+    """Return the servers that DNS queries are forwarded to: those of the network, or else those of the host.
+
+    Loopback addresses are left out, since the namespace cannot reach them.
+    """
+    if of_version(dns, 4):
+        return of_version(dns, 4)
+    servers = []
+    for line in (read(resolv_conf) or "").splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[0] == "nameserver":
+            with contextlib.suppress(ValueError):
+                address = plain_ip.address(words[1])
+                if address.version == 4 and not address.is_loopback:
+                    servers.append(str(address))
+    return servers
+
+
+def read(path: str) -> str | None:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def write(path: str, text: str) -> None:
+    """Replace a file atomically, readable by all users. dnsmasq ignores the hidden temporary file."""
+    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+    os.chmod(temporary, 0o644)
+    os.replace(temporary, path)

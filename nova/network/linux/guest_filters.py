@@ -1,0 +1,301 @@
+"""The packet filters of one guest's tap device, as nftables commands.
+
+Frames between guests of a host never leave the bridge, so they are filtered there. Only some kernels track connections
+on bridges (CONFIG_NF_CONNTRACK_BRIDGE), and the tracking of the IP layer (br_netfilter) cannot distinguish overlapping
+networks. So each guest has its own sets of flows. Flows that the guest opens are learned with a timeout; replies, and
+ICMP errors that quote a learned flow, are accepted. Later fragments, which have no ports, are accepted after the first
+fragment. A guest that fills its sets affects only itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+from collections.abc import Sequence
+
+from nova.common import plain_ip
+from nova.network.linux import group_filters, ingress
+from nova.network.linux.filters import MOVED, hook, mac_address, name_of, port, raw_v6, remove_port, unhook
+from nova.network.linux.state_files import HostNet
+from nova.objects.networks.network import VIF, RuleSet, link_local
+
+# Maximum number of flows of a guest.
+FLOWS = 65535
+# Time after the setup of a migrated guest in which unknown flows are accepted as opened on its previous host.
+_MOVED_FOR = "4h"
+# Timeout in seconds of the later fragments of a packet.
+_FRAGMENTS = 30
+_SETS = ("flows", "closing", "talks", "echoes", "spoken", "fragments")
+_DYNAMIC = "flags dynamic,timeout"
+_ICMP_NUMBER = {"icmp": 1, "icmpv6": 58}
+# Ethernet type of the frames by which QEMU announces a migrated guest.
+_RARP = "0x8035"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Family:
+    """The nftables expressions of a version of IP.
+
+    A TCP or UDP flow from the guest's view is: peer address, protocol, own port, peer port. nftables can match a packet
+    that an ICMP error quotes only by bits (header, first bit, number of bits), so the sets for errors use bits as well.
+    ``peer`` is the receiver of a packet that the guest sends, ``sender`` the sender of a packet that it receives.
+    ``quoted`` has sender, receiver, protocol, ports and ICMP id of the quoted packet.
+    """
+
+    suffix: str
+    header: str
+    protocol: str
+    icmp: str
+    icmp_name: str
+    key: str
+    peer: str
+    sender: str
+    number: str
+    quoted: tuple[str, str, str, str, str]
+    errors: str
+    # Fragments: the key of a packet, a match of later fragments, and a match of the first fragment.
+    packet: str
+    later: str
+    first: str
+
+    def out(self, kind: str) -> str:
+        return f"{self.header} daddr . {self.protocol} . {kind} sport . {kind} dport"
+
+    def into(self, kind: str) -> str:
+        return f"{self.header} saddr . {self.protocol} . {kind} dport . {kind} sport"
+
+    def set(self, kind: str, name: str) -> str:
+        return f"@{kind}{self.suffix}_{name}"
+
+
+_PORTS, _ICMP_ID = "@th,0,32", "@th,32,16"
+_V4 = _Family("", "ip", "ip protocol", "icmp", "icmp", "ipv4_addr",
+              "@nh,128,32", "@nh,96,32", "@nh,72,8",
+              ("@th,160,32", "@th,192,32", "@th,136,8", "@th,224,32", "@th,256,16"),
+              # Only if the quoted packet has no IP options and is no later fragment, so that its ports are at a fixed
+              # offset.
+              "icmp type { destination-unreachable, time-exceeded, parameter-problem } "
+              "@th,64,8 0x45 @th,112,16 & 0x1fff == 0",
+              "ip saddr . ip protocol . ip id", "ip frag-off & 0x1fff != 0", "ip frag-off & 0x3fff == 0x2000")
+_V6 = _Family("6", "ip6", "meta l4proto", "icmpv6", "ipv6-icmp", "ipv6_addr",
+              "@nh,192,128", "@nh,64,128", "@nh,48,8",
+              ("@th,128,128", "@th,256,128", "@th,112,8", "@th,384,32", "@th,416,16"),
+              "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }",
+              "ip6 saddr . frag id", "frag frag-off != 0", "frag frag-off 0 frag more-fragments 1")
+
+
+def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = False) -> list[str]:
+    """Replace the filters of a tap device, but keep learned flows. Raises ValueError for invalid values.
+
+    ``moved``: the guest arrives from another host with flows that are unknown here.
+    """
+    if not vif.security:
+        return [*remove(table, vif.devname), *port(table, vif.devname)]
+    name, mac = name_of(vif.devname), mac_address(vif.mac)
+    v4 = [str(ipaddress.IPv4Address(address)) for address in vif.addresses(4)]
+    v6 = [str(plain_ip.v6_address(address)) for address in vif.addresses(6)]
+    chains = {
+        "sent": [*_sent(name, mac, bool(v6)), *_sent_v4(name, mac, v4)],
+        "received": [*_received(name, mac, bool(v6)), *_received_v4(name, v4, net), *_ingress(rules, 4),
+                     *_drop_rest(name, _V4)],
+    }
+    families = [_V4]
+    if v6:
+        families.append(_V6)
+        own = [link_local(mac), *v6]
+        chains["sent6"] = _sent_v6(name, own)
+        chains["received6"] = [*_received_v6(name, own, net), *_ingress(rules, 6),
+                              *_drop_rest(name, _V6)]
+    return [
+        *port(table, vif.devname),
+        *(line for group_id in rules.groups for line in group_filters.ensure_chains(table, group_id)),
+        *(line for family in families for line in _empty(table, name, family)),
+        *(f"add rule bridge {table} {chain}_{name} {rule}" for chain, chain_rules in chains.items()
+          for rule in chain_rules),
+        *hook(table, vif.devname, name),
+        *([f'add element bridge {table} {MOVED} {{ "{vif.devname}" timeout {_MOVED_FOR} }}'] if moved else []),
+    ]
+
+
+def _ingress(rules: RuleSet, version: int) -> list[str]:
+    return [*ingress.accepted(rules.rules, version), *group_filters.jumps(rules.groups, version)]
+
+
+def remove(table: str, device: str) -> list[str]:
+    """Remove the filters and flows of a tap device."""
+    t, name = f"bridge {table}", name_of(device)
+    # Objects are created first, since deleting a missing object fails.
+    lines = [*_empty(table, name, _V4), *_empty(table, name, _V6), *hook(table, device, name),
+             *remove_port(table, device), *unhook(table, device, name)]
+    element = f'element {t} {MOVED} {{ "{device}" }}'
+    return [*lines, f"add {element}", f"delete {element}",
+            f"delete chain {t} sent6_{name}", f"delete chain {t} received6_{name}",
+            *(f"delete set {t} {kind}{family.suffix}_{name}" for family in (_V4, _V6) for kind in _SETS),
+            *(line for family in (_V4, _V6) for line in _former(t, name, family))]
+
+
+def _former(t: str, name: str, family: _Family) -> list[str]:
+    """Remove the sets that only the previous release used."""
+    sets = {"pings": f"typeof {family.header} daddr . {family.icmp} id", "peers": f"type {family.key} . inet_proto"}
+    return [line.format(f"set {t} {kind}{family.suffix}_{name}") for kind, what in sets.items()
+            for line in (f"add {{}} {{{{ {what}; {_DYNAMIC}; size 4096; }}}}", "delete {}")]
+
+
+def _empty(table: str, name: str, family: _Family) -> list[str]:
+    """Create the chains and sets of a version of IP, flush the chains, and keep the elements of the sets."""
+    t, suffix = f"bridge {table}", family.suffix
+    flow = f"type {family.key} . inet_proto . inet_service . inet_service; {_DYNAMIC}"
+    sets = {
+        "flows": f"{flow}; size {FLOWS}", "closing": f"{flow}; size {FLOWS}",
+        "talks": f"typeof {family.peer} . {family.number} . {_PORTS}; {_DYNAMIC}; size {FLOWS}",
+        "echoes": f"typeof {family.peer} . {_ICMP_ID}; {_DYNAMIC}; size 4096",
+        "spoken": f"typeof {family.peer} . {family.number}; {_DYNAMIC}; size 4096",
+        "fragments": f"typeof {family.packet}; {_DYNAMIC}; size 4096",
+    }
+    return [
+        f"add chain {t} sent{suffix}_{name}", f"add chain {t} received{suffix}_{name}",
+        f"flush chain {t} sent{suffix}_{name}", f"flush chain {t} received{suffix}_{name}",
+        *(f"add set {t} {kind}{suffix}_{name} {{ {what}; }}" for kind, what in sets.items()),
+    ]
+
+
+# --- sent packets: only from own addresses, and never as a DHCP server or router -------------------
+def _sent(name: str, mac: str, v6: bool) -> list[str]:
+    return [f"ether saddr != {mac} drop", *([f"ether type ip6 goto sent6_{name}"] if v6 else [])]
+
+
+def _sent_v4(name: str, mac: str, addresses: Sequence[str]) -> list[str]:
+    own = ", ".join(addresses)
+    return [
+        f"ether type arp arp saddr ether {mac} arp saddr ip {{ 0.0.0.0, {own} }} accept",
+        f"ether type {_RARP} ether daddr ff:ff:ff:ff:ff:ff accept",
+        "ether type != ip drop",
+        "ip saddr 0.0.0.0 udp sport 68 udp dport 67 accept",
+        f"ip saddr != {{ {own} }} drop",
+        "udp sport 67 drop",
+        *_learned(name, _V4),
+    ]
+
+
+def _sent_v6(name: str, own: Sequence[str]) -> list[str]:
+    """Return rules for sent IPv6: neighbor discovery only for own addresses, no hidden upper-layer headers."""
+    addresses, targets = ", ".join(own), raw_v6(own)
+    return [
+        f"ip6 saddr :: icmpv6 type nd-neighbor-solicit @th,64,128 {targets} accept",
+        "ip6 saddr :: icmpv6 type { nd-router-solicit, mld-listener-report, mld-listener-done, mld2-listener-report } "
+        "accept",
+        f"ip6 saddr != {{ {addresses} }} drop",
+        "icmpv6 type { nd-router-advert, nd-redirect, mld-listener-query, router-renumbering } drop",
+        f"icmpv6 type nd-neighbor-advert @th,64,128 != {targets} drop",
+        "udp sport 547 drop",
+        # Extension headers in a first fragment: hop-by-hop, routing, fragment and destination options.
+        "frag nexthdr { 0, 43, 44, 60 } drop",
+        *_learned(name, _V6),
+    ]
+
+
+def _learned(name: str, family: _Family) -> list[str]:
+    """Return rules that accept sent packets and learn their flows for replies."""
+    flows, closing = family.set("flows", name), family.set("closing", name)
+    tcp, udp, protocol = family.out("tcp"), family.out("udp"), family.protocol
+    talk = f"update {family.set('talks', name)} {{ {family.peer} . {family.number} . {_PORTS} timeout"
+    return [
+        # A TCP reset for an unknown flow does not create a flow.
+        f"tcp flags & rst != 0 {tcp} != {flows} accept",
+        f"{protocol} tcp {talk} 1d }}",
+        f"{protocol} udp {talk} 3m }}",
+        # The flow of a closing connection gets a short timeout, whichever side sends the last packet.
+        f"tcp flags & (fin|rst) != 0 update {closing} {{ {tcp} timeout 2m }} "
+        f"update {flows} {{ {tcp} timeout 2m }} accept",
+        f"{tcp} {closing} update {flows} {{ {tcp} timeout 2m }} accept",
+        f"tcp flags & (syn|ack) == syn update {flows} {{ {tcp} timeout 2m }} accept",
+        f"{protocol} tcp update {flows} {{ {tcp} timeout 1d }} accept",
+        f"{protocol} udp update {flows} {{ {udp} timeout 3m }} accept",
+        f"{family.icmp} type echo-request "
+        f"update {family.set('echoes', name)} {{ {family.peer} . {_ICMP_ID} timeout 1m }} accept",
+        f"{protocol} != {{ {family.icmp_name}, tcp, udp }} "
+        f"update {family.set('spoken', name)} {{ {family.peer} . {family.number} timeout 10m }} accept",
+        "accept",
+    ]
+
+
+# --- received packets, regardless of security groups: neighbor discovery, DHCP, replies, errors ------
+def _received(name: str, mac: str, v6: bool) -> list[str]:
+    return [
+        # Unicast frames for another MAC address, which the bridge floods before it has learned the port.
+        f"ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether daddr != {mac} drop",
+        *([f"ether type ip6 goto received6_{name}"] if v6 else []),
+    ]
+
+
+def _received_v4(name: str, addresses: Sequence[str], net: HostNet) -> list[str]:
+    own = ", ".join(f"{int(ipaddress.IPv4Address(address)):#010x}" for address in addresses)
+    return [
+        "ether type arp accept",
+        "ether type != ip drop",
+        f"ip saddr {net.gateway} udp sport 67 udp dport 68 accept",
+        # A fragment at this offset would overwrite the TCP flags of the first fragment (an attack).
+        "ip protocol tcp ip frag-off & 0x1fff == 1 drop",
+        *_fragments(name, _V4),
+        *_replies(name, _V4),
+        *_errors(name, _V4, f"{{ {own} }}"),
+    ]
+
+
+def _received_v6(name: str, own: Sequence[str], net: HostNet) -> list[str]:
+    return [
+        "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",
+        f"ip6 saddr {net.router} icmpv6 type {{ nd-router-advert, mld-listener-query }} accept",
+        "icmpv6 type { nd-router-advert, nd-redirect, nd-router-solicit } drop",
+        f"ip6 saddr {net.router} udp sport 547 udp dport 546 accept",
+        *_fragments(name, _V6),
+        *_replies(name, _V6),
+        *_errors(name, _V6, raw_v6(own)),
+    ]
+
+
+def _fragments(name: str, family: _Family) -> list[str]:
+    """Return rules that accept later fragments after an accepted first fragment; see ``_drop_rest``."""
+    accepted = family.set("fragments", name)
+    return [
+        f"{family.later} {family.packet} {accepted} accept",
+        f"{family.later} drop",
+        f"{family.first} update {accepted} {{ {family.packet} timeout {_FRAGMENTS}s }}",
+    ]
+
+
+def _drop_rest(name: str, family: _Family) -> list[str]:
+    """Return rules that drop all other packets and their later fragments."""
+    return [f"{family.first} delete {family.set('fragments', name)} {{ {family.packet} }}", "drop"]
+
+
+def _errors(name: str, family: _Family, own: str) -> list[str]:
+    """Return rules that accept ICMP errors about packets that the guest sent recently."""
+    sender, peer, number, ports, icmp_id = family.quoted
+    about = f"{family.errors} {sender} {own}"
+    rules = [
+        f"{about} {peer} . {number} . {ports} {family.set('talks', name)} accept",
+        f"{about} {number} {_ICMP_NUMBER[family.icmp]} {peer} . {icmp_id} {family.set('echoes', name)} accept",
+        f"{about} {peer} . {number} {family.set('spoken', name)} accept",
+        # The packets that a migrated guest sent on its previous host are unknown.
+        f"oifname @{MOVED} {about} accept",
+    ]
+    if family is _V6:
+        # A quoted first fragment: its flow was learned with protocol 44 and the ports after the fragment header.
+        rules.append(f"{about} {number} 44 {peer} . {number} . @th,448,32 {family.set('talks', name)} accept")
+    return rules
+
+
+def _replies(name: str, family: _Family) -> list[str]:
+    flows, tcp, udp = family.set("flows", name), family.into("tcp"), family.into("udp")
+    return [
+        # Unknown flows of a migrated guest: packets with ACK cannot open a connection, and a guest that only listens
+        # might never send a packet by which its flow is learned.
+        f"oifname @{MOVED} tcp flags & (syn|ack) == ack accept",
+        f"{tcp} {flows} tcp flags & rst != 0 update {flows} {{ {tcp} timeout 2m }} accept",
+        f"{tcp} {flows} accept",
+        f"{udp} {flows} accept",
+        f"{family.icmp} type echo-reply {family.sender} . {_ICMP_ID} {family.set('echoes', name)} accept",
+        f"{family.protocol} != {{ {family.icmp_name}, tcp, udp }} "
+        f"{family.sender} . {family.number} {family.set('spoken', name)} accept",
+    ]

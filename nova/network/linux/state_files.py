@@ -1,0 +1,280 @@
+"""State files of the networks and interfaces on this host: networks/<network id>/ below the state path.
+
+A file is written before the first device of its network is created, and deleted after the last device is removed. So
+every device with one of our names has a state file, also after a crash.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import ipaddress
+import logging
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from typing import TypeVar
+
+import msgspec
+
+from nova.common import plain_ip
+from nova.objects.base import Object
+from nova.objects.networks.network import VIF, Peers, RuleSet, link_local
+
+LOG = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,15}")
+MAC = re.compile(r"[0-9a-fA-F]{2}(:[0-9a-fA-F]{2}){5}")
+IDENTIFIER = re.compile(r"[A-Za-z0-9-]{1,64}")
+
+
+class HostNet(Object, kw_only=True):
+    """A network on this host. ``link``: the number of its point-to-point link to the root namespace."""
+
+    id: str
+    label: str = ""
+    bridge: str
+    cidr: str
+    gateway: str
+    dns: list[str] = []
+    mtu: int = 1500
+    vlan: int | None = None
+    bridge_interface: str | None = None
+    vni: int | None = None
+    cidr_v6: str | None = None
+    gateway_v6: str | None = None
+    ipv6_mode: str | None = None
+    # IP address of this host's end of the tunnels.
+    tunnel: str | None = None
+    link: int | None = None
+
+    @property
+    def namespace(self) -> str:
+        return namespace(self.id)
+
+    @property
+    def short(self) -> str:
+        """The part of device names that identifies the network. Device names have at most 15 characters."""
+        return self.id.replace("-", "")[:11]
+
+    @property
+    def bridge_port(self) -> str:
+        """The end of the veth pair to the namespace that is a port of the bridge."""
+        return f"nvp{self.short}"
+
+    @property
+    def uplink_port(self) -> str:
+        """The root namespace's end of the veth pair that connects guests with external networks."""
+        return f"nvu{self.short}"
+
+    @property
+    def wire_port(self) -> str | None:
+        """The port towards other hosts: a tunnel, a VLAN of the host's interface, or the interface itself."""
+        if self.vni is not None:
+            return f"nvx{self.short}"
+        if not self.bridge_interface:
+            return None
+        return self.bridge_interface if self.vlan is None else f"nvl{self.short}"
+
+    @property
+    def prefix(self) -> int:
+        return plain_ip.network(self.cidr).prefixlen
+
+    @property
+    def gateway_mac(self) -> str:
+        """The MAC address of the gateway, the same on every host. MAC addresses of guests have another prefix."""
+        digest = hashlib.sha256(self.id.encode()).hexdigest()
+        return f"fa:16:3f:{digest[:2]}:{digest[2:4]}:{digest[4:6]}"
+
+    @property
+    def router(self) -> str:
+        """The link-local address of the gateway, the source of router advertisements and DHCPv6 replies."""
+        return link_local(self.gateway_mac)
+
+
+class Guest(Object, kw_only=True):
+    """The interfaces of an instance on a network, and its ingress rules."""
+
+    uuid: str
+    hostname: str = ""
+    vifs: list[VIF] = []
+    # The field of the previous release, which finds it empty and requests the rules from the conductor.
+    rules: RuleSet = msgspec.field(default_factory=RuleSet)
+    # Ingress rules, with only the ids of security groups; nova.network.linux.groups stores the rules of the groups.
+    ingress: RuleSet | None = None
+
+    @property
+    def ingress_rules(self) -> RuleSet:
+        return self.ingress or self.rules
+
+
+def namespace(network_id: str) -> str:
+    """Return the name of the network namespace of a network."""
+    return f"nova-{network_id[:12]}"
+
+
+def network_of_vif(vif: VIF) -> HostNet:
+    """Return the network of a VIF.
+
+    Raises ValueError if a required value is missing, or if a value is unsafe in configuration files and commands.
+    """
+    fixed, fixed_v6 = vif.first(4), vif.first(6)
+    if fixed is None:
+        raise ValueError(f"the interface {vif.id} has no IPv4 address")
+    for version, kind in ((4, ipaddress.IPv4Address), (6, ipaddress.IPv6Address)):
+        for address in vif.addresses(version):
+            kind(address)
+    cidr = ipaddress.IPv4Network(fixed.cidr or plain_ip.interface(f"{fixed.address}/{fixed.prefix}").network)
+    devices = [vif.bridge, vif.devname] + ([vif.bridge_interface] if vif.bridge_interface else [])
+    for value, pattern in [(vif.network_id, IDENTIFIER), (vif.mac, MAC), *((name, DEVICE) for name in devices)]:
+        if not pattern.fullmatch(value):
+            raise ValueError(f"{value!r} is not valid for the interface {vif.id}")
+    net = HostNet(id=vif.network_id, label=vif.label, bridge=vif.bridge, cidr=str(cidr),
+                  gateway=str(ipaddress.IPv4Address(fixed.gateway or "none")),
+                  dns=[str(plain_ip.address(address)) for address in vif.dns], mtu=vif.mtu, vlan=vif.vlan,
+                  bridge_interface=vif.bridge_interface, vni=vif.vni)
+    if fixed_v6 is not None:
+        net.cidr_v6 = str(plain_ip.v6_network(fixed_v6.cidr))
+        net.gateway_v6 = str(plain_ip.v6_address(fixed_v6.gateway or "none"))
+        net.ipv6_mode = fixed_v6.mode
+    return net
+
+
+def tag(state_path: str) -> str:
+    """Return a short identifier of a state path, for names of devices and tables. A machine may have several."""
+    return hashlib.sha256(os.path.abspath(state_path).encode()).hexdigest()[:8]
+
+
+class NewestRules:
+    """The newest rules that this host received for each guest, also for guests that are not on this host (yet)."""
+
+    def __init__(self, size: int = 10_000) -> None:
+        self._size = size
+        self._newest: collections.OrderedDict[str, RuleSet] = collections.OrderedDict()
+        self._mutex = threading.Lock()
+
+    def update(self, uuid: str, rules: RuleSet) -> RuleSet:
+        """Return the newest rules of a guest, which are ``rules`` unless newer rules arrived before."""
+        with self._mutex:
+            newest = self._newest.get(uuid)
+            if newest is None or rules.version >= newest.version:
+                newest = self._newest[uuid] = rules
+            self._newest.move_to_end(uuid)
+            while len(self._newest) > self._size:
+                self._newest.popitem(last=False)
+            return newest
+
+
+class StateFiles:
+    """The state files below one state path. Callers hold the lock of the network they write to."""
+
+    def __init__(self, state_path: str) -> None:
+        self.root = os.path.join(state_path, "networks")
+
+    def networks(self) -> list[str]:
+        try:
+            return sorted(entry.name for entry in os.scandir(self.root) if entry.is_dir())
+        except FileNotFoundError:
+            return []
+
+    def network(self, network_id: str) -> HostNet | None:
+        return read(self._network_file(network_id), HostNet)
+
+    def save_network(self, net: HostNet) -> None:
+        write(self._network_file(net.id), net)
+
+    def peers(self, network_id: str) -> Peers | None:
+        """Return the peer hosts of a network, as received last."""
+        return read(self._peers_file(network_id), Peers)
+
+    def save_peers(self, peers: Peers) -> None:
+        write(self._peers_file(peers.network_id), peers)
+
+    def delete_network(self, network_id: str) -> None:
+        shutil.rmtree(os.path.join(self.root, network_id), ignore_errors=True)
+
+    def guest(self, network_id: str, uuid: str) -> Guest | None:
+        return read(self._guest_file(network_id, uuid), Guest)
+
+    def has_address(self, network_id: str, address: str, uuid: str) -> bool:
+        """Return True if the instance has an interface with this address on the network on this host."""
+        guest = self.guest(network_id, uuid)
+        if guest is not None:
+            return any(address in vif.addresses() for vif in guest.vifs)
+        try:
+            os.stat(self._guest_file(network_id, uuid))
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            LOG.warning("Cannot read the state file of the guest with address %s, assuming that the guest exists: %s",
+                        address, error)
+        return True  # the file exists, but this process may not read it
+
+    def guests(self, network_id: str) -> Iterator[Guest]:
+        """Yield the guests of a network; a guest with an unreadable file has no interfaces."""
+        for uuid in self.guest_ids(network_id):
+            yield self.guest(network_id, uuid) or Guest(uuid=uuid)
+
+    def guest_ids(self, network_id: str) -> list[str]:
+        try:
+            names = os.listdir(os.path.join(self.root, network_id, "instances"))
+        except FileNotFoundError:
+            return []
+        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
+
+    def networks_of(self, uuid: str) -> list[str]:
+        return [network for network in self.networks() if os.path.exists(self._guest_file(network, uuid))]
+
+    def save_guest(self, network_id: str, guest: Guest) -> None:
+        write(self._guest_file(network_id, guest.uuid), guest)
+
+    def delete_guest(self, network_id: str, uuid: str) -> None:
+        try:
+            os.unlink(self._guest_file(network_id, uuid))
+        except FileNotFoundError:
+            return
+
+    def _network_file(self, network_id: str) -> str:
+        return os.path.join(self.root, network_id, "network.json")
+
+    def _peers_file(self, network_id: str) -> str:
+        return os.path.join(self.root, network_id, "peers.json")
+
+    def _guest_file(self, network_id: str, uuid: str) -> str:
+        return os.path.join(self.root, network_id, "instances", f"{uuid}.json")
+
+
+def read(path: str, kind: type[T]) -> T | None:
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        LOG.warning("Ignoring the state file %s, which cannot be read: %s", path, error)
+        return None
+
+
+def write(path: str, value: Object) -> None:
+    """Replace a file atomically."""
+    data = msgspec.json.encode(value)
+    folder = os.path.dirname(path)
+    # Readable by the metadata service, which is not root, whatever the umask is. The files have no secrets.
+    network = os.path.dirname(folder)
+    for missing in [path for path in (os.path.dirname(network), network, folder) if not os.path.isdir(path)]:
+        os.makedirs(missing, exist_ok=True)
+        os.chmod(missing, 0o755)  # noqa: S103
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            os.fchmod(file.fileno(), 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,1 @@
+"""Networks of guests by Neutron: ports for the conductor, plugging on the host."""

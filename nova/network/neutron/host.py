@@ -1,0 +1,70 @@
+"""The host's part of the network back end "neutron": interfaces on the integration bridge of Open vSwitch.
+
+The hypervisor creates the ports, with the ids of the guest (vm-id) and of the Neutron port (iface-id) in the
+database of Open vSwitch. Neutron's agent or OVN identifies them by the iface-id. Needs root.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from nova import exception
+from nova.network.base import HostNetwork
+from nova.network.linux import commands
+from nova.objects.networks.network import VIF, RuleSet
+from nova.objects.servers.instance import Instance
+
+LOG = logging.getLogger(__name__)
+
+# ovs-vsctl waits up to 20 seconds until the switch has applied a change.
+COMMAND = ("ovs-vsctl", "--timeout=20")
+
+
+class NeutronHostNetwork(HostNetwork):
+    """The network back end "neutron" on hosts. Neutron has its own packet filters."""
+
+    needs_guests = False
+
+    def start(self, instances: Sequence[Instance]) -> None: ...
+
+    def plug(self, instance: Instance, rules: RuleSet) -> None:
+        for vif in instance.network_info:
+            self.plug_vif(instance, vif, rules)
+
+    def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None:
+        """Check that the bridge exists, which Neutron creates. Raises NetworkSetupError."""
+        if vif.bridge not in _vsctl("list-br").split():
+            raise exception.NetworkSetupError(reason=f"the host has no bridge {vif.bridge} in Open vSwitch")
+
+    def unplug(self, instance: Instance) -> None:
+        self._remove([*(vif.devname for vif in instance.network_info), *self._devices(instance.uuid)])
+
+    def unplug_vif(self, instance: Instance, vif: VIF) -> None:
+        self._remove([vif.devname])
+
+    def unplug_guest(self, uuid: str) -> None:
+        self._remove(self._devices(uuid))
+
+    def guests(self) -> set[str]:
+        output = _vsctl("--bare", "--columns=external_ids", "find", "Interface")
+        words = (word.strip('",') for word in output.split())
+        return {word.removeprefix("vm-id=").strip('"') for word in words if word.startswith("vm-id=")}
+
+    def refresh_rules(self, uuid: str, rules: RuleSet) -> None: ...
+
+    @staticmethod
+    def _devices(uuid: str) -> list[str]:
+        return _vsctl("--bare", "--columns=name", "find", "Interface", f"external_ids:vm-id={uuid}").split()
+
+    @staticmethod
+    def _remove(devices: Sequence[str]) -> None:
+        """Remove ports in one transaction. Ports that the hypervisor removed already are ignored."""
+        words = [word for name in dict.fromkeys(devices) for word in ("--", "--if-exists", "del-port", name)]
+        if words:
+            _vsctl(*words[1:])
+
+
+def _vsctl(*words: str) -> str:
+    """Run ovs-vsctl and return its output. Raises NetworkSetupError."""
+    return commands.run([*COMMAND, *words])

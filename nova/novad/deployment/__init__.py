@@ -1,0 +1,1 @@
+"""Deployments on one node: containers, data, backups, health, history and rollback."""

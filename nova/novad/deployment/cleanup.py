@@ -1,0 +1,77 @@
+"""Deferred cleanup: removals that run after a change is committed.
+
+The tasks are stored with the change and survive restarts of novad. They cannot be undone; no deployed component needs
+what they remove.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from nova.common.errors import os_error_text
+from nova.novad.deployment.data import Data
+from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Journal
+from nova.novad.errors import RuntimeFault
+from nova.novad.runtime.base import Runtime
+from nova.novad.secrets import Secrets
+
+LOG = logging.getLogger(__name__)
+
+# Kinds of tasks, as stored in the journal and shown to users.
+BACKUP, FILES, DATA, NETWORK, SECRETS, OLD_SECRETS = "backup", "files", "data", "network", "secrets", "kept secrets"
+
+
+def tasks_after(changes: Iterable[Change], current: Iterable[Deployed]) -> list[CleanupTask]:
+    """Return the cleanup of files and networks that no component uses after these changes were made or undone.
+
+    ``current``: the deployed components.
+    """
+    deployed = {component.name: component for component in current}
+    used = {network for component in deployed.values() for network in component.component.networks}
+    changed = [component for change in changes for component in (change.before, change.after) if component is not None]
+    return [*(CleanupTask(kind=FILES, name=name) for name in sorted(
+                {component.name for component in changed} - set(deployed))),
+            *(CleanupTask(kind=NETWORK, name=name) for name in sorted(
+                {network for component in changed for network in component.component.networks} - used))]
+
+
+class CleanupExecutor:
+    """The executor of cleanup tasks. The caller holds the lock of changes. ``platform`` returns the platform's name."""
+
+    def __init__(self, platform: Callable[[], str], journal: Journal, runtime: Runtime, data: Data,
+                 secrets: Secrets) -> None:
+        self._platform = platform
+        self._journal = journal
+        self._runtime = runtime
+        self._data = data
+        self._secrets = secrets
+
+    def run(self, progress: Callable[[str, str], None]) -> None:
+        """Execute all tasks. A task that fails stays in the journal and is retried."""
+        for task in self._journal.cleanup_tasks():
+            try:
+                self._execute(task, progress)
+            except (RuntimeFault, OSError) as error:
+                LOG.warning("Cannot remove %s %s, retrying later: %s", task.kind, task.name, error)
+                progress(task.name, f"cannot remove its {task.kind}, retrying later: "
+                                    f"{os_error_text(error) if isinstance(error, OSError) else error}")
+                continue
+            self._journal.cleanup_done(task.id)
+
+    def _execute(self, task: CleanupTask, progress: Callable[[str, str], None]) -> None:
+        if task.kind == BACKUP:
+            self._data.drop_backup(task.name)
+        elif task.kind == FILES and task.name not in self._journal.components():
+            self._data.remove_files(task.name)
+        elif task.kind == DATA:
+            progress(task.name, "removing its data")
+            self._data.remove(task.name)
+        elif task.kind == NETWORK and not any(
+                task.name in deployed.component.networks for deployed in self._journal.components().values()):
+            self._runtime.remove_network(f"{self._platform()}-{task.name}")
+        elif task.kind == SECRETS:
+            progress("", "removing secrets")
+            self._secrets.remove()
+        elif task.kind == OLD_SECRETS:
+            self._secrets.forget()

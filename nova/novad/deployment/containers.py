@@ -1,0 +1,126 @@
+"""Containers of components as they were deployed: made, started, waited for, and asked for their version."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import pathlib
+import threading
+from collections.abc import Callable, Iterator
+
+from nova.novad.deployment import health
+from nova.novad.deployment.data import Data
+from nova.novad.deployment.journal import Deployed
+from nova.novad.errors import Failed, ImageFault, RuntimeFault
+from nova.novad.masking import Masker
+from nova.novad.platform import fill
+from nova.novad.runtime.base import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
+from nova.novad.secrets import Secrets
+
+LOG = logging.getLogger(__name__)
+
+# (component, progress): called for clients that watch a change
+Progress = Callable[[str, str], None]
+
+
+class Containers:
+    """Containers of a platform. ``platform``: returns its present name; ``ending``: set when no wait may go on."""
+
+    def __init__(self, platform: Callable[[], str], runtime: Runtime, data: Data, secrets: Secrets,
+                 ending: threading.Event) -> None:
+        self._platform = platform
+        self._runtime = runtime
+        self._data = data
+        self._secrets = secrets
+        self._ending = ending
+
+    def name(self, name: str) -> str:
+        return f"{self._platform()}-{name}"
+
+    def masker(self) -> Masker:
+        """Return what masks secrets in what components say."""
+        return self._secrets.masker()
+
+    @contextlib.contextmanager
+    def _masking(self) -> Iterator[None]:
+        """Mask secrets in what the runtime says of a failure."""
+        try:
+            yield
+        except RuntimeFault as error:
+            error.message = self.masker().text(error.message)
+            raise
+
+    def fetch(self, reference: str, digest: str) -> Image:
+        """The image of this name, with this digest ("": any). Raises ImageFault."""
+        image = self._runtime.fetch(reference)
+        if digest and image.digest != digest:
+            raise ImageFault(f"{reference} is {image.digest}, and {digest} was expected.")
+        return image
+
+    def have_image(self, deployed: Deployed, progress: Progress | None = None) -> None:
+        """Fetch the image of something that was deployed, if this node has lost it. Raises ImageFault."""
+        if self._runtime.has_image(deployed.image):
+            return
+        if not deployed.digest:
+            raise ImageFault(f"The image {deployed.image} of {deployed.name} is gone, and its digest is not known.")
+        if progress is not None:
+            progress(deployed.name, f"fetching {deployed.digest}")
+        image = self.fetch(f"{deployed.component.image}@{deployed.digest}", deployed.digest)
+        if image.ident != deployed.image:
+            raise ImageFault(f"{deployed.component.image}@{deployed.digest} is not the image that was deployed.")
+
+    def make(self, deployed: Deployed) -> None:
+        """The container of a component as it was deployed, in place of any other."""
+        name, component = deployed.name, deployed.component
+        self.have_image(deployed)
+        for network in component.networks:
+            self._runtime.make_network(f"{self._platform()}-{network}")
+        self._data.prepare(name, component)
+        secrets = self._secrets.values(component.secrets())
+        files = self._data.write_files(name, component, secrets)
+        wanted = Wanted(
+            name=self.name(name), image=deployed.image, command=component.command,
+            env={key: fill(value, secrets) for key, value in component.env.items()},
+            mounts=(*(Mount(self._data.volume(name, volume.name), volume.destination, (*volume.options, *CONFINED))
+                      for volume in component.volumes),
+                    *(Mount(file, destination, ("ro", *CONFINED)) for destination, file in files.items()),
+                    *(Mount(pathlib.Path(bind.source), bind.destination, bind.options) for bind in component.binds)),
+            ports=component.ports, networks=tuple(f"{self._platform()}-{name}" for name in component.networks),
+            aliases=(name,), user=component.user, privileged=component.privileged,
+            capabilities=component.capabilities, devices=component.devices, stop_timeout=component.stop_timeout,
+            labels={PLATFORM: self._platform(), COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
+        with self._masking():
+            self._runtime.create(wanted)
+
+    def begin(self, deployed: Deployed) -> None:
+        """Start a component in its container, which is created if it does not exist."""
+        if self._runtime.find(self.name(deployed.name)) is None:
+            self.make(deployed)
+        with self._masking():
+            self._runtime.start(self.name(deployed.name))
+
+    def wait(self, deployed: Deployed) -> None:
+        """Wait until a component is healthy. Raises Failed."""
+        try:
+            health.wait(self._runtime, self.name(deployed.name), deployed.component, self._ending.is_set,
+                        self.masker)
+        except health.Unhealthy as error:
+            raise Failed(f"Component {deployed.name} does not become healthy: {error.message}.") from None
+
+    def bring_up(self, deployed: Deployed) -> None:
+        """Start a component and wait until it is healthy. Raises Failed."""
+        self.begin(deployed)
+        self.wait(deployed)
+
+    def version(self, deployed: Deployed) -> str:
+        """Return the output of its version command; without one, or if it fails, the name of the version."""
+        component = deployed.component
+        if component.version_command:
+            try:
+                code, output = self._runtime.execute(self.name(deployed.name), component.version_command, 10.0)
+            except RuntimeFault as error:
+                LOG.warning("The version command of component %s failed: %s", deployed.name, error.message)
+                return component.tag
+            if code == 0 and (lines := self.masker().text(output).strip().splitlines()):
+                return "".join(character for character in lines[0] if character.isprintable())[:200]
+        return component.tag

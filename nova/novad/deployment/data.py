@@ -1,0 +1,251 @@
+"""The data of components: directories of this node, their backups, and the files that containers read.
+
+The data directory and these below it have mode 0700, whoever owns what is inside: a set-uid program in a volume, or a
+file that belongs to a container's user, is out of reach of other accounts of the node.
+
+    volumes/COMPONENT/VOLUME    what a container mounts
+    backups/COMPONENT/N/VOLUME  a copy of them from before a deployment
+    files/COMPONENT/NUMBER      configuration, written anew whenever the container is made
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import pathlib
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from typing import BinaryIO
+
+from nova.common.errors import Refused, ReportedError
+from nova.novad.platform import Component, Volume, fill
+from nova.novad.secrets import private_directory, write_private
+
+LOG = logging.getLogger(__name__)
+
+_DUMP = ".dump"  # no volume is called so
+# Bytes that stay free on the file system, since a full disk stops the whole node.
+_MARGIN = 64 * 1024 * 1024
+_SLACK = 1024 * 1024  # bytes that a copy may take beyond the size of its original
+_WORDS = 300  # characters of the reason of a command that failed
+
+
+class Data:
+    def __init__(self, root: pathlib.Path) -> None:
+        self.root = root
+        for name in ("volumes", "backups", "files"):
+            private_directory(root / name)
+
+    def volume(self, component: str, volume: str) -> pathlib.Path:
+        return self.root / "volumes" / component / volume
+
+    def prepare(self, name: str, component: Component) -> None:
+        """Volumes that are still empty belong to the component's user."""
+        for volume in component.volumes:
+            place = self.volume(name, volume.name)
+            place.mkdir(parents=True, exist_ok=True)
+            if not any(stat.S_IMODE(parent.stat().st_mode) & 0o001 == 0 for parent in place.resolve().parents):
+                LOG.warning("Volume %s of component %s is at %s, where other accounts of this node can run set-uid "
+                            "programs that the component leaves there. Move it below a directory of mode 0700.",
+                            volume.name, name, place.resolve())
+            if not any(place.iterdir()):
+                _give(place, component)
+
+    def components(self) -> list[str]:
+        """Return the components that have data here, deployed or not."""
+        return sorted(place.name for place in (self.root / "volumes").iterdir())
+
+    def remove(self, name: str) -> None:
+        """Remove all volumes of a component, also those that an administrator has moved to another disk. Raises
+        OSError."""
+        place = self.root / "volumes" / name
+        for volume in (*place.iterdir(), place) if place.is_dir() else ():
+            _remove(volume.resolve())
+            if volume.is_symlink():
+                volume.unlink()
+
+    def clear(self, name: str, volume: str) -> None:
+        """Remove the data of one volume. Raises OSError."""
+        _remove(self.volume(name, volume).resolve())
+        with contextlib.suppress(OSError):  # other files are in it
+            self.volume(name, volume).parent.rmdir()
+
+    # --- backups -----------------------------------------------------------------------------------
+    def holds(self, name: str, volumes: Iterable[Volume]) -> bool:
+        """Return True if the volumes have data to back up, possibly of an earlier deployment of the component."""
+        return any(place.is_dir() and any(place.iterdir()) for place in
+                   (self.volume(name, volume.name) for volume in volumes if volume.backup))
+
+    def size(self, name: str, volumes: Iterable[Volume]) -> int:
+        """Bytes that a backup of them takes at most."""
+        return sum(_size(self.volume(name, volume.name)) for volume in volumes if volume.backup)
+
+    def check_room(self, sizes: Sequence[int]) -> None:
+        """Raises Refused: backups of so many bytes, and one of them put back, would fill the disk."""
+        wanted = sum(sizes) + max(sizes, default=0)
+        free = shutil.disk_usage(self.root).free
+        if wanted and free < wanted + _MARGIN:
+            raise Refused(f"Backups and putting them back take up to {wanted} bytes, and {free} are free in "
+                          f"{self.root}. Nothing was changed; nova backup prune makes room.")
+
+    def back_up(self, name: str, volumes: Iterable[Volume], deployment: str | int) -> tuple[str, int]:
+        """Copy the directories of a component that does not run; returns where to, and how many bytes.
+
+        ``deployment``: what it is called; no other one of the component ever was.
+        """
+        place = self.place(name, deployment)
+        target = self.root / place
+        _remove(target)
+        target.mkdir(parents=True)
+        for volume in volumes:
+            source = self.volume(name, volume.name).resolve()  # an administrator may have moved it to another disk
+            if volume.backup and source.is_dir():
+                _copy(source, target / volume.name)
+        return place, _size(target)
+
+    @staticmethod
+    def place(name: str, deployment: str | int) -> str:
+        """Return the path of a backup below the data directory."""
+        return f"backups/{name}/{deployment}"
+
+    def volumes_in(self, place: str) -> set[str]:
+        """Return the names of the volumes in a backup."""
+        return {path.name for path in (self.root / place).iterdir() if path.name != _DUMP} if (
+            self.root / place).is_dir() else set()
+
+    def dump(self, place: str) -> pathlib.Path:
+        """Return the path of the dump by a component's own command; most backups have none."""
+        return self.root / place / _DUMP
+
+    def new_dump(self, place: str) -> BinaryIO:
+        """The file of one, for root alone."""
+        self.dump(place).parent.mkdir(parents=True)
+        return open(os.open(self.dump(place), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+    def restore(self, name: str, place: str) -> None:
+        """Put the directories back as they were copied. It may be done again after it was cut short anywhere.
+
+        What is there now is removed before the copy is made if the disk has no room for both. Raises ReportedError,
+        OSError.
+        """
+        source = self.root / place
+        if not source.is_dir():
+            raise ReportedError(f"The backup {source} is not there.")
+        for copy in sorted(source / volume for volume in self.volumes_in(place)):
+            target = self.volume(name, copy.name).resolve()
+            if target.is_mount():
+                _refill(copy, target)
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Only leftovers of this copy: a moved volume may have unrelated files beside it.
+            leftover = re.compile(rf"\.{re.escape(copy.name)}\.(?:[0-9a-f]{{8}}\.restored|replaced)")
+            for former in target.parent.iterdir():
+                if leftover.fullmatch(former.name):
+                    _remove(former)
+            # A copy of a novad that was killed never writes to the one of this time.
+            fresh = target.with_name(f".{copy.name}.{os.urandom(4).hex()}.restored")
+            old = target.with_name(f".{copy.name}.replaced")
+            if shutil.disk_usage(target.parent).free < _size(copy) + _SLACK:
+                _remove(target)  # the backup has all that is wanted
+            _copy(copy, fresh)
+            if target.exists():
+                try:
+                    target.rename(old)
+                except OSError as error:
+                    if error.errno != errno.EBUSY:
+                        raise
+                    _remove(fresh)
+                    _refill(copy, target)  # something of the same disk is mounted there
+                    continue
+            fresh.rename(target)
+            _remove(old)
+
+    def drop_backup(self, place: str) -> None:
+        """Delete the directory of a backup; nothing else, whatever the journal contains."""
+        target = self.root / place
+        if (self.root / "backups") in target.parents:
+            _remove(target)
+
+    # --- files -------------------------------------------------------------------------------------
+    def write_files(self, name: str, component: Component, secrets: Mapping[str, str]) -> dict[str, pathlib.Path]:
+        """Write the files of a component with the values of secrets; return their paths on the node by those inside."""
+        place = self.root / "files" / name
+        _remove(place)
+        place.mkdir(parents=True)
+        written = {}
+        for number, (destination, text) in enumerate(sorted(component.files.items())):
+            file = place / str(number)
+            write_private(file, fill(text, secrets).encode())
+            _give(file, component)
+            written[destination] = file
+        return written
+
+    def remove_files(self, name: str) -> None:
+        _remove(self.root / "files" / name)
+
+
+def _give(place: pathlib.Path, component: Component) -> None:
+    """Change the owner to the component's user, if that is a number: names are valid within the image only."""
+    user = component.user.partition(":")[0]
+    if user.isdigit():
+        os.chown(place, int(user), -1)
+
+
+def _size(place: pathlib.Path) -> int:
+    """Return the bytes that the disk holds below a directory. A file with several names counts once, and what lies too
+    deep to be copied does not count."""
+    total = 0
+    linked: set[tuple[int, int]] = set()
+    waiting = [str(place)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:  # a component changes it meanwhile
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISDIR(status.st_mode):
+                        waiting.append(entry.path)
+                        continue
+                    if status.st_nlink > 1:
+                        if (status.st_dev, status.st_ino) in linked:
+                            continue
+                        linked.add((status.st_dev, status.st_ino))
+                    total += status.st_blocks * 512
+    return total
+
+
+def _remove(place: pathlib.Path) -> None:
+    """Remove a file, or a directory with all that is in it, however deep: a component may nest directories until
+    shutil.rmtree and paths end. A mount point is emptied, and stays. Raises OSError."""
+    if not os.path.lexists(place):
+        return
+    done = subprocess.run(["rm", "-rf", "--", str(place)], capture_output=True, text=True, check=False)
+    if done.returncode and not (place.is_dir() and not any(place.iterdir())):
+        raise OSError(errno.EIO, _last_line(done.stderr), str(place))
+
+
+def _last_line(text: str) -> str:
+    """Return why a command failed, without the paths of a component: they may be as long as a path can be."""
+    lines = text.strip().splitlines() or ["it says nothing"]
+    return lines[-1].rpartition(": ")[2][:_WORDS]
+
+
+def _refill(source: pathlib.Path, target: pathlib.Path) -> None:
+    """The same in a directory that cannot be replaced, since it is a file system of its own."""
+    for path in target.iterdir():
+        _remove(path)
+    _copy(source, target)
+
+
+def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
+    """Owners, times, links and holes as they are; where the file system can, no block is copied before it changes."""
+    # The copy ends with novad; otherwise the next novad would find it still writing.
+    for command in (["setpriv", "--pdeathsig", "KILL", "cp", "-a", "--reflink=auto", "--sparse=auto", "-T",
+                     str(source), str(target)], ["sync", "-f", str(target)]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise ReportedError(f"{source} could not be copied to {target}: {_last_line(done.stderr)}")

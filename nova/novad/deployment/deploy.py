@@ -1,0 +1,473 @@
+"""Deployments: all of the components that are named are changed, or none of them is.
+
+A deployment goes through stages, each written to the journal before it begins:
+
+    fetch    all images are there, and are the ones that were expected
+    backup   components with data, those that write the data of others, and those that depend on one of them are
+             stopped, and the data copied
+    apply    in the order of dependencies: the container is made anew, started, and waited for until it is healthy
+    undo     after any failure: new containers are removed, data are put back, the ones before are made and started
+
+Each can be done again from its beginning. A daemon that was killed in the middle puts the platform back when it starts
+(:meth:`Deployer.recover`): only the last transaction of the journal makes a deployment true.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from nova.common.errors import Refused, ReportedError, os_error_text
+from nova.novad.deployment import cleanup, dumps, history, pins
+from nova.novad.deployment.changes import check_data_paths, check_depends, ordered, stopping, volumes_of
+from nova.novad.deployment.containers import Containers, Progress
+from nova.novad.deployment.data import Data
+from nova.novad.deployment.history import BACK_UP, DEPLOY, REMOVE, ROTATE
+from nova.novad.deployment.journal import (
+    DONE,
+    PENDING,
+    STUCK,
+    UNDONE,
+    Change,
+    CleanupTask,
+    Deployed,
+    Deployment,
+    Journal,
+    Origin,
+)
+from nova.novad.deployment.rollback import Rollback, label
+from nova.novad.errors import Busy, Cancelled, Failed, ImageFault
+from nova.novad.platform import Platform
+from nova.novad.runtime.base import Runtime
+from nova.novad.secrets import Secrets
+
+LOG = logging.getLogger(__name__)
+
+FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
+RESTART, PRUNE, HEALTH_CHECK = "restart", "prune", "health check"
+
+_NOT_YET = " It could not be put back yet: "
+
+
+class Others(Protocol):
+    """The other nodes of a deployment. Requests to them are written to the journal before they are sent."""
+
+    def prepare(self, ident: int, assignments: Sequence[Any], progress: Progress) -> None:
+        """Fetch the images of the nodes, without a change of components. Raises Refused, Failed."""
+
+    def apply(self, ident: int, assignments: Sequence[Any], progress: Progress) -> None:
+        """Apply the changes of the nodes, which then wait for the decision. Raises Refused, Failed."""
+
+    def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
+        """Send the decision to the nodes; return the nodes that did not receive it. It is sent to them again later."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Terms:
+    """Options of a deployment.
+
+    ``renew``: secrets that get new values, by default random ones or those of ``values``. ``assignments``: the parts
+    of other nodes. ``origin``: the control node that requested the deployment and decides about it. ``cleanup``:
+    removals after the deployment.
+    """
+
+    renew: Sequence[str] = ()
+    values: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    assignments: Sequence[Any] = ()
+    origin: Origin | None = None
+    cleanup: Sequence[CleanupTask] = ()
+
+
+_ALONE = Terms()
+_NONE: Mapping[str, Deployed] = {}
+
+
+class Deployer:
+    """The deployer of a node. It runs one deployment at a time: another one meanwhile raises Busy."""
+
+    def __init__(self, platform: Platform, journal: Journal, runtime: Runtime, data: Data, secrets: Secrets) -> None:
+        self.platform = platform
+        self.journal = journal
+        self.runtime = runtime
+        self.data = data
+        self.secrets = secrets
+        self.cleanup = cleanup.CleanupExecutor(lambda: self.platform.name, journal, runtime, data, secrets)
+        self.others: Others | None = None
+        history.record_missing(journal)
+        self.ending = threading.Event()
+        self.containers = Containers(lambda: self.platform.name, runtime, data, secrets, self.ending)
+        self.rollback = Rollback(journal, runtime, data, self.containers)
+        self._turn = threading.Condition()
+        self._doing = ""
+        self._waiting = 0  # for the end of a look
+
+    @contextlib.contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """Lock out other changes; wait for a running health check. Raises Busy."""
+        with self._turn:
+            while self._doing == HEALTH_CHECK and what != HEALTH_CHECK:
+                self._waiting += 1
+                try:
+                    self._turn.wait()
+                finally:
+                    self._waiting -= 1
+            if self._doing:
+                raise Busy(f"Another change is under way ({self._doing}); nova history shows it.")
+            self._doing = what
+        try:
+            yield
+        finally:
+            with self._turn:
+                self._doing = ""
+                self._turn.notify_all()
+
+    @property
+    def awaited(self) -> bool:
+        """Return True if a change waits for a health check to end."""
+        return self._waiting > 0
+
+    @contextlib.contextmanager
+    def changing(self, what: str) -> Iterator[None]:
+        """The same for who was asked to change something, which waits until all is put back. Raises Busy."""
+        with self.alone(what):
+            if self.journal.unfinished():
+                raise Busy("An earlier deployment has still to be put back; nova history shows it.")
+            if (waits := self.journal.pending()) is not None:
+                origin = self.journal.origin(waits.id)
+                raise Busy(f"Deployment {waits.id} waits for the decision of "
+                           f"{origin.node if origin else 'its control node'}; nova history shows it.")
+            self.cleanup.run(_quietly)  # data that are still to be removed are none of the next deployment
+            yield
+
+    def idle(self, seconds: float) -> bool:
+        """Wait until nothing is under way; whether that came true."""
+        with self._turn:
+            return self._turn.wait_for(lambda: not self._doing, seconds)
+
+    # --- what there is to do -----------------------------------------------------------------------
+    def plan(self, wanted: Mapping[str, str]) -> list[Change]:
+        """Return what a deployment of these components at these versions ("": the platform file's) would do.
+
+        Without names: of all components, and those that are no longer in the platform file are removed. Images that
+        are not fetched yet have no id. Raises NotKnown, Invalid, Refused."""
+        current = self.journal.components()
+        for name in wanted:
+            self.platform.component(name)
+        changes = [] if wanted else [Change(name=name, before=current[name]) for name in self.order(current)
+                                     if name not in self.platform.components]
+        for name in self.platform.order(wanted or None):
+            component = self.platform.component(name)
+            if wanted.get(name):
+                component = component.of_version(wanted[name])
+            changes.append(Change(name=name, before=current.get(name),
+                                  after=Deployed(name=name, component=component, image="")))
+        check_depends(changes, current)
+        return changes
+
+    def plan_rollback(self, names: Sequence[str], to: int | None) -> list[Change]:
+        """Return the changes of a rollback, see :func:`nova.novad.deployment.history.changes_back`."""
+        return self._ordered(history.changes_back(self.journal, names, to))
+
+    def order(self, names: Iterable[str], of: Mapping[str, Deployed] = _NONE) -> list[str]:
+        """Sort by the dependencies of deployed components and of the platform file; for those in ``of``, by theirs."""
+        file = self.platform.components
+        components = {**{name: deployed.component for name, deployed in self.journal.components().items()}, **file,
+                      **{name: deployed.component for name, deployed in of.items()}}
+        wanted = set(names)
+        sure = {name for name, deployed in file.items() if components[name] == deployed}
+        return [name for name in ordered(components, sure) if name in wanted]
+
+    def _ordered(self, changes: Mapping[str, Change]) -> list[Change]:
+        """Sort by dependencies, those of a rollback's components too, which the platform file may lack."""
+        of = {name: deployed for name, change in changes.items()
+              if (deployed := change.after or change.before) is not None}
+        return [changes[name] for name in self.order(changes, of)]
+
+    # --- carrying it out ---------------------------------------------------------------------------
+    def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
+        """Raises Busy, Refused, Failed (the platform is as before), and ImageFault before anything was touched."""
+        with self.changing(kind):
+            return self.run_alone(kind, list(changes), progress, terms)
+
+    def run_alone(self, kind: str, changes: list[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
+        """The same, for who is within :meth:`changing`."""
+        begun = self.journal.begin(kind, FETCH, changes, terms.origin)
+        try:
+            changes = self._fetched(begun.id, kind, changes, progress)
+            if not changes and not terms.renew and not terms.assignments:
+                self.journal.advance(begun.id, FETCH, [])  # the planned changes did not happen
+                self.journal.finish(begun.id, DONE, [], cleanup=terms.cleanup)
+                self.cleanup.run(progress)
+                return self._deployment(begun.id)
+            self._carry_out(begun, changes, progress, terms)
+        except Cancelled:
+            raise
+        except Exception as error:
+            why = self.containers.masker().text(_sentence(error))
+            LOG.warning("Deployment %d (%s) failed, rolling it back: %s", begun.id, kind, why)
+            left = self._undo(begun.id, why, progress)
+            if isinstance(error, Refused | ImageFault):
+                error.message = self.containers.masker().text(error.message)
+                raise
+            raise Failed(f"{why} All is as it was before{left}.") from error
+        if terms.origin is None:
+            pins.record(self.journal, self._deployment(begun.id).changes)
+            self.cleanup.run(progress)
+            LOG.info("Deployment %d (%s) succeeded: %s", begun.id, kind, ", ".join(change.name for change in changes))
+            if self.others is not None and terms.assignments:
+                for node in self.others.settle(begun.id, True, progress):
+                    progress("", f"{node} does not answer; it receives the decision when it answers again")
+        return self._deployment(begun.id)
+
+    def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
+        """Deploy here and on other nodes: all of them are prepared before any component stops."""
+        ident, kind = begun.id, begun.kind
+        self._check(kind, changes)
+        if self.others is not None and terms.assignments:
+            self.others.prepare(ident, terms.assignments, progress)
+        self.journal.advance(ident, BACKUP, changes)
+        self._back_up(begun, changes, progress)
+        self.secrets.keep(terms.renew)
+        self.journal.advance(ident, APPLY)
+        for name in terms.renew:
+            self.secrets.renew(name, self.platform.secrets[name], terms.values.get(name))
+        if kind == REMOVE:  # components that use others are removed first
+            self._apply_elsewhere(ident, progress, terms)
+        changes = self._apply(kind, changes, progress)
+        if kind != REMOVE:
+            self._apply_elsewhere(ident, progress, terms)
+        self.journal.advance(ident, APPLY, changes)
+        if terms.origin is not None:
+            self.journal.finish(ident, PENDING, changes)
+        else:
+            self.journal.finish(ident, DONE, changes, cleanup=[*terms.cleanup, *self._cleanup_after(changes)],
+                                states=history.states_made(self.journal, self._deployment(ident)))
+
+    def _apply_elsewhere(self, ident: int, progress: Progress, terms: Terms) -> None:
+        if self.others is not None and terms.assignments:
+            self._go_on()
+            self.others.apply(ident, terms.assignments, progress)
+
+    def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
+        """Fetch what a deployment needs, without a change. The caller is within :meth:`changing`; raises as run()."""
+        self._check(kind, self._fetched(0, kind, changes, progress))
+
+    def decide(self, ident: int, done: bool, progress: Progress, removals: Sequence[CleanupTask] = ()) -> None:
+        """Commit the pending changes and record the removals, or undo the changes.
+
+        The caller is within :meth:`alone`. Raises Failed."""
+        if done:
+            deployment = self._deployment(ident)
+            self.journal.finish(ident, DONE, [], cleanup=[*removals, *self._cleanup_after(deployment.changes)],
+                                states=history.states_made(self.journal, deployment))
+            pins.record(self.journal, deployment.changes)
+            self.cleanup.run(progress)
+        else:
+            self.journal.reopen(ident)
+            self._undo(ident, "It was given up by the control node.", progress)
+        LOG.info("Deployment %d is %s by the decision of the control node", ident, "done" if done else "undone")
+
+    def removal_tasks(self, volumes: bool, secrets: bool) -> list[CleanupTask]:
+        """Return what a removal also removes: all data here, all secrets."""
+        return [*(CleanupTask(kind=cleanup.DATA, name=name) for name in self.data.components() if volumes),
+                *([CleanupTask(kind=cleanup.SECRETS, name="")] if secrets else [])]
+
+    def _cleanup_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:
+        """Return the cleanup after these changes (or after they are undone), including the old values of secrets."""
+        remaining = {name: deployed for name, deployed in self.journal.components().items()
+                     if name not in {change.name for change in changes}}
+        now = [change.before if undone else change.after for change in changes]
+        after = [*remaining.values(), *(deployed for deployed in now if deployed is not None)]
+        return [*cleanup.tasks_after(changes, after),
+                CleanupTask(kind=cleanup.OLD_SECRETS, name="")]
+
+    def _deployment(self, ident: int) -> Deployment:
+        deployment = self.journal.deployment(ident)
+        assert deployment is not None
+        return deployment
+
+    def _fetched(self, ident: int, kind: str, changes: list[Change], progress: Progress) -> list[Change]:
+        """Return the changes with ids of images, without those that change nothing, with those whose data change."""
+        current = self.journal.components()
+        fetched: dict[str, Change] = {}
+        for change in changes:
+            self._go_on()
+            if change.after is None or change.after.image:
+                if change.after is not None:
+                    self.containers.have_image(change.after, progress)
+                fetched[change.name] = change
+                continue
+            component = change.after.component
+            progress(change.name, f"fetching {component.reference()}")
+            image = self.containers.fetch(component.reference(), component.digest)
+            pins.check(self.journal, change.name, component, image.digest)
+            before = change.before
+            if kind == DEPLOY and before is not None and before.wanted and before.image == image.ident and (
+                    pins.without_digest(before.component) == pins.without_digest(component)):
+                progress(change.name, "is up to date")
+                continue
+            fetched[change.name] = msgspec.structs.replace(change, after=Deployed(
+                name=change.name, component=component, image=image.ident, digest=image.digest, deployment=ident))
+        for change in list(fetched.values()):
+            for owner in change.after.component.data_of if change.after else ():
+                if owner in current and owner not in fetched:
+                    fetched[owner] = Change(name=owner, before=current[owner], after=current[owner])
+        return self._ordered(fetched)
+
+    def _check(self, kind: str, changes: Sequence[Change]) -> None:
+        """Check what can be known before anything stops. Raises Refused, ImageFault, Invalid."""
+        for change in changes:
+            if change.after is not None and _remakes(kind, change):
+                check_data_paths(change.after, self.runtime.data_paths(change.after.image))
+        self.data.check_room([self.data.size(change.name, volumes_of(change)) for change in changes])
+        for change in changes:
+            if change.after is not None:
+                self.secrets.make({name: self.platform.secrets[name] for name in change.after.component.secrets()
+                                   if name in self.platform.secrets})
+                self.secrets.values(change.after.component.secrets())
+
+    def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
+        dumped = {change.name for change in changes if begun.kind == BACK_UP and self._dumps(change)}
+        before = {change.name: change.before for change in changes if change.before is not None}
+        stops = stopping({name: before[name] for name in self.order(before, before)}, dumped)
+        for name, deployed in reversed(stops.items()):
+            progress(name, "stopping")
+            self.runtime.stop(self.containers.name(name), deployed.component.stop_timeout)
+        for change in changes:
+            writer, volumes = change.before or change.after, volumes_of(change)
+            is_backed_up = change.before is not None and any(volume.backup for volume in volumes)
+            if writer is None or not (is_backed_up or self.data.holds(change.name, volumes)):
+                continue  # without volumes, or new: an empty backup would mean that an earlier state had no data
+            if change.name in dumped:
+                progress(change.name, "dumping its data")
+                place = self.data.place(change.name, label(begun))
+                size = dumps.make(self.runtime, self.data, self.containers.name(change.name), writer, place,
+                                  self.containers.masker())
+            else:
+                progress(change.name, "backing up its data")
+                place, size = self.data.back_up(change.name, volumes, label(begun))
+            self.journal.add_backup(change.name, begun.id, change.before or msgspec.structs.replace(
+                writer, deployment=0, version="unknown"), place, size)
+
+    def _dumps(self, change: Change) -> bool:
+        """Return True if the component runs and has a dump command."""
+        if change.before is None or not change.before.component.dump:
+            return False
+        container = self.runtime.find(self.containers.name(change.name))
+        return container is not None and container.running
+
+    def _apply(self, kind: str, changes: Sequence[Change], progress: Progress) -> list[Change]:
+        """Removals first, the last ones in the order of dependencies before the others; then the rest."""
+        applied: list[Change] = []
+        for change in reversed(changes):
+            if change.after is None:
+                progress(change.name, "removing")
+                assert change.before is not None
+                self.runtime.stop(self.containers.name(change.name), change.before.component.stop_timeout)
+                self.runtime.remove(self.containers.name(change.name))
+                applied.append(change)
+        for change in changes:
+            if change.after is None:
+                continue
+            self._go_on()
+            after = change.after
+            if _remakes(kind, change):
+                self._replace(change, progress)
+            else:
+                progress(change.name, "starting")
+                self.runtime.start(self.containers.name(change.name))
+            progress(change.name, "waiting until it is healthy")
+            self.containers.wait(after)
+            if change.restore and (place := self.rollback.backup_path(change)) and self.data.dump(place).exists():
+                progress(change.name, "reading its dump")
+                dumps.restore(self.runtime, self.data, self.containers.name(change.name), after, place,
+                              self.containers.masker())
+                self.containers.wait(after)
+            version = self.containers.version(after)
+            progress(change.name, f"runs version {version}")
+            applied.append(msgspec.structs.replace(change, after=msgspec.structs.replace(after, version=version)))
+        return applied
+
+    def _replace(self, change: Change, progress: Progress) -> None:
+        assert change.after is not None
+        container = self.runtime.find(self.containers.name(change.name))
+        if change.before is not None and container is not None and container.running:
+            progress(change.name, "stopping")
+            self.runtime.stop(self.containers.name(change.name), change.before.component.stop_timeout)
+        self.runtime.remove(self.containers.name(change.name))
+        if change.restore or change.state:
+            progress(change.name, "restoring its data")
+            self.rollback.restore_backup(change)
+        progress(change.name, f"starting {change.after.component.reference()}")
+        self.containers.make(change.after)
+        self.runtime.start(self.containers.name(change.name))
+
+    def _go_on(self) -> None:
+        if self.ending.is_set():
+            raise Cancelled("novad ends; the deployment is put back when it starts again.")
+
+    # --- putting back ------------------------------------------------------------------------------
+    def recover(self, progress: Progress) -> list[Deployment]:
+        """Put back what a daemon that was killed left half done. Raises Busy; faults leave it for the next time."""
+        with self.alone("putting back"):
+            unfinished = self.journal.unfinished()
+            for deployment in unfinished:
+                LOG.warning("Deployment %d (%s) was interrupted in stage %s: rolling it back", deployment.id,
+                            deployment.kind, deployment.stage)
+                error = deployment.error.partition(_NOT_YET)[0] or "novad ended in the middle of it."
+                self._undo(deployment.id, error, progress)
+            self.cleanup.run(progress)
+            return unfinished
+
+    def _undo(self, ident: int, error: str, progress: Progress) -> str:
+        """Undo a deployment, on other nodes first. Return a text about nodes that did not receive the decision, or "".
+
+        Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
+        deployment = self._deployment(ident)
+        left = self.others.settle(ident, False, progress) if self.others is not None else []
+        try:
+            if deployment.stage != FETCH:
+                if deployment.stage != BACKUP:
+                    self.journal.advance(ident, UNDO)
+                    if deployment.kind != BACK_UP:  # a backup changes no component
+                        self.rollback.restore_data(ident, deployment.changes, progress)
+                    self.secrets.put_back()
+                self.rollback.restore_containers(deployment.changes, progress)
+                self.rollback.remove_partial_backups(deployment)
+        except Cancelled:
+            raise
+        except Exception as fault:
+            error = f"{error}{_NOT_YET}{self.containers.masker().text(_sentence(fault))}"
+            self.journal.finish(ident, STUCK, [], error)
+            raise Failed(f"{error} novad goes on trying.") from fault
+        # Of one that was pending: what was deployed before is so again.
+        before = [] if deployment.stage == FETCH else [
+            Change(name=change.name, after=change.before) for change in deployment.changes]
+        words = f"; {', '.join(left)} did not answer, and will be undone when they answer again" if left else ""
+        self.journal.finish(ident, UNDONE, before, error.removesuffix(".") + words + "." if words else error,
+                            self._cleanup_after(deployment.changes, undone=True))
+        self.cleanup.run(progress)
+        return words
+
+
+def _quietly(_name: str, _what: str) -> None:
+    """Ignore progress that no caller reads."""
+
+
+def _remakes(kind: str, change: Change) -> bool:
+    """Return True if the change puts a new container in the place of the component's current one."""
+    return kind == ROTATE or change.before != change.after or bool(change.restore or change.state)
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, ReportedError):
+        text = error.message
+    else:
+        text = os_error_text(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    return text if text.endswith((".", "!", "?")) else f"{text}."

@@ -1,0 +1,131 @@
+"""Health checks of components: a command in the container, a URL, or a port."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import http.client
+import socket
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable
+
+from nova.common.errors import ReportedError
+from nova.novad.errors import Cancelled, RuntimeFault
+from nova.novad.masking import MaskedStream, Masker
+from nova.novad.platform import Component, Health
+from nova.novad.runtime.base import Runtime
+
+_POLL_INTERVAL = 0.25  # seconds between two polls of a starting container
+_WORDS = 300  # characters of the output of a health command that are shown
+_SETTLED = 1.0  # seconds that one without a check has to run
+_NOTHING = functools.partial(Masker, ())
+
+
+class Unhealthy(ReportedError):
+    """A health check failed; the message has its result."""
+
+
+def check(runtime: Runtime, container: str, health: Health | None, masker: Callable[[], Masker] = _NOTHING) -> None:
+    """Check once. Raises RuntimeFault; Unhealthy, in which ``masker`` masks what the component says."""
+    container_state = runtime.find(container)
+    if container_state is None:
+        raise Unhealthy("its container is not there")
+    if not container_state.running:
+        raise Unhealthy(f"its container has ended with {container_state.exit_code}")
+    if health is None:
+        return
+    if health.command:
+        try:
+            code, output = runtime.execute(container, health.command, health.timeout)
+        except RuntimeFault:
+            container_state = runtime.find(container)
+            if container_state is None or not container_state.running:
+                raise Unhealthy("its container has ended meanwhile") from None
+            raise
+        if code:
+            raise Unhealthy(f"its health command ended with {code}: {_shown(output, masker)}")
+    elif health.http:
+        _get(health)
+    else:
+        _connect(health)
+
+
+def wait(runtime: Runtime, container: str, component: Component, ended: Callable[[], bool],
+         masker: Callable[[], Masker] = _NOTHING) -> None:
+    """Wait until a component is healthy for the first time.
+
+    Raises Unhealthy, after ``start`` seconds or when it has ended; Cancelled when the daemon ends (``ended``)."""
+    health = component.health
+    begun = time.monotonic()
+    limit = health.start if health else _SETTLED
+    while True:
+        if ended():
+            raise Cancelled("novad ends")
+        now = time.monotonic()
+        try:
+            check(runtime, container, health, masker)
+            if health is not None or now - begun >= _SETTLED:
+                return
+        except Unhealthy as error:
+            container_state = runtime.find(container)
+            if container_state is None or not container_state.running or now - begun >= limit:
+                raise Unhealthy(f"{error.message}{_last_words(runtime, container, masker)}") from None
+        time.sleep(_POLL_INTERVAL)
+
+
+def _shown(output: str, masker: Callable[[], Masker]) -> str:
+    """Return the end of what a component says; masked before it is cut."""
+    return " | ".join(masker().text(output).strip()[-_WORDS:].splitlines())
+
+
+def _last_words(runtime: Runtime, container: str, masker: Callable[[], Masker]) -> str:
+    stream = MaskedStream(masker())
+    try:
+        lines = [line for some in runtime.logs(container, False, 5).batches() for line in stream.lines(some)]
+    except ReportedError:
+        return ""
+    text = " | ".join(line.strip() for line in lines)[-500:]
+    printable = "".join(character if character.isprintable() else "?" for character in text)
+    return f"; its last words: {printable}" if lines else ""
+
+
+def _get(health: Health) -> None:
+    url = urllib.parse.urlsplit(health.http)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    late = threading.Event()
+    connection = None
+    try:
+        connection = kind(url.hostname or "", url.port, timeout=health.timeout)
+        connection.connect()
+        # The time of all of it: an answer that comes byte by byte is none.
+        timer = threading.Timer(health.timeout, _end, (connection.sock, late))
+        timer.start()
+        try:
+            connection.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""))
+            status = connection.getresponse().status
+        finally:
+            timer.cancel()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = f"no answer in {health.timeout:g} seconds" if late.is_set() else str(error) or type(error).__name__
+        raise Unhealthy(f"{health.http} does not answer: {why}") from None
+    finally:
+        if connection is not None:
+            connection.close()
+    if status >= 500:
+        raise Unhealthy(f"{health.http} answers {status}")
+
+
+def _end(sock: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _connect(health: Health) -> None:
+    host, _colon, port = health.tcp.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=health.timeout).close()
+    except OSError as error:
+        raise Unhealthy(f"{health.tcp} takes no connection: {error}") from None

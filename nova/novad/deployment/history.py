@@ -1,0 +1,169 @@
+"""The states that a component had, and how to go back to one of them with its data.
+
+The states of a component are a tree. Each deployment that gives a component another image, configuration or other data
+makes a state, whose number is the deployment's. A state has a parent, which ``nova rollback`` goes back to:
+
+    deploy, backup restore   the state that was current before
+    rollback to a state      the parent of that state
+
+A state ends with the next one; the deployment that makes the next one backs up the data that the state ends with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from nova.common.errors import NotKnown, Refused
+from nova.novad.deployment.journal import Change, Deployed, Deployment, Journal, State
+from nova.novad.errors import Nothing
+
+DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP, RESTORE = "deploy", "rollback", "remove", "rotate", "backup", "restore"
+
+_RECORDED = 100  # deployments that are read at a time when the states of an older journal are recorded
+
+
+def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict[str, Change]:
+    """Return the changes that bring components (all, if none is named) back to a former state, image and data.
+
+    ``to``: a deployment, after which the component had that state; None: the parent of the current state. Raises
+    NotKnown; Nothing if no component has such a state; Refused if its data are no longer kept.
+    """
+    current = journal.components()
+    for name in names:
+        if name not in current:
+            raise NotKnown(f"Component {name} is not deployed.")
+    chosen = list(dict.fromkeys(names)) or sorted(current)
+    lines = {name: journal.states(name) for name in chosen}
+    changes: dict[str, Change] = {}
+    ends: dict[str, int] = {}
+    for name, states in lines.items():
+        state = _target(states, to)
+        if state is None:
+            continue
+        ends[name] = next(past_state.deployment for past_state in states if past_state.deployment > state.deployment)
+        backup = _backup(journal, name, ends[name])
+        changes[name] = Change(name=name, before=current[name], restore=backup, state=state.deployment,
+                               after=msgspec.structs.replace(_deployed(journal, state), wanted=True))
+    if not changes:
+        raise Nothing("There is nothing to go back to: no other deployment of "
+                      f"{', '.join(chosen) or 'any component'}{f' up to {to}' if to else ''} is known.")
+    for name in list(ends):
+        for owner, (end, backup) in _written(journal, lines[name], ends[name]).items():
+            if owner in current and end < ends.get(owner, end + 1):
+                ends[owner] = end
+                former = changes.get(owner, Change(name=owner, before=current[owner], after=current[owner]))
+                changes[owner] = msgspec.structs.replace(former, restore=backup)
+    return changes
+
+
+def changes_restored(journal: Journal, ident: int) -> list[Change]:
+    """Return the change that gives a component the data of a backup, with the image that wrote them.
+
+    Raises NotKnown; Refused if the backup is no longer kept, or the component is not deployed.
+    """
+    backup = next((candidate for candidate in journal.backups(dropped=True) if candidate.id == ident), None)
+    if backup is None:
+        raise NotKnown(f"There is no backup {ident}.")
+    if not backup.path:
+        raise Refused(f"Backup {ident} is not kept any more (keep_backups, keep_days).")
+    current = journal.components().get(backup.component)
+    if current is None:
+        raise Refused(f"Component {backup.component} is not deployed: deploy it, then its data can be put back.")
+    writer = journal.deployment(backup.writer)
+    change = _of(writer, backup.component) if writer is not None else None
+    after = change.after if change is not None and change.after is not None else current
+    return [Change(name=backup.component, before=current, after=msgspec.structs.replace(after, wanted=True),
+                   restore=ident)]
+
+
+def states_made(journal: Journal, deployment: Deployment) -> list[State]:
+    """Return the states that a deployment makes of its components, when it is done."""
+    made = [_state(journal, deployment, change) for change in deployment.changes]
+    return [state for state in made if state is not None]
+
+
+def record_missing(journal: Journal) -> None:
+    """Record the states of deployments that a novad carried out which recorded none (an earlier release)."""
+    while unrecorded := journal.unrecorded(_RECORDED):
+        for deployment in unrecorded:
+            journal.record(deployment.id, states_made(journal, deployment))
+
+
+def _state(journal: Journal, deployment: Deployment, change: Change) -> State | None:
+    """Return the state that a change makes; None if image, configuration and data of the component stay."""
+    before, after = change.before, change.after
+    states = journal.states(change.name)
+    current = states[-1] if states else State()
+    parent = current.parent if current.removed else current.deployment
+    state = State(component=change.name, deployment=deployment.id, parent=parent)
+    if after is None:
+        return msgspec.structs.replace(state, removed=True)
+    state = msgspec.structs.replace(state, origin=after.deployment)
+    same = before is not None and before.deployment == after.deployment
+    if deployment.kind == ROLLBACK:
+        if change.state or same:
+            target = next((past for past in states if past.deployment == change.state), None)
+        else:
+            target = _guessed(journal, states, change)
+        return target and msgspec.structs.replace(state, parent=target.parent, source=target.deployment)
+    return None if same and not change.restore else state
+
+
+def _guessed(journal: Journal, states: Sequence[State], change: Change) -> State | None:
+    """Return the state that a rollback of an earlier release went back to: the one whose end made the backup, or
+    without data the last of the same version."""
+    backups = journal.backups(change.name, dropped=True)
+    backup = next((candidate for candidate in backups if candidate.id == change.restore), None)
+    return next((candidate for candidate in reversed(states) if change.after is not None and not candidate.removed
+                 and candidate.origin == change.after.deployment
+                 and (backup is None or candidate.deployment < backup.deployment)), None)
+
+
+def _target(states: Sequence[State], to: int | None) -> State | None:
+    """Return the state to go back to; None if there is none, or the component has it already."""
+    if not states:
+        return None
+    current = states[-1]
+    wanted = current.parent if to is None else to
+    state = next((past_state for past_state in reversed(states) if past_state.deployment <= wanted), None)
+    if state is None or state.removed or state.deployment in (current.deployment, current.source):
+        return None
+    return state
+
+
+def _deployed(journal: Journal, state: State) -> Deployed:
+    """Return what ran in a state. Raises Refused if the journal has lost it."""
+    deployment = journal.deployment(state.deployment)
+    change = _of(deployment, state.component) if deployment is not None else None
+    if change is None or change.after is None:
+        raise Refused(f"Deployment {state.deployment} of {state.component} is not known any more.")
+    return change.after
+
+
+def _backup(journal: Journal, name: str, deployment: int) -> int:
+    """Return the backup of a component's data that a deployment made; 0: there were no data. Raises Refused if the
+    backup is no longer kept."""
+    backups = journal.backups(name, dropped=True)
+    backup = next((candidate for candidate in backups if candidate.deployment == deployment), None)
+    if backup is not None and not backup.path:
+        raise Refused(f"The data of {name} from before deployment {deployment} are not kept any more "
+                      "(keep_backups, keep_days); without them there is no way back.")
+    return backup.id if backup else 0
+
+
+def _written(journal: Journal, states: Sequence[State], end: int) -> Mapping[str, tuple[int, int]]:
+    """Return the components whose data a component has changed since the end of one of its states (``data_of``), each
+    with the deployment before which it had not, and the backup that this deployment made."""
+    written: dict[str, tuple[int, int]] = {}
+    for state in states:
+        if state.deployment >= end and not state.removed:
+            for owner in _deployed(journal, state).component.data_of:
+                if owner not in written and (backup := _backup(journal, owner, state.deployment)):
+                    written[owner] = (state.deployment, backup)
+    return written
+
+
+def _of(deployment: Deployment, name: str) -> Change | None:
+    return next((change for change in deployment.changes if change.name == name), None)

@@ -1,0 +1,440 @@
+"""The journal: past and present deployments, and backups, in an SQLite file.
+
+A deployment is written before its first effect, and each of its stages before it begins: a daemon that was killed reads
+what it must undo. Everything else (containers, directories) can be created again from the journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pathlib
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from nova.common.errors import ReportedError
+from nova.novad.platform import Component
+from nova.novad.reserve import Reserve
+
+RUNNING, DONE, UNDONE, STUCK = "running", "done", "undone", "stuck"
+# Done on this node and not decided yet: the control node decides whether the changes stay.
+PENDING = "pending"
+_RECORDED = "states-recorded"  # fact of the journal: the last deployment whose states are recorded
+
+_SCHEMA = """
+create table if not exists deployments (
+    id integer primary key autoincrement, kind text not null, state text not null, stage text not null,
+    changes text not null, started real not null, ended real, error text not null default '');
+create table if not exists components (name text primary key, deployed text not null);
+create table if not exists backups (
+    id integer primary key autoincrement, component text not null, deployment integer not null, writer integer not null,
+    version text not null, path text not null, size integer not null, made real not null);
+create table if not exists owed (id integer primary key autoincrement, kind text not null, name text not null);
+create table if not exists facts (name text primary key, value text not null);
+create table if not exists given (
+    deployment integer primary key, coordinator text not null, number integer not null, origin text not null);
+create table if not exists asked (
+    deployment integer not null, address text not null, node text not null, components text not null default '',
+    settled integer not null default 0, primary key (deployment, address));
+create table if not exists states (
+    component text not null, deployment integer not null, parent integer not null, source integer not null,
+    origin integer not null, removed integer not null, primary key (component, deployment)) without rowid;
+create index if not exists backups_by_component on backups (component, deployment);
+"""
+
+
+class Deployed(msgspec.Struct, frozen=True, kw_only=True):
+    """A component as it runs: what it was made from. ``image``: the id of the image itself, which no tag can change;
+    ``deployment``: the one that brought it; ``wanted``: whether it should run."""
+
+    name: str
+    component: Component
+    image: str
+    digest: str = ""
+    version: str = ""
+    deployment: int = 0
+    wanted: bool = True
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """The change of a component by a deployment. No ``after``: it is removed; no ``before``: it is new.
+
+    ``restore``: the backup whose data it gets (a rollback); 0: it keeps its data. ``state``: in a rollback, the
+    deployment that made the state to go back to; 0 for what only gets other data, and in journals of older releases.
+    """
+
+    name: str
+    before: Deployed | None = None
+    after: Deployed | None = None
+    restore: int = 0
+    state: int = 0
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    """A state that a component had, see :mod:`nova.novad.deployment.history`. ``deployment``: the one that made it.
+
+    ``parent``: the state that a rollback from it goes back to; 0: there is none. ``source``: the state that it was made
+    a copy of, by a rollback. ``origin``: the deployment that brought its image and configuration. ``removed``: the
+    component was removed.
+    """
+
+    component: str = ""
+    deployment: int = 0
+    parent: int = 0
+    source: int = 0
+    origin: int = 0
+    removed: bool = False
+
+
+class Deployment(msgspec.Struct, frozen=True, kw_only=True):
+    """``stage``: how far it has come, see :mod:`nova.novad.deployment.deploy`. Times are seconds since 1970."""
+
+    id: int
+    kind: str
+    state: str
+    stage: str
+    changes: list[Change]
+    started: float
+    ended: float | None = None
+    error: str = ""
+
+
+class Origin(msgspec.Struct, frozen=True, kw_only=True):
+    """The control node of a deployment: its id, its name, and the number of the deployment there.
+    ``volumes``, ``secrets``: what a removal takes as well, when it is decided."""
+
+    coordinator: str
+    node: str
+    number: int
+    volumes: bool = False
+    secrets: bool = False
+
+
+class Participation(msgspec.Struct, frozen=True, kw_only=True):
+    """The participation of a node in a deployment of this control node.
+
+    ``components``: the changed components, as text; ``settled``: True if the node has received the decision.
+    """
+
+    deployment: int
+    address: str
+    node: str
+    components: str
+    settled: bool
+
+
+class Backup(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of a component as they were before ``deployment``, written by what ``writer`` had deployed. ``path``:
+    below the data directory; "" when the copy was dropped."""
+
+    id: int
+    component: str
+    deployment: int
+    writer: int
+    version: str
+    path: str
+    size: int
+    made: float
+
+
+class CleanupTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A removal, see :mod:`nova.novad.deployment.cleanup`. ``id``: its row, or 0 if it is not stored yet."""
+
+    kind: str
+    name: str
+    id: int = 0
+
+
+class JournalFault(ReportedError):
+    """The journal cannot be read: nothing is deployed before somebody has looked at it."""
+
+
+class Journal:
+    """Calls are transactions of their own, and may come from any thread. Raises JournalFault for a damaged file."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._closed = False
+        self._reserve = Reserve(path.with_name(f"{path.name}.reserve"))
+        # Before there are threads: msgspec crashes where two of them decode a type for the first time at once.
+        self._decode_deployed = msgspec.json.Decoder(Deployed).decode
+        self._decode_changes = msgspec.json.Decoder(list[Change]).decode
+        try:
+            self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+            path.chmod(0o600)
+            self._connection.execute("pragma journal_mode = wal")
+            self._connection.execute("pragma synchronous = full")
+            verdict = self._connection.execute("pragma quick_check").fetchone()[0]
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
+            self._connection.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            raise JournalFault(f"The journal {path} is damaged ({error}). Put back a copy of it, or move it away: "
+                               "containers and data stay as they are, and the next deploy takes them over.") from None
+
+    def close(self) -> None:
+        """Close the journal; later calls raise an error."""
+        with self._lock:
+            self._closed = True
+            self._connection.close()
+
+    # --- deployments -------------------------------------------------------------------------------
+    def begin(self, kind: str, stage: str, changes: Sequence[Change], origin: Origin | None = None) -> Deployment:
+        with self._transaction() as connection:
+            row = connection.execute(
+                "insert into deployments (kind, state, stage, changes, started) values (?, ?, ?, ?, ?) returning *",
+                (kind, RUNNING, stage, _text(list(changes)), time.time())).fetchone()
+            if origin is not None:
+                connection.execute("insert into given values (?, ?, ?, ?)",
+                                   (row[0], origin.coordinator, origin.number, _text(origin)))
+        return self._deployment(row)
+
+    def advance(self, ident: int, stage: str, changes: Sequence[Change] | None = None) -> None:
+        with self._transaction() as connection:
+            connection.execute("update deployments set stage = ? where id = ?", (stage, ident))
+            if changes is not None:
+                connection.execute("update deployments set changes = ? where id = ?", (_text(list(changes)), ident))
+
+    def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "",
+               cleanup: Sequence[CleanupTask] = (), states: Sequence[State] = ()) -> None:
+        """Write the end of a deployment, the deployed components, its states and its cleanup, in one transaction."""
+        with self._transaction() as connection:
+            connection.execute("update deployments set state = ?, ended = ?, error = ? where id = ?",
+                               (state, time.time(), error, ident))
+            for change in components:
+                if change.after is None:
+                    connection.execute("delete from components where name = ?", (change.name,))
+                else:
+                    connection.execute("insert or replace into components values (?, ?)",
+                                       (change.name, _text(change.after)))
+            for task in cleanup:
+                connection.execute("insert into owed (kind, name) values (?, ?)", (task.kind, task.name))
+            if state == DONE:
+                _record(connection, ident, states)
+
+    def deployments(self, limit: int = 100) -> list[Deployment]:
+        """The newest first."""
+        with self._transaction() as connection:
+            rows = connection.execute("select * from deployments order by id desc limit ?", (limit,)).fetchall()
+        return [self._deployment(row) for row in rows]
+
+    def deployment(self, ident: int) -> Deployment | None:
+        with self._transaction() as connection:
+            row = connection.execute("select * from deployments where id = ?", (ident,)).fetchone()
+        return self._deployment(row) if row else None
+
+    def unfinished(self) -> list[Deployment]:
+        """Return the deployments that a killed daemon left, or could not undo; the newest first."""
+        with self._transaction() as connection:
+            rows = connection.execute("select * from deployments where state in (?, ?) order by id desc",
+                                      (RUNNING, STUCK)).fetchall()
+        return [self._deployment(row) for row in rows]
+
+    # --- states of components ----------------------------------------------------------------------
+    def states(self, component: str) -> list[State]:
+        """Return the states that a component had, the oldest first."""
+        with self._transaction() as connection:
+            rows = connection.execute("select component, deployment, parent, source, origin, removed from states "
+                                      "where component = ? order by deployment", (component,)).fetchall()
+        return [State(component=component, deployment=deployment, parent=parent, source=source, origin=origin,
+                      removed=bool(removed)) for component, deployment, parent, source, origin, removed in rows]
+
+    def unrecorded(self, limit: int) -> list[Deployment]:
+        """Return the oldest deployments that are done and whose states are not recorded."""
+        with self._transaction() as connection:
+            rows = connection.execute("select * from deployments where state = ? and id > coalesce((select cast(value "
+                                      "as integer) from facts where name = ?), 0) order by id limit ?",
+                                      (DONE, _RECORDED, limit)).fetchall()
+        return [self._deployment(row) for row in rows]
+
+    def record(self, ident: int, states: Sequence[State]) -> None:
+        """Record the states that a deployment made."""
+        with self._transaction() as connection:
+            _record(connection, ident, states)
+
+    # --- several nodes -----------------------------------------------------------------------------
+    def origin(self, ident: int) -> Origin | None:
+        """Return the control node of a deployment, or None."""
+        return self.origins([ident]).get(ident)
+
+    def given(self, coordinator: str, number: int) -> Deployment | None:
+        """Return the deployment here for a deployment of a control node."""
+        with self._transaction() as connection:
+            row = connection.execute(
+                "select * from deployments where id = (select max(deployment) from given where coordinator = ? and "
+                "number = ?)", (coordinator, number)).fetchone()
+        return self._deployment(row) if row else None
+
+    def given_until(self, coordinator: str, number: int) -> int:
+        """The last deployment here that belongs to one of a control node up to this number; 0: there is none."""
+        with self._transaction() as connection:
+            row = connection.execute("select max(deployment) from given where coordinator = ? and number <= ?",
+                                     (coordinator, number)).fetchone()
+        return int(row[0] or 0)
+
+    def pending(self) -> Deployment | None:
+        """Return the deployment that waits for the decision of the control node."""
+        with self._transaction() as connection:
+            row = connection.execute("select * from deployments where state = ?", (PENDING,)).fetchone()
+        return self._deployment(row) if row else None
+
+    def reopen(self, ident: int) -> None:
+        """Mark a pending deployment to be undone, also after a restart of novad."""
+        with self._transaction() as connection:
+            connection.execute("update deployments set state = ? where id = ?", (RUNNING, ident))
+
+    def add_participant(self, ident: int, address: str, node: str) -> None:
+        """Record a node that takes part in a deployment."""
+        with self._transaction() as connection:
+            connection.execute("insert or ignore into asked (deployment, address, node) values (?, ?, ?)",
+                               (ident, address, node))
+
+    def record_changes(self, ident: int, address: str, components: str) -> None:
+        with self._transaction() as connection:
+            connection.execute("update asked set components = ? where deployment = ? and address = ?",
+                               (components, ident, address))
+
+    def mark_informed(self, ident: int, address: str) -> None:
+        """Record that a node has received the decision."""
+        with self._transaction() as connection:
+            connection.execute("update asked set settled = 1 where deployment = ? and address = ?", (ident, address))
+
+    def participations(self, ident: int) -> list[Participation]:
+        """Return the participations of the other nodes in a deployment."""
+        return self.participations_of([ident]).get(ident, [])
+
+    def unsettled(self) -> list[tuple[Participation, bool]]:
+        """Return the participations of nodes that have not received the decision, each with True if it is "done"."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "select deployment, address, node, components, state from asked join deployments on id = deployment "
+                "where not settled and state in (?, ?) order by deployment, node", (DONE, UNDONE)).fetchall()
+        return [(Participation(deployment=ident, address=address, node=node, components=components, settled=False),
+                 state == DONE) for ident, address, node, components, state in rows]
+
+    def participations_of(self, idents: Sequence[int]) -> dict[int, list[Participation]]:
+        """Return the participations of the other nodes by deployment."""
+        with self._transaction() as connection:
+            rows = connection.execute(
+                "select deployment, address, node, components, settled from asked where deployment in "
+                "(select value from json_each(?)) order by deployment, node", (_text(list(idents)),)).fetchall()
+        participations: dict[int, list[Participation]] = {}
+        for ident, address, node, components, settled in rows:
+            participations.setdefault(ident, []).append(Participation(
+                deployment=ident, address=address, node=node, components=components, settled=bool(settled)))
+        return participations
+
+    def origins(self, idents: Sequence[int]) -> dict[int, Origin]:
+        """Return the control nodes of these deployments, without those of this node's own."""
+        with self._transaction() as connection:
+            rows = connection.execute("select deployment, origin from given where deployment in "
+                                      "(select value from json_each(?))", (_text(list(idents)),)).fetchall()
+        return {ident: msgspec.json.decode(text, type=Origin) for ident, text in rows}
+
+    # --- components --------------------------------------------------------------------------------
+    def components(self) -> dict[str, Deployed]:
+        with self._transaction() as connection:
+            rows = connection.execute("select deployed from components order by name").fetchall()
+        try:
+            deployed = [self._decode_deployed(text) for text, in rows]
+        except msgspec.MsgspecError as error:
+            raise JournalFault(f"The journal {self.path} is damaged: components: {error}") from None
+        return {item.name: item for item in deployed}
+
+    # --- backups -----------------------------------------------------------------------------------
+    def add_backup(self, component: str, deployment: int, writer: Deployed, path: str, size: int) -> Backup:
+        with self._transaction() as connection:
+            row = connection.execute(
+                "insert into backups (component, deployment, writer, version, path, size, made) "
+                "values (?, ?, ?, ?, ?, ?, ?) returning *",
+                (component, deployment, writer.deployment, writer.version or writer.component.tag, path, size,
+                 time.time())).fetchone()
+        return Backup(**dict(zip(Backup.__struct_fields__, row, strict=True)))
+
+    def backups(self, component: str | None = None, dropped: bool = False) -> list[Backup]:
+        """The newest first."""
+        with self._transaction() as connection:
+            rows = connection.execute("select * from backups where (? is null or component = ?) and (? or path != '') "
+                                      "order by id desc", (component, component, dropped)).fetchall()
+        return [Backup(**dict(zip(Backup.__struct_fields__, row, strict=True))) for row in rows]
+
+    def drop_backup(self, ident: int, kind: str) -> None:
+        """Mark a backup as deleted, so that a restore reports it; record its directory for cleanup, as ``kind``."""
+        with self._transaction() as connection:
+            connection.execute("insert into owed (kind, name) select ?, path from backups where id = ? and path != ''",
+                               (kind, ident))
+            connection.execute("update backups set path = '' where id = ?", (ident,))
+
+    # --- deferred cleanup --------------------------------------------------------------------------
+    def cleanup_tasks(self) -> list[CleanupTask]:
+        with self._transaction() as connection:
+            rows = connection.execute("select kind, name, id from owed order by id").fetchall()
+        return [CleanupTask(kind=kind, name=name, id=ident) for kind, name, ident in rows]
+
+    def cleanup_done(self, ident: int) -> None:
+        with self._transaction() as connection:
+            connection.execute("delete from owed where id = ?", (ident,))
+
+    # --- facts -------------------------------------------------------------------------------------
+    def fact(self, name: str) -> str:
+        with self._transaction() as connection:
+            row = connection.execute("select value from facts where name = ?", (name,)).fetchone()
+        return str(row[0]) if row else ""
+
+    def set_fact(self, name: str, value: str) -> None:
+        with self._transaction() as connection:
+            connection.execute("insert or replace into facts values (?, ?)", (name, value))
+
+    def facts(self, prefix: str) -> dict[str, str]:
+        """Return the facts whose names begin with the prefix."""
+        with self._transaction() as connection:
+            rows = connection.execute("select name, value from facts where substr(name, 1, ?) = ? order by name",
+                                      (len(prefix), prefix)).fetchall()
+        return dict(rows)
+
+    def drop_fact(self, name: str) -> None:
+        with self._transaction() as connection:
+            connection.execute("delete from facts where name = ?", (name,))
+
+    # --- helpers -----------------------------------------------------------------------------------
+    def _deployment(self, row: Sequence[object]) -> Deployment:
+        values = dict(zip(Deployment.__struct_fields__, row, strict=True))
+        try:
+            values["changes"] = self._decode_changes(str(values["changes"]))
+        except msgspec.MsgspecError as error:
+            raise JournalFault(f"The journal {self.path} is damaged: deployment {values['id']}: {error}") from None
+        return Deployment(**values)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._closed:  # SQLite itself would crash
+                raise JournalFault(f"The journal {self.path} is closed: novad ends.")
+            try:
+                self._reserve.adjust()
+                self._connection.execute("begin immediate")
+                yield self._connection
+                self._connection.execute("commit")
+            except (sqlite3.Error, OSError) as error:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("rollback")
+                raise JournalFault(f"The journal {self.path} cannot be used: {error}") from error
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("rollback")
+                raise
+
+
+def _record(connection: sqlite3.Connection, ident: int, states: Sequence[State]) -> None:
+    connection.executemany("insert or replace into states values (?, ?, ?, ?, ?, ?)", [
+        (state.component, ident, state.parent, state.source, state.origin, state.removed) for state in states])
+    connection.execute("insert or replace into facts values (?, ?)", (_RECORDED, str(ident)))
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+

@@ -1,0 +1,66 @@
+"""Digests of tags. The first deployment of a tag records its digest, and later ones refuse another image behind it.
+
+A tag is resolved once per deployment. A new digest is accepted if the deployment names it (``COMPONENT=TAG@sha256:…``),
+or if the platform file does (``digest``). A channel may move by itself where the registry is known by TLS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from nova.common.errors import Refused
+from nova.novad.deployment.journal import Change, Journal
+from nova.novad.platform import Component
+from nova.novad.runtime import registry
+
+_DIGEST = "digest "  # facts of the journal
+
+
+def recorded(journal: Journal, component: Component) -> str:
+    """Return the digest that the component's tag was deployed with, or "" if it never was."""
+    tagged = _tagged(component)
+    if digest := journal.fact(f"{_DIGEST}{tagged}"):
+        return digest
+    # Earlier releases recorded the digests of deployed images only with the components.
+    components = journal.components().values()
+    return next((deployed.digest for deployed in components if _tagged(deployed.component) == tagged), "")
+
+
+def check(journal: Journal, name: str, component: Component, digest: str) -> None:
+    """Raise Refused if the registry has another image behind the tag of component ``name`` than was recorded."""
+    if differs(journal, component, digest):
+        raise Refused(
+            f"{_tagged(component)} is another image than the one that was deployed: the registry has {digest}, "
+            f"recorded is {recorded(journal, component)}. If that is intended: "
+            f"nova deploy {name}={component.tag}@{digest}. Nothing was changed.")
+
+
+def differs(journal: Journal, component: Component, digest: str) -> bool:
+    """Return True if a digest of the component's tag is another one than was recorded, and has to be named."""
+    if component.digest or moves(component):
+        return False
+    before = recorded(journal, component)
+    return bool(before and digest and before != digest)
+
+
+def moves(component: Component) -> bool:
+    """Return True if another image behind the tag is an update: it is a channel, and TLS proves the registry."""
+    return not component.version and not registry.is_on_loopback(component.image)
+
+
+def record(journal: Journal, changes: Iterable[Change]) -> None:
+    """Record the digests of what was deployed."""
+    for change in changes:
+        if change.after is not None and change.after.digest and change.after != change.before:
+            journal.set_fact(f"{_DIGEST}{_tagged(change.after.component)}", change.after.digest)
+
+
+def without_digest(component: Component) -> Component:
+    """Return the component without the digest by which it was wanted: the image itself is compared."""
+    return msgspec.structs.replace(component, digest="")
+
+
+def _tagged(component: Component) -> str:
+    return f"{component.image}:{component.tag}"

@@ -1,0 +1,1 @@
+"""Deployments on several nodes: the coordinator, its participants, node discovery."""

@@ -1,0 +1,421 @@
+"""The other nodes of a control node, and their assignments.
+
+A deployment of several nodes has two phases. First, all nodes fetch and check what they need; nothing stops before all
+of them succeed. Then this node changes its components, then the other nodes change theirs and keep the changes
+``pending``. The journal of this node alone decides: "done" there commits the deployment on all nodes; a failure, or the
+end of this novad, before that undoes it on all. A node that does not answer receives the decision when it answers
+again.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import grpc
+import msgspec
+
+from nova.common.errors import Invalid, NotKnown, Refused, ReportedError
+from nova.novad import signing
+from nova.novad.api import novad_pb2 as pb
+from nova.novad.client import Client, Unreachable, was_lost
+from nova.novad.deployment.containers import Progress
+from nova.novad.deployment.journal import DONE, UNDONE, Journal
+from nova.novad.errors import Busy, Cancelled, Failed
+from nova.novad.mdns import printable
+from nova.novad.nodes.assignments import Assignment
+from nova.novad.nodes.discovery import Discovery
+from nova.novad.options import Node, Options
+from nova.novad.platform import Place
+from nova.novad.secrets import Secrets
+
+LOG = logging.getLogger(__name__)
+
+_ANSWER = 10.0  # timeout in seconds for the reply of a node with its name
+_AT_ONCE = 16  # maximum number of concurrent calls to nodes
+_TRY = 10.0  # seconds in which the decision is sent to a node repeatedly; after that a background thread continues
+_PAUSE = 0.5
+_WORDS = 4096  # maximum number of characters of a report that the journal stores
+_REPORTS = 10_000  # maximum number of reports of a node per call; a deployment has a few per component
+_SETTLE = 120.0  # timeout in seconds of a call with the decision; the node continues without its caller
+_FETCH, _OTHER = 1800.0, 600.0  # seconds that a node has to fetch an image, and for the rest of a component
+# Facts of the journal: nodes that were accepted, and those that an earlier release discovered.
+_ACCEPTED, _EARLIER = "accepted ", "member "
+_AS_BEFORE = " All is as it was before."
+# A node that returns is spoken to at once, and one that vanishes is noticed in half a minute.
+_CHANNEL = [("grpc.keepalive_time_ms", 15000), ("grpc.keepalive_timeout_ms", 15000),
+            ("grpc.use_local_subchannel_pool", 1)]
+_ERRORS: dict[grpc.StatusCode, type[ReportedError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: Invalid, grpc.StatusCode.FAILED_PRECONDITION: Refused,
+    grpc.StatusCode.NOT_FOUND: NotKnown}
+_SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+
+
+class Away(ReportedError):
+    """A node does not answer."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """A node that was accepted, and answers. ``place``: its name and roles, as this control node has decided;
+    ``components``: what is deployed there, as it reports; ``steered``: a control node assigns its components."""
+
+    url: str
+    place: Place
+    steered: bool
+    components: tuple[Any, ...] = ()
+
+    @property
+    def node(self) -> str:
+        return self.place.node
+
+
+Part = tuple[Peer, Assignment]
+
+
+class Coordinator:
+    """Implements :class:`nova.novad.deployment.deploy.Others`. ``ident``: of this novad; ``ended``: whether it ends."""
+
+    def __init__(self, options: Options, ident: str, secret: str, journal: Journal, secrets: Secrets,
+                 ended: threading.Event) -> None:
+        self.options = options
+        self.ident = ident
+        self._secret = secret
+        self._journal = journal
+        self._secrets = secrets
+        self._ended = ended
+        self._files = {"NOVA_CACERT": options.nodes_ca or options.client_ca, "NOVA_CERT": options.tls_cert,
+                       "NOVA_KEY": options.tls_key}
+        self.discovery = Discovery(self._files, ended) if options.discover_nodes else None
+        self._clients: set[Client] = set()  # connections that are in use
+        self._thread = threading.Thread(target=self._keep, name="settle", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        if self.discovery is not None:
+            self.discovery.start()
+
+    def stop(self) -> None:
+        """End calls of other nodes, and wait for the threads. Call it after ``ended`` was set."""
+        for client in list(self._clients):
+            client.close()
+        if self._thread.is_alive():
+            self._thread.join(5)
+        if self.discovery is not None:
+            self.discovery.stop()
+
+    # --- peer nodes --------------------------------------------------------------------------------
+    def survey(self) -> list[Peer]:
+        """Return the nodes of the platform. Raises Refused naming nodes that do not answer or accept no assignments.
+        """
+        if pending := self._unaccepted():
+            raise Refused(f"{'; '.join(pending.values())}. Nothing was changed.")
+        peers, silent = self.query_nodes()
+        if silent:
+            raise Refused(f"{'; '.join(silent.values()).removesuffix('.')}. Nothing was changed.")
+        self._settle_all(_ANSWER)
+        left = {participation.address: participation for participation, _done in self._journal.unsettled()}
+        for peer in peers:
+            if not peer.steered:
+                raise Refused(f'Node {peer.node} ({peer.url}) has a platform file of its own; with platform = "" in '
+                              "its novad.toml a control node assigns its components. Nothing was changed.")
+            if peer.url in left:
+                raise Refused(f"Node {peer.node} has not received the decision on deployment "
+                              f"{left[peer.url].deployment} yet. Nothing was changed.")
+        names = [self.options.name, *(peer.node for peer in peers)]
+        if len(set(names)) < len(names):
+            raise Refused(f"Two nodes have the same name: {', '.join(sorted(names))} (node in novad.toml).")
+        return peers
+
+    def query_nodes(self) -> tuple[list[Peer], dict[str, str]]:
+        """Return the accepted nodes that answer, by name, and {name: reason} of those that do not.
+
+        No other address is connected to.
+        """
+        accepted = list(self._accepted().items())
+        peers: list[Peer] = []
+        silent: dict[str, str] = {}
+        for (_url, place), answer in zip(accepted, self._concurrently(accepted, self._ask), strict=True):
+            if isinstance(answer, Peer):
+                peers.append(answer)
+            else:
+                silent[place.node] = str(answer)
+        return sorted(peers, key=lambda peer: peer.node), silent
+
+    def listed(self) -> list[pb.NodeEntry]:
+        """Return the nodes that were accepted, those that wait for it, and those that were discovered."""
+        peers, silent = self.query_nodes()
+        accepted, pending = self._accepted(), self._unaccepted()
+        rows = [pb.NodeEntry(node=peer.node, address=peer.url, roles=peer.place.roles,
+                             state="ready" if peer.steered else "independent") for peer in peers]
+        rows += [pb.NodeEntry(node=place.node, address=url, roles=place.roles, state="unreachable",
+                              error=silent[place.node]) for url, place in accepted.items() if place.node in silent]
+        rows += [pb.NodeEntry(address=url, state="unaccepted", error=why) for url, why in pending.items()]
+        rows += [pb.NodeEntry(node=name, address=url, state="discovered", error=f"nova nodes accept {name}")
+                 for name, url in self._discovered() if url not in accepted and url not in pending]
+        return rows
+
+    def accept(self, wanted: str, roles: Sequence[str]) -> pb.NodeEntry:
+        """Deploy to a node from now on. ``wanted``: its name or address; ``roles``: compute by default.
+
+        The name is bound to the address: a node that moves has to be accepted again. Raises NotKnown, Refused, Invalid.
+        """
+        names = {url: name for name, url in self._discovered()} | self._earlier() | {
+            url: stored.node for url, stored in self._stored().items()}
+        chosen = {url: name for url, name in names.items() if wanted in (url, name)}
+        if not chosen:
+            raise NotKnown(f"No node {wanted} was discovered. Name it in nodes of novad.toml, with its address.")
+        if len(chosen) > 1:
+            raise Refused(f"Several nodes are called {wanted}: {', '.join(sorted(chosen))}. Accept one by its address.")
+        [(url, name)] = chosen.items()
+        if name == self.options.name or any(stored.node == name and other != url
+                                            for other, stored in self._accepted().items()):
+            raise Refused(f"Another node is called {name} already; nova nodes forget {name}, if it is gone.")
+        try:
+            node = msgspec.convert({"address": url, "node": name, "roles": list(roles) or ["compute"]}, Node)
+        except msgspec.ValidationError as error:
+            raise Invalid(f"node {name!r}, roles {list(roles)}: {error}") from None
+        peer = self._ask((url, _place(node)))
+        self._journal.set_fact(f"{_ACCEPTED}{url}", msgspec.json.encode(node).decode())
+        self._journal.drop_fact(f"{_EARLIER}{url}")
+        LOG.info("Node %s at %s was accepted with roles %s", name, url, ", ".join(node.roles))
+        return pb.NodeEntry(node=name, address=url, roles=node.roles, state="ready" if peer.steered else "independent")
+
+    def forget(self, node: str) -> None:
+        """Stop deploying to a node that was accepted by a command. Raises NotKnown."""
+        removed = [(kind, url) for kind, entries in (
+            (_ACCEPTED, {url: stored.node for url, stored in self._stored().items()}), (_EARLIER, self._earlier()))
+            for url, name in entries.items() if node in (name, url)]
+        if not removed:
+            raise NotKnown(f"No node {node} was accepted; those of nodes in novad.toml are changed there.")
+        for kind, url in removed:
+            self._journal.drop_fact(f"{kind}{url}")
+
+    def secret_of(self, node: str) -> str:
+        """Return the shared secret that this control node expects a node to have."""
+        return signing.node_secret(self._secret, node)
+
+    def _accepted(self) -> dict[str, Place]:
+        """Return {address: name and roles} of the nodes that this control node deploys to."""
+        given = {node.address: node for node in self.options.nodes if isinstance(node, Node)}
+        return {url: _place(node) for url, node in {**self._stored(), **given}.items()}
+
+    def _stored(self) -> dict[str, Node]:
+        """Return the nodes that were accepted by commands."""
+        names = {node.node for node in self.options.nodes if isinstance(node, Node)}
+        accepted = [msgspec.json.decode(text, type=Node) for text in self._journal.facts(_ACCEPTED).values()]
+        return {node.address: node for node in accepted if node.node not in names}
+
+    def _earlier(self) -> dict[str, str]:
+        """Return {address: name} of the nodes that an earlier release discovered, and trusted by that alone."""
+        return {key.removeprefix(_EARLIER): node for key, node in self._journal.facts(_EARLIER).items()}
+
+    def _unaccepted(self) -> dict[str, str]:
+        """Return {address: what to do} of nodes that have no roles yet: they would be left out without a word."""
+        accepted = self._accepted()
+        bare = {url: f'Node {url} has no name and roles: write {{address = "{url}", node = "NAME", roles = '
+                     '["compute"]}} into nodes of novad.toml' for url in self.options.nodes if isinstance(url, str)}
+        earlier = {url: f"Node {name} ({url}) was discovered by an earlier release and has no roles: nova nodes accept "
+                        f"{name}, or nova nodes forget {name}" for url, name in self._earlier().items()}
+        return {url: why for url, why in {**earlier, **bare}.items() if url not in accepted}
+
+    def _discovered(self) -> list[tuple[str, str]]:
+        """Return (name, address) of the nodes that announce themselves with a certificate, without this one."""
+        trusted = self.discovery.trusted() if self.discovery is not None else []
+        return [(name, url) for name, url in trusted if name != self.options.name]
+
+    def _ask(self, accepted: tuple[str, Place]) -> Peer:
+        """Ask a node how it is. What it says of its name and roles decides nothing."""
+        url, place = accepted
+        with self._client(url, place.node) as client, _peer_errors(f"{place.node} ({url})", place.node):
+            daemon = client.ask(client.daemon.Show, pb.Empty(), _ANSWER)
+            if daemon.node != place.node:
+                raise Refused(f"The node at {url} calls itself {daemon.node[:64]!r}, and is {place.node} for this "
+                              "control node (node in its novad.toml)")
+            # Components on nodes with a platform of their own are not this node's concern, and they might query back.
+            shown = client.ask(client.platform.Show, pb.Empty(), _ANSWER) if daemon.steered else pb.PlatformAnswer()
+        components = tuple(shown.components)
+        for component in components:
+            component.node = place.node
+        return Peer(url=url, place=place, steered=daemon.steered, components=components)
+
+    # --- what they do ------------------------------------------------------------------------------
+    def plan(self, parts: Sequence[Part]) -> list[tuple[str, Any]]:
+        """(node, what would be done there)."""
+        def ask(part: Part) -> Any:
+            with self._client(part[0].url, part[0].node) as client, _peer_errors(part[0].node):
+                return client.ask(client.nodes.Plan, pb.ShareRequest(share=part[1].encode())).changes
+        return [(peer.node, change) for (peer, _assignment), changes in zip(parts, self._all(parts, ask), strict=True)
+                for change in changes]
+
+    def prepare(self, ident: int, assignments: Sequence[Part], progress: Progress) -> None:
+        self._all(assignments, lambda part: self._do("Prepare", ident, part, progress))
+
+    def apply(self, ident: int, assignments: Sequence[Part], progress: Progress) -> None:
+        """Apply the assignments of nodes with the role control first; then those of all others at the same time."""
+        first = [part for part in assignments if "control" in part[0].place.roles]
+        last = [part for part in assignments if part not in first]
+        removal = any(assignment.kind == "remove" for _peer, assignment in assignments)
+        for rank in ([last, first] if removal else [first, last]):
+            for peer, _assignment in rank:
+                self._journal.add_participant(ident, peer.url, peer.node)
+            self._all(rank, lambda part: self._do("Apply", ident, part, progress))
+
+    def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
+        waiting = [part for part in self._journal.participations(ident) if not part.settled]
+        answers = self._concurrently(waiting, lambda part: self._send_decision(part, done, progress, _TRY))
+        return [part.node for part, answer in zip(waiting, answers, strict=True) if answer is not None]
+
+    def _do(self, verb: str, ident: int, part: Part, progress: Progress) -> None:
+        peer, assignment = part
+        values = self._secrets.values(sorted({name for component in assignment.platform.components.values()
+                                              for name in component.secrets()}))
+        request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
+        with self._ending(), self._client(peer.url, peer.node) as client, _peer_errors(peer.node):
+            reports = client.follow(getattr(client.nodes, verb), request, _longest(assignment))
+            for report in _bounded(peer.node, reports):
+                if report.message:
+                    _pass_on(progress, peer.node, report)
+                if report.changed:
+                    self._journal.record_changes(ident, peer.url, " ".join(report.changed)[:_WORDS])
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Raise Cancelled for a call that fails because novad ends."""
+        try:
+            yield
+        except Away:
+            if self._ended.is_set():
+                raise Cancelled("novad ends; the deployment is put back when it starts again.") from None
+            raise
+
+    def _send_decision(self, participation: Any, done: bool, progress: Progress, seconds: float,
+                       longest: float = _SETTLE) -> None:
+        """Send the decision on a deployment to a node, repeatedly for ``seconds``; one call may take ``longest``.
+
+        Raises ReportedError if the node does not answer.
+        """
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                node, number = participation.node, participation.deployment
+                with self._client(participation.address, node) as client, _peer_errors(node):
+                    for report in _bounded(node, client.follow(client.nodes.Settle, pb.SettleRequest(
+                            coordinator=self.ident, number=number, done=done), longest)):
+                        _pass_on(progress, node, report)
+                break
+            except (Away, Busy):
+                if time.monotonic() > end or self._ended.wait(_PAUSE):
+                    raise
+        self._journal.mark_informed(participation.deployment, participation.address)
+
+    def _keep(self) -> None:
+        while not self._ended.wait(self.options.interval):
+            try:
+                self._settle_all()
+            except Exception:  # the next round may succeed, whatever the error
+                LOG.exception("Cannot send the decision on a deployment to its nodes, retrying")
+
+    def _settle_all(self, longest: float = _SETTLE) -> None:
+        """Tell the nodes that do not know it how deployments ended: all at the same time, since each may be slow."""
+        def settle(item: tuple[Any, bool]) -> None:
+            participation, done = item
+            if self._ended.is_set():
+                return
+            try:
+                self._send_decision(
+                    participation, done, lambda name, what: LOG.info("%s: %s", name, what), 0.0, longest)
+                LOG.info("Node %s received the decision: deployment %d is %s", participation.node,
+                         participation.deployment, DONE if done else UNDONE)
+            except ReportedError as error:
+                LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", participation.node,
+                          participation.deployment, error.message)
+
+        self._concurrently(self._journal.unsettled(), settle)
+
+    # --- helpers -----------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def _client(self, url: str, node: str) -> Iterator[Client]:
+        """Connect to a node with the secret that is its own."""
+        try:
+            client = Client(url, self.secret_of(node), self._files, _CHANNEL)
+        except Unreachable as error:
+            raise Away(str(error)) from None
+        with contextlib.closing(client):
+            self._clients.add(client)
+            try:
+                yield client
+            finally:
+                self._clients.discard(client)
+
+    def _concurrently(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
+        """Run ``act`` for all items at the same time; return the result of each: an answer, or the error."""
+        def safely(item: Any) -> Any:
+            try:
+                return act(item)
+            except (ReportedError, Cancelled) as error:
+                return error
+
+        if not items:
+            return []
+        with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
+            return list(pool.map(safely, items))
+
+    def _all(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
+        """The answers, when all have answered. Raises the first error."""
+        answers = self._concurrently(items, act)
+        for answer in answers:
+            if isinstance(answer, ReportedError):
+                raise answer
+        return answers
+
+
+def _longest(assignment: Assignment) -> float:
+    """Return the seconds after which a node's part is given up: a node that was broken into might never end it."""
+    return sum((_FETCH + _OTHER + 3.0 * component.stop_timeout
+                + 2.0 * (component.health.start if component.health else 0.0)
+                for component in assignment.platform.components.values()), _OTHER)
+
+
+def _bounded(node: str, reports: Iterator[pb.Progress]) -> Iterator[pb.Progress]:
+    """Yield what a node reports. Raises Failed for more than _REPORTS messages."""
+    with contextlib.closing(reports):  # type: ignore[type-var]
+        for number, report in enumerate(reports):
+            if number >= _REPORTS:
+                raise Failed(f"Node {node} sends more than {_REPORTS} messages about one call.")
+            yield report
+
+
+def _pass_on(progress: Progress, node: str, report: pb.Progress) -> None:
+    """Show what a node reports, as far as it can be printed."""
+    component = printable(report.component, 63)
+    progress(f"{node}/{component}" if component else node, printable(report.message, _WORDS))
+
+
+def _place(node: Node) -> Place:
+    return Place(node=node.node, address=node.address.partition("://")[2].rpartition(":")[0], roles=node.roles)
+
+
+@contextlib.contextmanager
+def _peer_errors(node: str, name: str = "") -> Iterator[None]:
+    """Raise what another node refuses, in its words. ``node``: what it is called there, ``name`` and its address."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        code, details = error.code(), error.details() or ""
+        words = f"Node {node}: {details.removesuffix(_AS_BEFORE)}"
+        if was_lost(error) or code in _SILENT:
+            raise Away(f"Node {node} does not answer: {details}") from None
+        if code == grpc.StatusCode.UNAUTHENTICATED:
+            raise Refused(f"Node {node} refuses the secret of this control node: the file that secret_file in its "
+                          f"novad.toml names has to have what nova nodes secret {name or node} prints here.") from None
+        if code == grpc.StatusCode.ABORTED and "under way" in details:
+            raise Busy(words) from None
+        raise _ERRORS.get(code, Failed)(words) from None
+

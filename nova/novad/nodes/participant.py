@@ -1,0 +1,124 @@
+"""A node whose components are assigned by the novad of a control node.
+
+Its part in a deployment is carried out as any other deployment, and then waits (``pending``) until the control node
+says whether it stays. Before that novad puts it back by itself when it is killed in the middle: nothing was promised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+import msgspec
+
+from nova.common.errors import Invalid, NotKnown, Refused
+from nova.novad.deployment import history
+from nova.novad.deployment.containers import Progress
+from nova.novad.deployment.deploy import Deployer, Terms
+from nova.novad.deployment.journal import DONE, PENDING, RUNNING, STUCK, Change, Deployment, Origin
+from nova.novad.errors import Failed, Nothing
+from nova.novad.nodes.assignments import Assignment
+from nova.novad.platform import Platform
+
+LOG = logging.getLogger(__name__)
+
+_PLATFORM, _COORDINATOR, _SETTLED = "given-platform", "coordinator", "settled"  # facts
+
+
+class Participant:
+    def __init__(self, deployer: Deployer, node: str, steered: bool) -> None:
+        self.deployer = deployer
+        self.node = node
+        self.steered = steered
+        self._journal = deployer.journal
+        if steered and (platform := self._journal.fact(_PLATFORM)):
+            deployer.platform = msgspec.json.decode(platform, type=Platform)
+
+    def plan(self, assignment: Assignment) -> list[Change]:
+        """Return what a assignment would do here. Raises Busy, Refused, NotKnown, Invalid."""
+        with self.deployer.changing("plan"):
+            self._accept(assignment)
+            return self._changes(assignment)
+
+    def prepare(self, assignment: Assignment, progress: Progress) -> None:
+        """Fetch and check what it needs; nothing is changed."""
+        with self.deployer.changing("prepare"):
+            self._accept(assignment)
+            self.deployer.secrets.take(assignment.values)
+            self.deployer.prepare(assignment.kind, self._changes(assignment), progress)
+
+    def apply(self, assignment: Assignment, progress: Progress) -> list[str]:
+        """Do it, and wait for the decision; returns what was changed. Raises as the deployer does, and then all is as
+        before."""
+        origin = Origin(coordinator=assignment.coordinator, node=assignment.control, number=assignment.number,
+                        volumes=assignment.volumes, secrets=assignment.secrets)
+        with self.deployer.changing(assignment.kind):
+            self._accept(assignment)
+            if assignment.number <= self._settled(assignment.coordinator):
+                raise Refused(f"Deployment {assignment.number} of {assignment.control} has been given up already.")
+            self._journal.set_fact(_PLATFORM, msgspec.json.encode(assignment.platform).decode())
+            self._journal.set_fact(_COORDINATOR, f"{assignment.coordinator} {assignment.control}")
+            renew = self.deployer.secrets.take(assignment.values)
+            made = self.deployer.run_alone(assignment.kind, self._changes(assignment), progress, Terms(
+                renew=renew, values=assignment.values, origin=origin))
+            return [change.name for change in made.changes]
+
+    def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> None:
+        """Commit or undo the pending changes; the call may be repeated. Raises Busy, Failed, NotKnown."""
+        with self.deployer.alone("settle"):
+            deployment = self._journal.given(coordinator, number)
+            if deployment is not None:
+                self._settle(deployment, done, progress)
+            elif done:
+                raise NotKnown(f"Node {self.node} knows no deployment {number} of this control node.")
+            if number > self._settled(coordinator):
+                self._journal.set_fact(_SETTLED, f"{coordinator} {number}")
+
+    def _settle(self, deployment: Deployment, done: bool, progress: Progress) -> None:
+        if deployment.state == PENDING or (not done and deployment.state in (RUNNING, STUCK)):
+            origin = self._journal.origin(deployment.id)
+            removals = self.deployer.removal_tasks(origin.volumes, origin.secrets) if origin is not None else []
+            self.deployer.decide(deployment.id, done, progress, removals)
+        elif done != (deployment.state == DONE) and deployment.changes:
+            raise Failed(f"Deployment {deployment.id} is {deployment.state} on node {self.node} already.")
+
+    def give_up_waiting(self, progress: Progress) -> None:
+        """Commit the pending changes, before all is removed because the control node does not come back."""
+        with self.deployer.alone("settle"):
+            if self.steered and (pending := self._journal.pending()) is not None:
+                self._settle(pending, True, progress)
+
+    def _accept(self, assignment: Assignment) -> None:
+        if not self.steered:
+            raise Refused(f'Node {self.node} has a platform file of its own; with platform = "" in its novad.toml it '
+                          "a control node assigns its components.")
+        current = self._journal.components()
+        coordinator, _space, node = self._journal.fact(_COORDINATOR).partition(" ")
+        if current and coordinator and coordinator != assignment.coordinator:
+            raise Refused(f"Node {self.node} gets its components from another control node ({node}). Run nova remove "
+                          "on it first.")
+        if current and assignment.platform.name != self.deployer.platform.name:
+            raise Invalid(f"Components of platform {self.deployer.platform.name} are deployed on node {self.node}; "
+                          f"nova remove them before the platform is called {assignment.platform.name}.")
+        self.deployer.platform = assignment.platform
+
+    def _changes(self, assignment: Assignment) -> list[Change]:
+        current = self._journal.components()
+        if assignment.kind == history.DEPLOY:
+            return self.deployer.plan(assignment.versions)
+        if assignment.kind == history.REMOVE:
+            return [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
+        if assignment.kind == history.ROTATE:
+            users = [name for name in self.deployer.order(current)
+                     if current[name].component.secrets() & set(assignment.names)]
+            return [Change(name=name, before=current[name], after=current[name]) for name in users]
+        with contextlib.suppress(Nothing):
+            to = None if assignment.to is None else self._journal.given_until(assignment.coordinator, assignment.to)
+            if current and to != 0:
+                return self.deployer.plan_rollback(assignment.names, to)
+        return []
+
+    def _settled(self, coordinator: str) -> int:
+        """The last deployment of the control node that was decided: nothing that is late is begun."""
+        settled_by, _space, number = self._journal.fact(_SETTLED).partition(" ")
+        return int(number) if settled_by == coordinator else 0

@@ -1,0 +1,1 @@
+"""Releases of novad itself: download, verification, start on trial."""

@@ -1,0 +1,146 @@
+"""The parent of a novad that may be updated: it starts the current release, and looks whether a new one is well.
+
+It is always the installed package's own, whatever release it starts; only the standard library is loaded. What it and a
+release agree on: RESTART, the variables of the environment below, and :mod:`nova.novad.release.releases`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import tomllib
+from collections.abc import Iterator, Sequence
+
+from nova import __version__
+from nova.novad.release.releases import Releases
+
+LOG = logging.getLogger(__name__)
+
+RESTART = 75  # the exit code with which novad requests a restart
+# Environment of a novad with a launcher: the socket on which it reports that it is healthy, its release, its launcher.
+LAUNCHED, RELEASE, _PARENT = "NOVAD_SOCKET", "NOVAD_RELEASE", "NOVAD_LAUNCHER"
+_DATA, _WATCH = "/var/lib/novad", 60.0
+_STEADY = 5.0  # seconds that a new one is watched, once it is healthy
+_END = 60.0  # seconds that one gets to end
+_DEATH_SIGNAL = 1  # of prctl(2)
+
+
+def wanted(config: str | pathlib.Path) -> bool:
+    """Return True if this novad can be updated. Errors of the configuration are reported when all of it is read."""
+    return LAUNCHED not in os.environ and bool(_configured(config).get("update_url"))
+
+
+def _configured(config: str | pathlib.Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(pathlib.Path(config).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this novad with its launcher, which alone restarts it."""
+    ctypes.CDLL(None, use_errno=True).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+    if os.environ.get(_PARENT) != str(os.getppid()):
+        raise SystemExit("novad: its launcher has ended")
+
+
+class Launcher:
+    """``words``: what novad was called with. Returns novad's exit code."""
+
+    def __init__(self, config: str | pathlib.Path, words: Sequence[str]) -> None:
+        configured = _configured(config)
+        self.releases = Releases(str(configured.get("data_dir", _DATA)))
+        watch = configured.get("update_watch", _WATCH)
+        self._watch = float(watch) if isinstance(watch, int | float) else _WATCH
+        self._words = list(words)
+        self._child: subprocess.Popen[bytes] | None = None
+        self._ended = threading.Event()
+
+    def run(self) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
+        with _directory() as directory:
+            while True:
+                code = self._once(directory / "novad.sock")
+                if code != RESTART or self._ended.is_set():
+                    return code if code >= 0 else 128 - code
+
+    def _once(self, socket: pathlib.Path) -> int:
+        release = self.releases.current(__version__)
+        trial = release if release and self.releases.trial() == release else ""
+        socket.unlink(missing_ok=True)
+        command = [sys.executable, "-P", "-m", "nova.cmd.novad", *self._words]
+        try:
+            self._child = subprocess.Popen(command, env=self._environment(release, socket))
+        except OSError as error:
+            if not trial:
+                raise
+            return self._back(trial, f"it cannot be started: {error}")
+        if self._ended.is_set():
+            self._child.terminate()
+        if trial and (why := self._sick(self._child, socket)):
+            return self._back(trial, why)
+        if trial and not self._ended.is_set():
+            self.releases.succeeded()
+            LOG.info("novad %s is healthy: the upgrade is finished", trial)
+        return self._child.wait()
+
+    def _environment(self, release: str, socket: pathlib.Path) -> dict[str, str]:
+        environment = {**os.environ, LAUNCHED: str(socket), RELEASE: release, _PARENT: str(os.getpid())}
+        if release:
+            paths = [str(self.releases.directory(release)), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
+        return environment
+
+    def _sick(self, child: subprocess.Popen[bytes], socket: pathlib.Path) -> str:
+        """Return why a new release is not healthy; "" if it is, or if novad was stopped: then it is still on trial."""
+        probe = subprocess.Popen(
+            [sys.executable, "-P", "-m", "nova.novad.probe", str(socket), str(self._watch), str(_STEADY)],
+            stdout=subprocess.PIPE, text=True)
+        try:
+            while probe.poll() is None and child.poll() is None and not self._ended.wait(0.1):
+                pass
+            if self._ended.is_set():
+                return ""
+            if child.poll() is not None:
+                return f"it ended with {child.returncode}"
+            words = probe.stdout.read().strip() if probe.stdout else ""
+            return "" if probe.returncode == 0 else words or f"its health could not be asked ({probe.returncode})"
+        finally:
+            probe.kill()
+            probe.wait()
+
+    def _back(self, version: str, why: str) -> int:
+        LOG.error("novad %s did not become healthy: %s. Starting the previous release", version, why)
+        self.releases.failed(why)
+        if self._child is not None and self._child.poll() is None:
+            self._child.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._child.wait(_END)
+            self._child.kill()
+            self._child.wait()
+        return RESTART
+
+    def _end(self, number: int, _frame: object) -> None:
+        self._ended.set()
+        if self._child is not None and self._child.poll() is None:
+            self._child.send_signal(signal.SIGTERM)
+
+
+@contextlib.contextmanager
+def _directory() -> Iterator[pathlib.Path]:
+    """Create a directory for sockets, whose paths must be short."""
+    place = tempfile.mkdtemp(prefix="novad-", dir="/run" if os.access("/run", os.W_OK) else None)
+    try:
+        yield pathlib.Path(place)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)

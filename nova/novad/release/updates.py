@@ -1,0 +1,246 @@
+"""Updates of novad: the latest release is fetched, verified and started on trial (nova.novad.release.launcher).
+
+``update_url`` is a directory with ``releases.json``, its signature ``releases.json.sig`` (Ed25519, base64), and wheels:
+
+    {"expires": "2027-02-23T12:00:00Z",
+     "releases": [{"version": "1.2", "wheels": [{"file": "nova-1.2-py3-none-any.whl", "sha256": "…", "size": 123}]}]}
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime
+import hashlib
+import http.client
+import os
+import pathlib
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import msgspec
+
+from nova import __version__
+from nova.common.errors import Refused
+from nova.novad.deployment.containers import Progress
+from nova.novad.deployment.deploy import Deployer
+from nova.novad.errors import Busy
+from nova.novad.options import Options
+from nova.novad.release.launcher import LAUNCHED, RELEASE
+from nova.novad.release.releases import Releases, number
+
+_INDEX = 1024 * 1024  # bytes of releases.json at most
+_UNPACKED = 1024 * 1024 * 1024  # bytes of a release at most
+_MARGIN = 64 * 1024 * 1024  # bytes that stay free
+_TIMEOUT, _FETCHED = 30.0, 1800.0  # seconds that a server may say nothing, and that a file may take
+_PIECE = 1024 * 1024
+_TRIED = 60.0  # timeout in seconds for a release to print its version
+_AS_BEFORE = "Nothing was changed."
+_NAMES = r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,200}\.whl\Z"
+
+
+class Wheel(msgspec.Struct, frozen=True):
+    file: Annotated[str, msgspec.Meta(pattern=_NAMES)]
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    size: Annotated[int, msgspec.Meta(ge=1, le=_UNPACKED)]
+
+
+class Release(msgspec.Struct, frozen=True):
+    version: str
+    wheels: Annotated[tuple[Wheel, ...], msgspec.Meta(min_length=1, max_length=200)]
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True):
+    """The list of releases. Without an expiry an old list could hide newer releases for ever."""
+
+    expires: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
+    releases: tuple[Release, ...] = ()
+
+
+class Updates:
+    """``restart``: has novad end and be started again. All refuse with Refused, or Busy during a deployment."""
+
+    def __init__(self, options: Options, deployer: Deployer, restart: Callable[[], None]) -> None:
+        self.options = options
+        self.deployer = deployer
+        self.releases = Releases(options.data_dir)
+        self._restart = restart
+        self._single = threading.Lock()
+
+    def latest(self) -> Release | None:
+        """The newest release that there is; pre-releases are none. Raises Refused."""
+        self._configured()
+        data = self._get("releases.json", _INDEX)
+        self._verify(data)
+        try:
+            index = msgspec.json.decode(data, type=Index)
+        except msgspec.MsgspecError as error:
+            raise Refused(f"{self._url('releases.json')} is no list of releases: {error} {_AS_BEFORE}") from None
+        now, expires = datetime.datetime.now(datetime.UTC), index.expires.astimezone(datetime.UTC)
+        if expires <= now:
+            raise Refused(f"{self._url('releases.json')} expired at {expires:%Y-%m-%d %H:%M} UTC, and it is "
+                          f"{now:%Y-%m-%d %H:%M} UTC here: it has to be signed again. {_AS_BEFORE}")
+        releases: dict[tuple[int, ...], Release] = {}
+        for release in index.releases:
+            try:
+                releases[number(release.version)] = release
+            except ValueError:
+                continue
+        return releases[max(releases)] if releases else None
+
+    def update(self, progress: Progress) -> bool:
+        """Install a newer release, which starts when this returns; return whether there is one."""
+        if not self._single.acquire(blocking=False):
+            raise Busy("Another update is under way.")
+        try:
+            with self.deployer.changing("update"):
+                pass  # before anything is fetched
+            if self.releases.trial():
+                raise Busy(f"novad {__version__} has not shown yet that it is healthy.")
+            self._configured()
+            progress("", f"asking {self.options.update_url}")
+            release = self.latest()
+            if release is None or number(release.version) <= number(__version__):
+                progress("", f"novad {__version__} is the latest"
+                         if release is None or number(release.version) == number(__version__)
+                         else f"novad {__version__} is newer than the latest release, {release.version}")
+                return False
+            if not os.environ.get(LAUNCHED):
+                raise Refused("novad was started without update_url; start it again to let it be updated.")
+            self._fetch(release, progress)
+            self._try(release)
+            with self.deployer.changing("update"):
+                self.releases.begin(release.version, os.environ.get(RELEASE, ""))
+                self.deployer.ending.set()
+            progress("", f"starting novad {release.version} in place of {__version__}")
+            self._restart()
+            return True
+        finally:
+            self._single.release()
+
+    def _configured(self) -> None:
+        if not self.options.update_url:
+            raise Refused("update_url is not set in novad.toml: there is nothing to update from.")
+        if not self.options.update_key:
+            raise Refused("update_key is not set in novad.toml: releases cannot be verified.")
+
+    # --- fetching ----------------------------------------------------------------------------------
+    def _fetch(self, release: Release, progress: Progress) -> None:
+        """Fetch the complete directory of a release."""
+        place = self.releases.place
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A wheel unpacked is three to four times as large.
+        self._check_room(5 * sum(wheel.size for wheel in release.wheels))
+        fresh = place / f".{release.version}.new"
+        shutil.rmtree(fresh, ignore_errors=True)
+        try:
+            fresh.mkdir(mode=0o700)
+            for wheel in release.wheels:
+                progress("", f"fetching {wheel.file}")
+                self._unpack(self._wheel(wheel, fresh), fresh)
+            os.sync()
+            shutil.rmtree(self.releases.directory(release.version), ignore_errors=True)
+            fresh.rename(self.releases.directory(release.version))
+        except OSError as error:
+            raise Refused(f"The release {release.version} cannot be kept: {error}. {_AS_BEFORE}") from None
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+
+    def _wheel(self, wheel: Wheel, place: pathlib.Path) -> pathlib.Path:
+        """The file, with the checksum that it has to have."""
+        target, digest = place / wheel.file, hashlib.sha256()
+        with open(target, "wb") as file:
+            for piece in self._pieces(wheel.file, wheel.size):
+                digest.update(piece)
+                file.write(piece)
+        if digest.hexdigest() != wheel.sha256:
+            raise Refused(f"{self._url(wheel.file)} does not have the checksum that releases.json tells. {_AS_BEFORE}")
+        return target
+
+    def _unpack(self, wheel: pathlib.Path, place: pathlib.Path) -> None:
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                members = [member for member in archive.infolist() if not member.is_dir()]
+                self._check_room(sum(member.file_size for member in members))
+                for member in members:
+                    path = pathlib.PurePosixPath(member.filename)
+                    if path.is_absolute() or ".." in path.parts or "\\" in member.filename or stat.S_ISLNK(
+                            member.external_attr >> 16):
+                        raise Refused(f"{wheel.name} has a file that would be written elsewhere: {member.filename!r}. "
+                                      f"{_AS_BEFORE}")
+                    archive.extract(member, place)
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+            raise Refused(f"{wheel.name} is no wheel: {error}. {_AS_BEFORE}") from None
+        wheel.unlink()
+
+    def _check_room(self, size: int) -> None:
+        free = shutil.disk_usage(self.releases.place).free
+        if size > _UNPACKED * 4 or free < size + _MARGIN:
+            raise Refused(f"The release takes up to {size} bytes, and {free} are free in {self.releases.place}. "
+                          f"{_AS_BEFORE}")
+
+    def _try(self, release: Release) -> None:
+        """Check that a release can be imported here, and has the announced version."""
+        place = self.releases.directory(release.version)
+        paths = [str(place), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+        try:
+            result = subprocess.run([sys.executable, "-P", "-m", "nova.cmd.novad", "--version"], env=environment,
+                                    capture_output=True, text=True, timeout=_TRIED, check=False)
+            said = result.stdout.strip() if result.returncode == 0 else result.stderr.strip()[-300:]
+        except subprocess.TimeoutExpired:
+            said = "nothing"
+        if said != f"novad {release.version}":
+            shutil.rmtree(place, ignore_errors=True)
+            raise Refused(f"The release {release.version} cannot be used; asked for its version it says: {said}. "
+                          f"{_AS_BEFORE}")
+
+    def _url(self, name: str) -> str:
+        return f"{self.options.update_url.rstrip('/')}/{name}"
+
+    def _get(self, name: str, most: int) -> bytes:
+        return b"".join(self._pieces(name, most))
+
+    def _pieces(self, name: str, most: int) -> Iterator[bytes]:
+        """Return the content of a file, at most ``most`` bytes. Raises Refused."""
+        left, end = most, time.monotonic() + _FETCHED
+        try:
+            with urllib.request.urlopen(self._url(name), timeout=_TIMEOUT) as answer:  # noqa: S310 (options checks it)
+                if self.options.update_url.startswith("https:") and not answer.geturl().startswith("https:"):
+                    raise ValueError(f"it is elsewhere, and without TLS: {answer.geturl()}")
+                while piece := answer.read(_PIECE):
+                    left -= len(piece)
+                    if left < 0:
+                        raise ValueError(f"it is larger than it may be, {most} bytes")
+                    if time.monotonic() > end:
+                        raise ValueError(f"it takes longer than {_FETCHED:.0f} seconds")
+                    yield piece
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            why = error.reason if isinstance(error, urllib.error.URLError) else error
+            raise Refused(f"{self._url(name)} cannot be fetched: {why}. {_AS_BEFORE}") from None
+
+    def _verify(self, data: bytes) -> None:
+        """Raise Refused unless the list was signed with update_key."""
+        from cryptography.exceptions import InvalidSignature
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+        from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+        try:
+            key = load_pem_public_key(pathlib.Path(self.options.update_key).read_bytes())
+        except (OSError, ValueError) as error:
+            raise Refused(f"update_key: {self.options.update_key} cannot be read: {error}. {_AS_BEFORE}") from None
+        if not isinstance(key, Ed25519PublicKey):
+            raise Refused(f"update_key: {self.options.update_key} is no key of Ed25519. {_AS_BEFORE}")
+        try:
+            key.verify(base64.b64decode(self._get("releases.json.sig", 1024).strip(), validate=True), data)
+        except (InvalidSignature, binascii.Error):
+            raise Refused(f"{self._url('releases.json')} was not signed with update_key. {_AS_BEFORE}") from None

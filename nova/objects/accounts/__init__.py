@@ -1,0 +1,1 @@
+"""Objects for flavors, key pairs, quotas, usage and notifications."""

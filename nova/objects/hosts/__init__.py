@@ -1,0 +1,1 @@
+"""Objects for hosts: compute nodes, services, aggregates, scheduling requests."""

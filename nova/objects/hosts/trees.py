@@ -1,0 +1,128 @@
+"""Allocation of requested resources from the tree of resource providers of a host.
+
+Pure functions for schedulers and for claims, which hold the lock on the node's row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from nova.objects.hosts.node import Inventory, Provider
+from nova.objects.hosts.scheduling import RequestGroup
+
+# Limit of combinations to try: with many groups and providers their number is astronomical.
+_MOST_TRIES = 5000
+
+# Provider uuid -> resource class -> amount.
+Allocation = dict[str, dict[str, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Amounts:
+    """Amounts requested from a provider tree. Each class of ``resources`` comes from one provider, each group from one.
+
+    ``required`` traits must be on the root or on providers of ``resources``, and ``forbidden`` traits on none of them.
+    ``isolate``: a distinct provider for each group.
+    """
+
+    resources: Mapping[str, int]
+    required: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+    groups: Sequence[RequestGroup] = ()
+    isolate: bool = False
+
+
+def allocate(tree: Sequence[Provider], wanted: Amounts) -> Allocation | None:
+    """Return the allocation, preferably from the root (the first of ``tree``), or None if the tree cannot provide it.
+    """
+    portions = [_Portion({name: amount}) for name, amount in wanted.resources.items() if amount]
+    portions += [_Portion(group.resources, frozenset(group.required), frozenset(group.forbidden), number)
+              for number, group in enumerate(wanted.groups)]
+    choices = [[provider for provider in tree if portion.fits(provider, {})] for portion in portions]
+    # The portion with the fewest providers is allocated first. Sorting is stable, so equal portions keep the request's
+    # order.
+    order = sorted(range(len(portions)), key=lambda index: len(choices[index]))
+    tries = iter(range(_MOST_TRIES))
+    choosing = [(portions[index], choices[index]) for index in order]
+    for allocation in _combinations(choosing, wanted.isolate, {}, {}, tries):
+        if _has_traits(tree, wanted, allocation):
+            return {uuid: amounts for uuid, amounts in allocation.total.items() if amounts}
+    return None
+
+
+def with_usage(providers: Sequence[Provider], used: Mapping[str, Mapping[str, int]]) -> list[Provider]:
+    """Return the providers with this usage (uuid -> resource class -> amount). Providers without an entry do not
+    change."""
+    return [_with(provider, used.get(provider.uuid, {})) for provider in providers]
+
+
+def taken_from(providers: Sequence[Provider], allocation: Allocation) -> list[Provider]:
+    """Return the providers with ``allocation`` added to their usage."""
+    return [_with(provider, {name: provider.inventories[name].used + amount
+                             for name, amount in allocation.get(provider.uuid, {}).items()}) for provider in providers]
+
+
+def _with(provider: Provider, used: Mapping[str, int]) -> Provider:
+    if not used:
+        return provider
+    return msgspec.structs.replace(provider, inventories={
+        name: msgspec.structs.replace(inventory, used=used.get(name, inventory.used))
+        for name, inventory in provider.inventories.items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Portion:
+    """Resources that must come from one provider. ``group`` None: un-numbered resources."""
+
+    resources: Mapping[str, int]
+    required: frozenset[str] = frozenset()
+    forbidden: frozenset[str] = frozenset()
+    group: int | None = None
+
+    def fits(self, provider: Provider, taken: Mapping[str, int]) -> bool:
+        """Return True if the provider has room, in addition to what the same request has ``taken`` from it."""
+        traits = set(provider.traits)
+        return self.required <= traits and not self.forbidden & traits and all(
+            name in provider.inventories and _has_room(provider.inventories[name], amount + taken.get(name, 0))
+            for name, amount in self.resources.items() if amount)
+
+
+def _has_room(inventory: Inventory, amount: int) -> bool:
+    return (inventory.used + amount <= (inventory.total - inventory.reserved) * inventory.ratio
+            and inventory.min_unit <= amount <= inventory.max_unit and amount % max(inventory.step_size, 1) == 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Combination:
+    total: Allocation
+    # Uuids of the providers of un-numbered resources.
+    common: frozenset[str]
+
+
+def _combinations(portions: Sequence[tuple[_Portion, list[Provider]]], isolate: bool, total: Allocation,
+                  sources: dict[int, str], tries: Iterator[int]) -> Iterator[_Combination]:
+    """Yield all allocations of ``portions``. ``sources``: provider by group so far (below 0: un-numbered)."""
+    if not portions:
+        yield _Combination(total, frozenset(uuid for group, uuid in sources.items() if group < 0))
+        return
+    portion, providers = portions[0]
+    group = portion.group if portion.group is not None else -1 - len(sources)
+    for provider in providers:
+        if next(tries, None) is None:
+            return
+        taken = total.get(provider.uuid, {})
+        used = isolate and group >= 0 and provider.uuid in [uuid for other, uuid in sources.items() if other >= 0]
+        if used or not portion.fits(provider, taken):
+            continue
+        more = {name: taken.get(name, 0) + amount for name, amount in portion.resources.items() if amount}
+        yield from _combinations(portions[1:], isolate, {**total, provider.uuid: {**taken, **more}},
+                                 {**sources, group: provider.uuid}, tries)
+
+
+def _has_traits(tree: Sequence[Provider], wanted: Amounts, combination: _Combination) -> bool:
+    common = {trait for provider in tree if provider is tree[0] or provider.uuid in combination.common
+              for trait in provider.traits}
+    return wanted.required <= common and not wanted.forbidden & common

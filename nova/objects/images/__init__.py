@@ -1,0 +1,1 @@
+"""Objects for images and the image cache."""

@@ -1,0 +1,1 @@
+"""Objects for networks and addresses."""

@@ -1,0 +1,1 @@
+"""Objects for servers: instances, states, actions, orders, migrations, consoles."""

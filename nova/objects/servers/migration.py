@@ -1,0 +1,106 @@
+"""Migrations: records of a server's move to another host."""
+
+from __future__ import annotations
+
+import datetime
+
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.base import Object
+
+# migration_type
+MIGRATION = "migration"
+RESIZE = "resize"
+LIVE_MIGRATION = "live-migration"
+EVACUATION = "evacuation"
+
+# status: shown by os-migrations
+ACCEPTED = "accepted"
+QUEUED = "queued"
+PREPARING = "preparing"
+RUNNING = "running"
+RUNNING_POST_COPY = "running (post-copy)"
+PRE_MIGRATING = "pre-migrating"
+MIGRATING = "migrating"
+POST_MIGRATING = "post-migrating"
+FINISHED = "finished"
+CONFIRMING = "confirming"
+CONFIRMED = "confirmed"
+REVERTING = "reverting"
+REVERTED = "reverted"
+DONE = "done"
+COMPLETED = "completed"
+CANCELLED = "cancelled"
+FAILED = "failed"
+ERROR = "error"
+
+# Statuses that servers/{id}/migrations shows as in progress.
+IN_PROGRESS = frozenset({QUEUED, PREPARING, RUNNING, POST_MIGRATING})
+# Final statuses: nothing more happens on the hosts.
+ENDED = frozenset({CONFIRMED, REVERTED, ERROR, FAILED, COMPLETED, CANCELLED, DONE})
+
+# Interrupts for the running step of a live migration.
+CANCEL = "cancel"
+FORCE_COMPLETE = "force-complete"
+
+
+class Migration(Object, kw_only=True):
+    """A row of os-migrations.
+
+    While it is ``open``, both hosts are possible hosts of the guest. The server's own claim is on the source, and the
+    migration's claim is on the destination until the migration is confirmed. Sizes of memory and disks in bytes.
+    """
+
+    id: int = 0
+    uuid: str
+    instance_uuid: str
+    migration_type: str
+    status: str
+    open: bool = True
+    source_compute: str = ""
+    source_node: str = ""
+    dest_compute: str = ""
+    dest_node: str = ""
+    dest_host: str = ""
+    old_flavor: Flavor | None = None
+    new_flavor: Flavor | None = None
+    # Both hosts access the same disks (shared storage): neither may remove them alone.
+    shared: bool = False
+    # CANCEL or FORCE_COMPLETE if requested while the migration ran.
+    wanted: str = ""
+    action_uuid: str | None = None
+    user_id: str = ""
+    project_id: str = ""
+    memory_total: int | None = None
+    memory_processed: int | None = None
+    memory_remaining: int | None = None
+    disk_total: int | None = None
+    disk_processed: int | None = None
+    disk_remaining: int | None = None
+    created_at: datetime.datetime
+    updated_at: datetime.datetime | None = None
+
+    def beyond(self, flavor: Flavor) -> tuple[int, int]:
+        """Return (cores, MiB of memory) charged in excess of ``flavor`` while the migration is open: the larger flavor
+        counts."""
+        others = [other for other in (self.old_flavor, self.new_flavor) if other is not None and self.open]
+        return (max([other.vcpus - flavor.vcpus for other in others] + [0]),
+                max([other.memory_mb - flavor.memory_mb for other in others] + [0]))
+
+
+class MigrationQuery(Object, kw_only=True):
+    """Filter for a list of migrations.
+
+    ``changes_since`` and ``changes_before``: time of the last change; ``marker``: uuid of a migration.
+    """
+
+    project_id: str | None = None
+    user_id: str | None = None
+    instance_uuid: str | None = None
+    host: str | None = None
+    source_compute: str | None = None
+    status: str | None = None
+    migration_type: str | None = None
+    changes_since: datetime.datetime | None = None
+    changes_before: datetime.datetime | None = None
+    limit: int = 1000
+    marker: str | None = None

@@ -1,0 +1,1 @@
+"""Objects for volumes, volume snapshots and shares."""

@@ -1,0 +1,1 @@
+"""Base class of operations, their contexts, and steps that several operations share."""

@@ -1,0 +1,255 @@
+"""Contexts of steps for the resources of an instance: interfaces, volumes, images, shares.
+
+See :mod:`nova.operations.framework.contexts`. Server… classes write to the database in the transaction of
+their step. Outside… classes call the external service that manages the resource, from external steps; every method is
+idempotent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from nova.objects.images.image import Image
+from nova.objects.networks.network import VIF, NetworkRequest
+from nova.objects.servers.instance import BlockDevice
+from nova.objects.volumes.share import ShareMapping
+from nova.objects.volumes.volume import VolumeContent, VolumeEncryption
+from nova.objects.volumes.volume_snapshot import VolumeSnapshot
+
+
+class ServerInterfaces(Protocol):
+    """The interfaces in the instance's row. No ``vifs`` means all interfaces."""
+
+    def take(self) -> None:
+        """Allocate the requested interfaces. Interfaces that the instance already has are kept."""
+
+    def complete(self, *vifs: str) -> None:
+        """Mark the interfaces with these ids as plugged into the guest."""
+
+    def release(self, *vifs: VIF) -> None:
+        """Remove the interfaces from the instance and free their addresses."""
+
+
+class OutsideInterfaces(Protocol):
+    """Interfaces managed by an external service (Neutron).
+
+    All methods raise NetworkServiceUnavailable and the errors of the service.
+    """
+
+    def take(self, host: str) -> None:
+        """Create or reserve the requested interfaces and bind them to the host."""
+
+    def add(self, wanted: NetworkRequest, host: str) -> VIF:
+        """Add an interface to the instance, bound to the host."""
+
+    def give_back(self, wanted: NetworkRequest | None) -> None:
+        """Undo an add() that may be incomplete."""
+
+    def bind(self, host: str) -> None:
+        """Bind all interfaces of the instance to this host. Interfaces that no longer exist are removed from the
+        instance."""
+
+    def unbind(self) -> None:
+        """Unbind all interfaces from their host; the instance keeps them."""
+
+    def release(self, *vifs: VIF) -> None:
+        """Remove the interfaces (default: all) from the instance. Ports created by users are unbound and kept."""
+
+
+class ServerVolumes(Protocol):
+    """The volumes in the instance's row. No ``devices`` means all volumes. Volumes that are detached meanwhile are
+    ignored."""
+
+    def connect(self, host: str) -> None:
+        """Mark the volumes as connected to this host, where new volumes are created. Raises InvalidVolume."""
+
+    def disconnect(self, host: str) -> None:
+        """Mark the volumes as not connected to this host. Volumes that no guest used yet may be created elsewhere."""
+
+    def complete(self, *devices: BlockDevice) -> None:
+        """Mark the devices as attached to the guest."""
+
+    def end_reimage(self, before: VolumeContent, done: bool) -> None:
+        """End the rewrite of the boot volume: keep the new data if ``done``, else restore ``before``."""
+
+    def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
+        """End a swap: the guest uses ``new`` if ``done``, else ``old``. Release the other volume.
+
+        ``migrates``: the result of PrecheckContext.check_swap().
+        """
+
+    def reach(self, device: BlockDevice) -> None:
+        """Store the device's connection_info if the device is still attached as before."""
+
+    def resize(self, device: BlockDevice, size_gb: int) -> None:
+        """Store the new size of the device's volume if it is still attached."""
+
+    def roll_detaching(self, device: BlockDevice) -> None:
+        """Undo begin_detaching(): the device stays attached."""
+
+    def release(self, *devices: BlockDevice, keep: bool = False) -> None:
+        """Remove the devices from the instance. Volumes with delete_on_termination are deleted unless ``keep``."""
+
+
+class OutsideVolumes(Protocol):
+    """Volumes managed by an external service (Cinder).
+
+    Methods return the devices in their new state. All methods raise VolumeServiceUnavailable and the errors of the
+    service: InvalidVolume, VolumeNotFound, Forbidden, QuotaLimit.
+    """
+
+    def make(self, polls: int, encryptions: dict[str, VolumeEncryption]) -> None:
+        """Create the new volumes of the instance and reserve all its volumes.
+
+        Raises Wait while volumes are being created; ``polls`` is the number of waits so far. The encryption of new
+        volumes is added to ``encryptions``, by device id.
+        """
+
+    def unmake(self) -> None:
+        """Undo make(): release existing volumes and delete new ones."""
+
+    def reserve(self, device: BlockDevice, owner: str) -> BlockDevice:
+        """Reserve the volume for the instance.
+
+        ``owner``: the project that owned the volume at the request ("" if unknown). Raises VolumeNotFound if the volume
+        has another owner now.
+        """
+
+    def connect(self, host: str, *devices: BlockDevice) -> list[BlockDevice]:
+        """Make the volumes accessible from this host."""
+
+    def disconnect(self, host: str, *devices: BlockDevice) -> None:
+        """Remove the host's access to the volumes; the instance keeps them."""
+
+    def connect_also(self, host: str) -> list[BlockDevice]:
+        """Make the volumes accessible from this host, too, during a move, and return their devices. The instance's row
+        does not change."""
+
+    def adopt(self, devices: Iterable[BlockDevice]) -> None:
+        """Store these connections of the volumes in the instance's row. Does not call the external service."""
+
+    def reconcile(self, host: str = "") -> None:
+        """Remove all accesses to the volumes that are not in the instance's row. Reconnect volumes without access to
+        ``host``, if given."""
+
+    def reimage(self, device: BlockDevice, image: Image) -> None:
+        """Start rewriting a volume, which no host may use, from an image. The service sends an event at the end."""
+
+    def begin_swap(self, host: str, old: BlockDevice, new: BlockDevice) -> BlockDevice:
+        """Reserve ``new`` for the instance and make it accessible from this host as the replacement of ``old``. Returns
+        the device of ``new``."""
+
+    def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
+        """End a swap and a volume migration: the guest uses ``new`` if ``done``, else ``old``. Release the other
+        volume. The instance's row does not change."""
+
+    def complete(self, *devices: BlockDevice) -> None:
+        """Mark the devices as attached to the guest."""
+
+    def take_snapshots(self, image: Image) -> bool:
+        """Create a snapshot of each volume for this image; return True if all snapshots are ready. Needs the user's
+        token to create missing snapshots."""
+
+    def snapshots(self, image: Image, polls: int) -> dict[str, VolumeSnapshot]:
+        """Return the finished snapshots for the image by volume id. Raises Wait while a snapshot is not ready;
+        ``polls`` is the number of waits so far."""
+
+    def drop_snapshots(self, image: Image) -> None:
+        """Delete the snapshots made by take_snapshots()."""
+
+    def check_assisted(self, device: BlockDevice, snapshot_id: str, status: str) -> None:
+        """Check that a snapshot of the volume has this status. Raises SnapshotNotFound, InvalidVolume."""
+
+    def end_assisted(self, snapshot_id: str, status: str, done: bool) -> None:
+        """Report the result of an assisted snapshot with this status: ``done`` if the guest uses the requested files,
+        else it keeps the previous ones. Raises InvalidVolume if the service cancelled a finished snapshot."""
+
+    def extended(self, device: BlockDevice) -> tuple[int, bool]:
+        """Return the size in GiB that the volume has or will have, and True if the service waits for end_extension().
+        Raises InvalidVolume if the service does not know the volume as the instance's."""
+
+    def end_extension(self, device: BlockDevice, size_gb: int, done: bool) -> None:
+        """Report the result of an extension to ``size_gb`` (0: any size) if the service waits for it: ``done``, or the
+        previous size is kept. Raises InvalidVolume if the service cancelled a finished extension."""
+
+    def begin_detaching(self, device: BlockDevice) -> None:
+        """Mark the device as detaching. Raises InvalidVolume if it cannot be detached."""
+
+    def roll_detaching(self, device: BlockDevice) -> None:
+        """Undo begin_detaching(): the device stays attached."""
+
+    def release(self, *devices: BlockDevice, keep: bool = False) -> None:
+        """Remove the devices from the instance. Volumes with delete_on_termination are deleted unless ``keep``."""
+
+
+class ServerImages(Protocol):
+    """Images made of the instance, for external steps; every method is idempotent.
+
+    All methods but describe() raise ImageBackendUnavailable and the errors of the image service.
+    """
+
+    def describe(self, name: str, more: Mapping[str, str], kind: str = "snapshot") -> Image:
+        """Return the description of a new image of the instance in the caller's project, with a new id and these
+        additional properties. Does not call the image service. Raises InvalidInput for an invalid property."""
+
+    def make(self, wanted: Image) -> None:
+        """Create the image record, queued for its data."""
+
+    def fill(self, image_id: str, properties: Mapping[str, str]) -> None:
+        """Add these properties to an image without data and make it active. Raises ImageNotFound."""
+
+    def get(self, image_id: str) -> Image:
+        """Return the image. Raises ImageNotFound."""
+
+    def delete(self, image_id: str) -> None:
+        """Delete the image unless it is protected or in use. Succeeds if it does not exist."""
+
+    def rotate(self, newest: Image, keep: int) -> None:
+        """Delete all backups of the instance of the same type as ``newest`` except the ``keep`` newest."""
+
+
+class ServerShares(Protocol):
+    """The shares in the instance's row."""
+
+    def add(self, mapping: ShareMapping) -> None:
+        """Add the share to the instance, in the accepting transaction."""
+
+    def become(self, mapping: ShareMapping, status: str) -> None:
+        """Set the status of the share if the instance still has it."""
+
+    def remove(self, mapping: ShareMapping) -> None:
+        """Remove the share from the instance."""
+
+
+class OutsideShares(Protocol):
+    """Access of hosts to shares, for external steps; every method is idempotent.
+
+    All methods raise ShareServiceUnavailable and the errors of the service: ShareAccessGrantError,
+    ShareAccessRemovalError.
+    """
+
+    def allow(self, host: str, polls: int, *share_ids: str) -> None:
+        """Grant the host access to these shares (default: all shares of the instance) for this server.
+
+        Raises Wait while another server releases the same access; ``polls`` is the number of waits so far.
+        """
+
+    def deny(self, host: str, *share_ids: str) -> None:
+        """Revoke the host's access ("": no host) to these shares (default: all) unless another server needs it."""
+
+    def leave(self, *hosts: str) -> None:
+        """Revoke accesses like reconcile(), but record refused revocations for a later retry.
+
+        Raises ShareServiceUnavailable.
+        """
+
+    def reconcile(self, *hosts: str) -> None:
+        """Make the instance's shares accessible from these hosts (default: its possible hosts) and from no other host.
+        """
+
+    def release(self) -> None:
+        """Revoke all accesses for the server; refused revocations are recorded for a later retry.
+
+        Raises ShareServiceUnavailable.
+        """

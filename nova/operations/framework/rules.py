@@ -1,0 +1,75 @@
+"""Rules of an operation: the instance states in which the API accepts it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Literal, NoReturn
+
+from nova import exception
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """Conditions under which an operation may start. A set that is None allows all states."""
+
+    label: str
+    vm_states: frozenset[str] | None = None
+    task_states: frozenset[str | None] | None = frozenset({None})
+    lock: bool = True
+    host: Literal["", "needed", "up"] = ""
+    launched: bool = True
+    # The operation supersedes the running operation and runs the compensations of that one.
+    preempts: bool = False
+    # With ``preempts``: the guest stays as it is, with the devices that it has.
+    keeps_guest: bool = False
+    # An operation that keeps the guest does not end this one but returns it to the queue, to run again from its first
+    # step. All its steps can run twice, and none has a compensation.
+    requeued: bool = False
+    # Task states of operations that must not be superseded. A delete cannot be compensated.
+    yields_to: frozenset[str] = frozenset({states.DELETING})
+    # The operation does not change task_state and queues behind the running operation.
+    beside: bool = False
+    # The operation is refused for servers with shares.
+    without_shares: bool = False
+    # Minimum service version of nova-compute on the server's host; older versions lack the steps.
+    release: int = 0
+
+
+def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[], bool]) -> None:
+    """Check that an operation with these rules may start now. The order of the checks is part of the API.
+
+    Raises ForbiddenWithShares, InstanceIsLocked, InstanceNotReady, InstanceInvalidState, InstanceStateUnknown,
+    ComputeServiceUnavailable.
+    """
+    if rules.without_shares and instance.shares:
+        raise exception.ForbiddenWithShares(method=rules.label, instance_uuid=instance.uuid)
+    if rules.lock and instance.locked and not is_admin:
+        raise exception.InstanceIsLocked(instance_uuid=instance.uuid)
+    if rules.host == "needed" and not instance.host:
+        raise exception.InstanceNotReady(instance_id=instance.uuid)
+    _check_state(rules, instance, "vm_state", instance.vm_state, rules.vm_states)
+    _check_state(rules, instance, "task_state", instance.task_state, rules.task_states)
+    if instance.task_state in rules.yields_to:
+        _refuse(rules, instance, "task_state", instance.task_state)
+    if rules.launched and instance.launched_at is None:
+        raise exception.InstanceStateUnknown(instance_uuid=instance.uuid, method=rules.label)
+    if rules.host == "up" and not (instance.host and host_up()):
+        raise exception.ComputeServiceUnavailable()
+
+
+def _check_state(rules: Rules, instance: Instance, attr: str, state: str | None,
+                 allowed: frozenset[Any] | None) -> None:
+    if allowed is None or state in allowed:
+        return
+    if state is None:
+        raise exception.InstanceStateUnknown(instance_uuid=instance.uuid, method=rules.label)
+    _refuse(rules, instance, attr, state)
+
+
+def _refuse(rules: Rules, instance: Instance, attr: str, state: str) -> NoReturn:
+    raise exception.InstanceInvalidState(
+        method=rules.label, instance_uuid=instance.uuid, attr=attr, state=state)
+

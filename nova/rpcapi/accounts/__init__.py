@@ -1,0 +1,1 @@
+"""RPC interfaces for flavors, key pairs, quotas and usage."""

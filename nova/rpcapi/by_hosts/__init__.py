@@ -1,0 +1,1 @@
+"""RPC interfaces that hosts call: guests, heartbeats, orders, networks and the fleet."""

@@ -1,0 +1,1 @@
+"""RPC interfaces for services, hypervisors, aggregates and availability zones."""

@@ -1,0 +1,1 @@
+"""RPC interfaces for networks, addresses and security groups."""

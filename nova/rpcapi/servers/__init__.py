@@ -1,0 +1,1 @@
+"""RPC interfaces for servers, server groups, migrations, actions and consoles."""

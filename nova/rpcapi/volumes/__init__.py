@@ -1,0 +1,1 @@
+"""RPC interfaces for volumes, volume snapshots and shares."""

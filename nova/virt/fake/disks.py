@@ -1,0 +1,149 @@
+"""DiskStore of virtual guests: their owner and size.
+
+Each virtual host has its own disks, or all hosts share them ([fake] shared_storage): as small files in a directory or,
+without [fake] directory, in a dictionary of the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import uuid as uuidlib
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from nova.conf import CONF
+from nova.virt.fake.log import AppendOnlyFile
+
+ASIDE = "_resize"
+
+
+class Disk(NamedTuple):
+    """The root disk of a guest. ``token``: unique id; ``host``: the host that uses the disk."""
+
+    host: str
+    gb: int
+    token: str
+
+
+def made(host: str, gb: int) -> Disk:
+    return Disk(host, gb, uuidlib.uuid4().hex)
+
+
+class OwnDisks:
+    """Disks by name (a uuid, for disks set aside with suffix ``ASIDE``). ``path``: file for persistence (None: none).
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self._disks: dict[str, Disk] = {}
+        self._lock = threading.Lock()
+        self._file = AppendOnlyFile(path) if path else None
+
+    def open(self) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.load_into(self._disks, lambda values: Disk(*values), tuple)
+
+    def get(self, name: str) -> Disk | None:
+        return self._disks.get(name)
+
+    def put(self, name: str, disk: Disk) -> None:
+        with self._lock:
+            self._disks[name] = disk
+            self._note(name, disk)
+
+    def remove(self, name: str) -> None:
+        with self._lock:
+            if self._disks.pop(name, None) is not None:
+                self._note(name, None)
+
+    def rename(self, name: str, other: str) -> None:
+        """Rename a disk. Ignored if it does not exist."""
+        with self._lock:
+            disk = self._disks.pop(name, None)
+            if disk is not None:
+                self._disks[other] = disk
+                self._note(other, disk)
+                self._note(name, None)
+
+    def names(self) -> list[str]:
+        with self._lock:
+            return list(self._disks)
+
+    def _note(self, name: str, disk: Disk | None) -> None:
+        if self._file is not None:
+            self._file.note(name, disk, self._disks.items(), len(self._disks))
+
+
+class SharedFiles:
+    """DiskStore shared among processes: one file per disk."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def open(self) -> None:
+        os.makedirs(self._directory, exist_ok=True)
+
+    def get(self, name: str) -> Disk | None:
+        try:
+            with open(os.path.join(self._directory, name)) as file:
+                values: list[Any] = json.load(file)
+        except FileNotFoundError:
+            return None
+        return Disk(*values)
+
+    def put(self, name: str, disk: Disk) -> None:
+        new = os.path.join(self._directory, f".{name}.{uuidlib.uuid4().hex}")
+        with open(new, "w") as file:
+            json.dump(disk, file)
+        os.replace(new, os.path.join(self._directory, name))
+
+    def remove(self, name: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self._directory, name))
+
+    def rename(self, name: str, other: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(os.path.join(self._directory, name), os.path.join(self._directory, other))
+
+    def names(self) -> list[str]:
+        return [name for name in os.listdir(self._directory) if not name.startswith(".")]
+
+
+DiskStore = OwnDisks | SharedFiles
+
+_ALL_HOSTS = OwnDisks()
+
+
+def of_host(host: str, directory: str | None, shared: bool) -> DiskStore:
+    """Return the disks of a host. ``directory``: [fake] directory."""
+    if shared:
+        return SharedFiles(os.path.join(directory, "disks")) if directory else _ALL_HOSTS
+    return OwnDisks(os.path.join(directory, f"{host}.disks") if directory else None)
+
+
+def uuids(disks: DiskStore) -> Iterator[str]:
+    """Return the uuids of guests with a disk, in use or set aside."""
+    return (name.removesuffix(ASIDE) for name in disks.names())
+
+
+# --- as files ------------------------------------------------------------------------------------------
+def copy_to_file(host: str, uuid: str, disk: Disk | None) -> str:
+    """Write the identity of the disk to a file; return its path."""
+    path = file_of(host, uuid)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="ascii") as file:
+        json.dump(disk, file)
+    return path
+
+
+def remove_file(host: str, uuid: str) -> None:
+    """Remove the file of copy_to_file(), if it exists."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(file_of(host, uuid))
+
+
+def file_of(host: str, uuid: str) -> str:
+    return os.path.join(CONF.state_path, "fake-snapshots", f"{uuid}.{host}")

@@ -1,0 +1,1 @@
+"""Images on a host: the cache, disk formats, qemu-img."""

@@ -1,0 +1,104 @@
+"""YAML costs no more than its size allows, and whatever is wrong with it is an error with a line and a column."""
+
+import contextlib
+import re
+
+import hypothesis
+import pytest
+import yaml
+from hypothesis import strategies as st
+
+from nova.common import documents
+from nova.common.errors import Invalid
+from nova.novad import platform
+from nova.novad.platform import parse
+
+LEVELS = range(1, 9)
+LOCATED = re.compile(r"line \d+, column \d+: ")
+# Texts that stand for far more than they have characters, or cost more than linear time: each with the bound it meets.
+COSTLY = {
+    "aliases of lists": ("a0: &a0 [x]\n" + "".join(
+        f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in LEVELS), "20000 values"),
+    "aliases of tables": ("a0: &a0 {x: y}\n" + "".join(
+        f"a{n}: &a{n} {{{', '.join(f'k{i}: *a{n - 1}' for i in range(9))}}}\n" for n in LEVELS), "20000 values"),
+    "merges": ("a0: &a0 {x: y}\n" + "".join(
+        f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}\n" for n in LEVELS), "20000 values"),
+    "merges in a row": ("a0: &a0 {" + ", ".join(f"k{n}: v" for n in range(100)) + "}\n" + "".join(
+        f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 30)), "20000 values"),
+    "an alias as a key": ("a: &a x\n" + "".join(f"? [*a, {n}]\n: y\n" for n in range(10000)), "20000 values"),
+    "an alias of what contains it": ("a: &a {b: [*a]}", "a collection that contains it"),
+    "a long list": (f"a: [{'x,' * 100_000}]", "20000 values"),
+    "a long table": ("".join(f"k{n}: 1\n" for n in range(50_000)), "20000 values"),
+    "deep lists": ("[" * 50_000 + "]" * 50_000, "32 levels"),
+    "deep tables": ("".join(f"{' ' * n}a:\n" for n in range(500)), "32 levels"),
+    "a number of base 60": ("a: 1" + ":1" * 100_000, "more than 100 characters"),
+    "a long number": ("a: 1" + "0" * 100_000, "more than 100 characters"),
+    "a long fraction": ("a: 1." + "0" * 100_000, "more than 100 characters")}
+TAGS = ["!!python/object/apply:os.system [ls]", "!!python/name:os.system x", "!!int ''", "!!int x", "!!bool x",
+        "!!float x", "!!timestamp x", "!!binary x", "!!null x", "!!str x", "!!map x", "!!seq {a: b}", "!!set {a, b}",
+        "!!omap [a]", "!!pairs [1]", "!own x", "! x", "!<tag:example.org,2026:x> x"]
+WRONG = ["2001-99-99", "2001-01-01T99:99:99", "0b_", "0x_", "=", "<<", "{<<: 3}", "{[a]: b}", "{{a: b}: c}", "*none",
+         "[", "'", "\t- a", "%x", "@", "`", "&a"]
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_what_costs_more_than_its_size_is_refused_where_it_begins_to(name):
+    text, said = COSTLY[name]
+    with pytest.raises(Invalid, match=said) as raised:
+        documents.parse(text, "yaml", "x")
+    assert LOCATED.search(raised.value.message)
+    print(f"{name}: {len(text)} characters: {raised.value}")
+
+
+def test_no_more_is_read_than_the_bound(monkeypatch):
+    read = []
+    events = yaml.parse
+
+    def counted(*args, **more):
+        for event in events(*args, **more):
+            read.append(event)
+            yield event
+
+    monkeypatch.setattr(yaml, "parse", counted)
+    for name, (text, _said) in COSTLY.items():
+        with pytest.raises(Invalid):
+            documents.parse(text, "yaml", "x")
+        assert len(read) < 3 * documents._NODES, name
+        read.clear()
+
+
+@pytest.mark.parametrize("text", TAGS + WRONG)
+@pytest.mark.parametrize("around", ["{}", "name: {}", "name: x\ncomponents:\n  a:\n    env: {}"])
+def test_tags_and_values_that_cannot_be_read_are_errors_with_their_place(text, around):
+    with pytest.raises(Invalid, match=r"platform: (it is no YAML: |.*Expected )") as told:
+        parse(around.format(text), "yaml")
+    if text in TAGS:
+        assert LOCATED.search(told.value.message)
+        assert "is not accepted: write the value without it" in told.value.message
+
+
+def test_aliases_and_merges_of_a_sane_size_are_read():
+    text = "a: &a {x: [1, 2], y: z}\nb: *a\nc: {<<: *a, y: own}\nd: [*a, *a]"
+    one = {"x": [1, 2], "y": "z"}
+    assert documents.parse(text, "yaml", "x") == {"a": one, "b": one, "c": {**one, "y": "own"}, "d": [one, one]}
+    assert len(documents.parse(f"[{'x,' * (documents._NODES - 1)}]", "yaml", "x")) == documents._NODES - 1
+    assert documents.parse(f'a: "{"1" * 200_000}"', "yaml", "x")["a"] == "1" * 200_000
+
+
+_SCALARS = st.sampled_from([*TAGS, *WRONG, "x", "1", "1.5", "null", "yes", "2026-01-01", "''", "'${secret:x}'", "&b x",
+                            "*b", '"\\0"', "/data", "registry/x", "-1", "99999999999999999999", ".nan"])
+_KEYS = st.sampled_from([*platform.Component.__struct_fields__, *platform.Platform.__struct_fields__, "1", "null", "a",
+                         "2026-01-01", "<<", "/etc/x", "container", "node", "destination", "source", "base", "[]"])
+_VALUES = st.recursive(_SCALARS, lambda inner: st.one_of(
+    st.lists(inner, max_size=4).map(lambda items: f"[{', '.join(items)}]"),
+    st.lists(st.tuples(_KEYS, inner), max_size=4).map(
+        lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}")), max_leaves=12)
+
+
+@hypothesis.settings(max_examples=400, deadline=None, derandomize=True)
+@hypothesis.given(st.sampled_from(["{}", "name: s\ncomponents: {}", "name: s\ncomponents: {{x: {}}}",
+                                   "name: s\ncomponents: {{x: {{image: i, {}: {}}}}}", "{}: {}"]), _KEYS, _VALUES)
+def test_no_text_ends_in_anything_but_a_platform_or_an_error_for_the_user(around, key, value):
+    words = (key, value) if around.count("{}") == 2 else (value,)
+    with contextlib.suppress(Invalid):
+        parse(around.format(*words), "yaml")
