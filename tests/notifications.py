@@ -2,9 +2,10 @@
 names, versions, priorities, publishers, fields and types that are relied on."""
 
 import json
-import pathlib
 
-SHAPES = json.loads((pathlib.Path(__file__).parent / "data" / "notification_shapes.json").read_text())
+from tests.paths import DATA
+
+SHAPES = json.loads((DATA / "notification_shapes.json").read_text())
 # These are told by whoever has written, or failed.
 _OF_ANYBODY = ("instance.update", "compute.exception", "service.create", "service.update", "service.delete")
 

@@ -116,7 +116,7 @@ def tests() -> dict[Operation, tuple[str, ...]]:
                     for operation in operations())
     candidates: dict[_Shape, list[tuple[int, str]]] = {operation.shape: [] for operation in operations()}
     for directory in _TESTS:
-        for path in sorted((ROOT / directory).glob("test_*.py")):
+        for path in sorted((ROOT / directory).rglob("test_*.py")):
             module = _Module(ast.parse(path.read_text()))
             for name in module.tests():
                 shapes = {shape for node in module.sources(name) for shape in _requested(node, module, router)}

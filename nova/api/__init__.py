@@ -1,6 +1,6 @@
 """The REST API. How to add a resource:
 
-1. ``compute/*/X.py``: declare what goes in and out with :mod:`nova.api.fields`, write handlers::
+1. ``compute/*/X.py``: declare what goes in and out with :mod:`nova.api.validation.fields`, write handlers::
 
        INDEX_QUERY = Query({"limit": Field(LIMIT, since=35)}, strict=75)      # see operations.json
        THING = View([Out("name", STRING), Out("type", STRING, since=2)])      # rendered per version

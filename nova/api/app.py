@@ -13,22 +13,11 @@ import falcon
 import msgspec
 
 from nova import bus, context, exception
-from nova.api import (
-    auth,
-    errors,
-    healthcheck,
-    microversion,
-    openapi,
-    rates,
-    router,
-    routes,
-    schema,
-    status_page,
-    versions,
-)
+from nova.api import auth, errors, healthcheck, microversion, openapi, rates, router, routes, status_page, versions
 from nova.api.clients import Clients
 from nova.api.instrumentation import ROUTE, instrumented
 from nova.api.request import Request, Response
+from nova.api.validation import schema
 from nova.conf import CONF
 
 LOG = logging.getLogger("nova.api.request")

@@ -9,8 +9,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from nova import exception, policies
-from nova.api import fields, formats
 from nova.api.clients import Clients
+from nova.api.validation import fields, formats
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.objects import expression

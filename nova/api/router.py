@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nova.api import fields, microversion
+from nova.api import microversion
+from nova.api.validation import fields
 
 Handler = Callable[[Any], Any]
 

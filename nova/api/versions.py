@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova.api import errors, forwarded, microversion
-from nova.api.fields import Query
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import Query
 from nova.conf import CONF
 
 _MEDIA = "application/vnd.openstack.compute+json;version="

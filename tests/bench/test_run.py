@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.integration import novad_node
+from tests.integration.novad import novad_node
 from tools.bench import report
 from tools.bench.__main__ import measure, parse
 from tools.bench.amounts import TINY

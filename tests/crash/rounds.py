@@ -22,9 +22,9 @@ from nova.rpcapi.servers.servers import Servers
 from tests.crash import invariants
 from tests.crash.steps import OPTIONS, SHARED, Case, Hold, Points, When
 from tests.integration.cluster import Cluster
-from tests.integration.embedded_shares import new_share, wait_given
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
+from tests.integration.volumes.embedded_shares import new_share, wait_given
 
 # The operation that brings a server from ACTIVE to the state that another one begins in, and what it is asked for with.
 _WAYS: dict[str, tuple[str, dict[str, Any]] | None] = {

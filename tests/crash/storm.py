@@ -19,7 +19,7 @@ import requests
 
 from tests.crash import verbs
 from tests.integration.cluster import Cluster
-from tests.integration.embedded_shares import new_share
+from tests.integration.volumes.embedded_shares import new_share
 
 CLIENTS = 12
 # Seconds from the first request to the last fault, of operations per client, and of servers that they share.

@@ -13,7 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from nova.db import tables
-from tests.crash import clockwork, invariants
+from tests.crash import invariants
+from tests.crash.faults import clockwork
 from tests.integration.cluster import Cluster
 from tests.integration.databases import Server
 from tests.integration.processes import eventually

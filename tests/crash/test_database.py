@@ -14,8 +14,8 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db.sql.engine import Database
-from tests.crash.chaos import cut_connections
-from tests.crash.dbproxy import Proxy, When
+from tests.crash.faults.chaos import cut_connections
+from tests.crash.faults.dbproxy import Proxy, When
 from tests.integration.databases import Server
 
 FULL = pytest.mark.full

@@ -11,8 +11,8 @@ import pytest
 import requests
 
 from tests.crash import invariants
-from tests.crash.chaos import cut_connections, provoke_deadlocks
-from tests.crash.dbproxy import Proxy, When
+from tests.crash.faults.chaos import cut_connections, provoke_deadlocks
+from tests.crash.faults.dbproxy import Proxy, When
 from tests.crash.steps import Points
 from tests.integration.cluster import Cluster
 from tests.integration.databases import Server

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from tests.crash import invariants
-from tests.crash.relay import Relay, purge
+from tests.crash.faults.relay import Relay, purge
 from tests.crash.steps import Points
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually

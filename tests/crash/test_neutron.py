@@ -14,7 +14,7 @@ from tests.crash import invariants
 from tests.crash.rounds import Operate, Round
 from tests.crash.steps import OPTIONS, Case, Points, When
 from tests.crash.test_steps import kill
-from tests.functional.neutron_server import NeutronServer
+from tests.functional.networks.neutron_server import NeutronServer
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit

@@ -18,7 +18,8 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.db.sql import errors
 from nova.db.sql.engine import Database
-from tests.crash import invariants, refusals
+from tests.crash import invariants
+from tests.crash.faults import refusals
 from tests.crash.steps import Points
 from tests.integration.cluster import Cluster
 from tests.integration.databases import Server

@@ -14,8 +14,9 @@ import pytest
 import sqlalchemy as sa
 
 from nova.db import tables
-from tests.crash import clockwork, invariants
-from tests.crash.chaos import Chaos
+from tests.crash import invariants
+from tests.crash.faults import clockwork
+from tests.crash.faults.chaos import Chaos
 from tests.crash.storm import COMPUTES, ENOUGH, Plan, Storm, make_plan
 from tests.integration.cluster import Cluster
 from tests.integration.databases import Server

@@ -20,7 +20,7 @@ from nova.objects.base import new_uuid
 from nova.objects.images.image import Image
 from nova.rpcapi.networks.networks import Networks
 from tests.functional.client import Client, Failed, wait_for
-from tests.functional.hosts import SECOND, Held, Pair, nothing_used, service_of, wait_scheduler
+from tests.functional.several_hosts import SECOND, Held, Pair, nothing_used, service_of, wait_scheduler
 
 # Files with tests of more than 50 s in total, the longest first.
 _LONG = ("test_cinder_moves", "test_cinder", "test_cinder_swaps", "test_volume_images", "test_live_moves",

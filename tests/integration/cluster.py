@@ -34,8 +34,8 @@ import requests
 from tests.integration import forkserver
 from tests.integration.client import Client
 from tests.integration.processes import Process, eventually, free_port
+from tests.paths import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 Options = Mapping[str, Mapping[str, Any]]
 # The clusters of this test session that have not ended; their logs are shown when a test fails.
 RUNNING: list[Cluster] = []

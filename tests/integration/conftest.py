@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration import cluster
 from tests.integration.databases import mariadb, postgresql  # noqa: F401 (fixtures)
-from tests.integration.driver_pair import lab_hosts_fixture  # noqa: F401 (fixture)
+from tests.integration.libvirt.driver_pair import lab_hosts_fixture  # noqa: F401 (fixture)
 from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
     driver_fixture,
     events_fixture,
@@ -18,7 +18,7 @@ from tests.integration.libvirt_fixtures import (  # noqa: F401 (fixtures)
     libvirt_daemon_fixture,
     state_fixture,
 )
-from tests.integration.linuxnet_lab import lab_fixture  # noqa: F401 (fixture)
+from tests.integration.network.linuxnet_lab import lab_fixture  # noqa: F401 (fixture)
 from tests.integration.rabbit import Rabbit, start_rabbitmq
 
 # Fixtures of real guests, of clusters and of the benchmark.

@@ -13,7 +13,6 @@ import gc
 import importlib
 import json
 import os
-import pathlib
 import runpy
 import select
 import shutil
@@ -26,7 +25,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
+from tests.paths import ROOT
+
 # The first one chooses oslo.service's threading back end.
 _SERVICES = (
     "nova.service.run", "nova.compute.identity", "nova.compute.virtual_hosts", "nova.conductor.service",
@@ -133,7 +133,7 @@ def _launch(modules: tuple[str, ...]) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         spawn([sys.executable, "-m", "tests.integration.forkserver", str(theirs.fileno()), *modules],
-              env={**os.environ, **_TUNABLES, "PYTHONPATH": str(_ROOT), "PYTHONUNBUFFERED": "1"},
+              env={**os.environ, **_TUNABLES, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
               pass_fds=[theirs.fileno()])
     return ours
 

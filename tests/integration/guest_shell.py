@@ -9,7 +9,7 @@ import time
 import uuid
 from typing import Self
 
-from tests.integration.two_hosts import RealHost
+from tests.integration.hosts.two_hosts import RealHost
 
 # What the image of tools/guest-image lets in by its console.
 _USER, _PASSWORD = "nova", "novaguest"

@@ -29,8 +29,8 @@ from nova.objects.images.image import Image
 from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.instance import Instance
 from nova.virt.driver import Disks
+from tests.paths import ROOT
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
 _TOOLS = ("libvirtd", "virtlogd", "qemu-system-x86_64", "qemu-img", "unshare", "nsenter", "ip")
 os.environ["PATH"] += ":/usr/sbin:/sbin"
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from tests.integration.cluster import Cluster, Options
 from tests.integration.guest_shell import GuestShell
+from tests.integration.hosts.two_hosts import RealHost, RealHosts
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
-from tests.integration.two_hosts import RealHost, RealHosts
 
 # Seconds until an emulated CPU on a loaded machine has booted a guest.
 BOOT = 120.0

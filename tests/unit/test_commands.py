@@ -1,13 +1,13 @@
 """The programs, started with what operators get wrong: a line and an exit code, never a traceback."""
 
 import os
-import pathlib
 import subprocess
 import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[2]
+from tests.paths import ROOT
+
 COMMANDS = (("service", "list"), ("service", "delete", "x"), ("network", "list"), ("network", "delete", "x"),
             ("schedule", "explain", "--flavor", "1"), ("audit",), ("volume", "list"))
 

@@ -2,7 +2,6 @@
 
 import ast
 import importlib.util
-import pathlib
 import stat
 import subprocess
 import time
@@ -10,7 +9,9 @@ import types
 
 import pytest
 
-LIBRARY = pathlib.Path(__file__).parents[2] / "devstack" / "lib" / "supervisor.sh"
+from tests.paths import ROOT
+
+LIBRARY = ROOT / "devstack" / "lib" / "supervisor.sh"
 
 # Ends when all three services have been told to stop, and fails if that does not happen.
 _STOPS = """#!/bin/sh

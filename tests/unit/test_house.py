@@ -1,8 +1,8 @@
 """The rules of the house, as the linters of a fresh clone would see them."""
 
 import ast
+import collections
 import functools
-import pathlib
 import pkgutil
 import re
 import subprocess
@@ -10,9 +10,9 @@ import sys
 
 import pytest
 
+from tests.paths import ROOT
 from tools import route_table
 
-ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = sorted(path for top in ("nova", "tests", "tools", "devstack") for path in (ROOT / top).rglob("*")
                  if path.suffix in (".py", ".sh") and "__pycache__" not in path.parts
                  and not path.stem.startswith("novad_pb2"))  # generated
@@ -88,6 +88,13 @@ def test_no_file_is_two_files():
     long = {str(path.relative_to(ROOT)): lines for path in SOURCES
             if (lines := len(path.read_text().splitlines())) > HARD_LIMIT}
     assert not long, f"more than {HARD_LIMIT} lines: split by idea"
+
+
+def test_no_folder_has_more_than_25_modules():
+    """Revisions of the schema are numbered, not grouped."""
+    folders = collections.Counter(path.parent for path in SOURCES if path.suffix == ".py"
+                                  and path.name != "__init__.py" and path.parent.name != "versions")
+    assert {str(folder.relative_to(ROOT)): count for folder, count in folders.items() if count > 25} == {}
 
 
 # Modules that may read the wall clock of their machine, and what for. All others decide by the database's clock

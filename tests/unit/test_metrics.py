@@ -4,7 +4,6 @@
 """
 
 import json
-import pathlib
 import re
 import socket
 import subprocess
@@ -18,8 +17,8 @@ from nova import bus, conf, context, exception
 from nova.bus.transport import ContextSerializer, Outgoing
 from nova.conf import CONF
 from nova.telemetry import exporters, metrics
+from tests.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 DOC = ROOT / "doc/observability.md"
 DASHBOARD = ROOT / "etc/grafana/nova.json"
 

@@ -4,7 +4,6 @@ import configparser
 import importlib
 import importlib.metadata
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -15,8 +14,8 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from nova import conf, policies
+from tests.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 UNITS = sorted((ROOT / "etc/systemd").glob("*.service"))
 
 

@@ -5,7 +5,6 @@ import ast
 import collections
 import contextlib
 import json
-import pathlib
 import re
 
 import pytest
@@ -19,13 +18,13 @@ from nova.objects.requirements.requested_resources import host_requirements
 from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.guest_config import guest_config
 from nova.virt.libvirt.xml.settings import Settings
+from tests.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 DOCUMENTED = {
     kind: set(names)
     for kind, names in json.loads((ROOT / "tests/data/documented_properties.json").read_text("utf-8")).items()}
 # Modules that have names of properties without giving them an effect: validation, what is shown and what is copied.
-_WITHOUT_EFFECT = ("nova/cli/", "nova/novad/", "nova/notifications/", "nova/api/extra_specs.py",
+_WITHOUT_EFFECT = ("nova/cli/", "nova/novad/", "nova/notifications/", "nova/api/validation/extra_specs.py",
                    "nova/api/compute/servers/servers_view.py", "nova/conductor/resources/server_images.py")
 _OF_IMAGES = ("nova/objects/requirements/properties.py", "nova/image/", "nova/objects/servers/volume_image.py")
 _PREFIXED = re.compile("(hw|img|os|cinder|vmware|xenapi)_|[a-z_]+:|hide_hypervisor_id$|group_policy$")

@@ -5,15 +5,14 @@ tests/data/service_fields.json lists the fields, with a reason for each field th
 
 import ast
 import json
-import pathlib
 import typing
 
 import pytest
 
 from nova.network.neutron import api as neutron_api
 from nova.volume.cinder import api as cinder_api
+from tests.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 FIELDS = json.loads((ROOT / "tests/data/service_fields.json").read_text("utf-8"))
 # The typed shapes of responses. Nova reads no field that is not in its shape.
 _SHAPES = {

@@ -1,6 +1,5 @@
 """Conditions and sampling of traces, and errors of their configuration."""
 
-import pathlib
 import subprocess
 import sys
 import textwrap
@@ -18,8 +17,8 @@ from nova.objects.servers.action import Action
 from nova.operations.framework.base import context_of, journal
 from nova.telemetry import exporters, tracing
 from nova.telemetry.tracing_export import LoggingExporter, RequestSampler
+from tests.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[2]
 SERVICES = ("api", "conductor", "scheduler", "compute", "metadata", "allinone")
 THEIRS = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{}"
 

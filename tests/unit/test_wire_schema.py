@@ -6,7 +6,6 @@ tests/data/wire_schema.json is what the last release sends. After an additive ch
 
 import importlib
 import json
-import pathlib
 import pkgutil
 
 import msgspec
@@ -14,8 +13,9 @@ import pytest
 
 from nova import rpcapi
 from nova.bus import Interface
+from tests.paths import DATA
 
-SNAPSHOT = pathlib.Path(__file__).parent.parent / "data" / "wire_schema.json"
+SNAPSHOT = DATA / "wire_schema.json"
 
 
 def interfaces():

@@ -25,8 +25,8 @@ import psutil
 from nova.novad import platform
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import Client
-from tests.integration import novad_node
-from tests.integration.novad_node import Node, Registry
+from tests.integration.novad import novad_node
+from tests.integration.novad.novad_node import Node, Registry
 from tools.bench.amounts import Amounts
 
 READERS = 10

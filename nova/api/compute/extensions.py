@@ -6,9 +6,9 @@ import re
 from typing import Any
 
 from nova.api import errors
-from nova.api.fields import STRING, Array, Object
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import STRING, Array, Object
 
 _PAIRS = """
 NMN=Multinic OS-DCF=DiskConfig OS-EXT-AZ=ExtendedAvailabilityZone OS-EXT-IMG-SIZE=ImageSize OS-EXT-IPS=ExtendedIps

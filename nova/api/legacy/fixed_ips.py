@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api.fields import STRING, STRING_OR_NULL, TRUTH, Object, Out, Query, View, only
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import STRING, STRING_OR_NULL, TRUTH, Object, Out, Query, View, only
 from nova.common import plain_ip
 
 FIXED_IP = View([

@@ -6,9 +6,9 @@ from typing import Any
 
 from nova import exception
 from nova.api.errors import RouteNotFound
-from nova.api.fields import STRING, STRING_OR_NULL, Array, Field, Object, Out, Query, View, string
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import STRING, STRING_OR_NULL, Array, Field, Object, Out, Query, View, string
 from nova.conf import CONF
 
 _QUERY = Query(strict=None)

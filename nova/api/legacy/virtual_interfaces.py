@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova.api.compute.servers.servers import authorized_get
-from nova.api.fields import ABSENT, LIMIT, STRING, Array, Object, Out, Query, View
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import ABSENT, LIMIT, STRING, Array, Object, Out, Query, View
 
 INTERFACE = View([
     Out("id", STRING),

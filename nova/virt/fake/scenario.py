@@ -21,7 +21,7 @@
       ssd: {availability_zone: zone-1, metadata: {ssd: "true"}}
 
 Only ``groups`` with a ``name`` each is needed; sizes that are left out are those of [fake]. Aggregates
-belong to the operator, so nova-compute makes none: ``tools/bench/scale.py`` makes them over the API.
+belong to the operator, so nova-compute makes none: ``tools/bench/scale`` makes them over the API.
 """
 
 from __future__ import annotations

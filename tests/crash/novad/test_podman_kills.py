@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from nova.novad.runtime.service import PodmanService
-from tests.integration import novad_node
-from tests.integration.novad_node import Node, Registry, wait_for
-from tests.integration.test_novad import _PLATFORM as PLATFORM
-from tests.integration.test_novad import registry  # noqa: F401 (a fixture)
+from tests.integration.novad import novad_node
+from tests.integration.novad.novad_node import Node, Registry, wait_for
+from tests.integration.novad.test_novad import _PLATFORM as PLATFORM
+from tests.integration.novad.test_novad import registry  # noqa: F401 (a fixture)
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.full,
               pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())]

@@ -22,7 +22,7 @@ from nova.novad.client import Client, was_lost
 from tests.crash.novad.points import COPY, KILL
 from tests.crash.novad.runtime import DirectoryRuntime
 from tests.integration import forkserver
-from tests.integration.novad_node import free_port
+from tests.integration.novad.novad_node import free_port
 
 SECRET = "what callers know"
 BOUND = 30.0  # seconds after its return until all is well

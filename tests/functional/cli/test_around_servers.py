@@ -19,7 +19,7 @@ from nova.rpcapi.volumes.volumes import Volumes
 from tests.functional.cli.conftest import run
 from tests.functional.cli.keystone import PROJECT
 from tests.functional.client import wait_for
-from tests.functional.neutron_server import NeutronServer
+from tests.functional.networks.neutron_server import NeutronServer
 
 
 @pytest.fixture

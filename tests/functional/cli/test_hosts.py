@@ -4,7 +4,7 @@ import pytest
 
 from nova.compute.service import ComputeService
 from tests.functional.client import wait_for
-from tests.functional.hosts import SECOND
+from tests.functional.several_hosts import SECOND
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from nova import image
 from nova.api import routes
 from nova.api.legacy import removed
 from tests.unit.api.conftest import Client
-from tests.unit.api.test_servers import IMAGE, MINE, NET, Conductor, Images
+from tests.unit.api.servers.test_servers import IMAGE, MINE, NET, Conductor, Images
 
 SETTINGS = settings(max_examples=150, deadline=None, derandomize=True,
                     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -9,8 +9,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from nova.api import formats
-from nova.api.schema import SchemaError, Validator
+from nova.api.validation import formats
+from nova.api.validation.schema import SchemaError, Validator
 from tests.unit.api.declared import VALUES, Schema, every_part, every_schema, example
 
 # Numbers that are text are our own (see the test below), so the comparison is without the limits for those.

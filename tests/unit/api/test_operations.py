@@ -5,7 +5,6 @@ There is no conductor: a request that reaches its handler is 503, or a response 
 
 import functools
 import json
-import pathlib
 import re
 
 import pytest
@@ -14,10 +13,11 @@ from nova import exception
 from nova.api import errors, microversion
 from nova.api.clients import INTERFACES
 from nova.api.legacy import removed
+from tests.paths import DATA
 from tools import route_table
 
 NIL = "00000000-0000-0000-0000-000000000000"
-_DATA = json.loads((pathlib.Path(__file__).parents[2] / "data" / "api_reference.json").read_text())
+_DATA = json.loads((DATA / "api_reference.json").read_text())
 _LINES = {(line["method"], line["path"], line.get("action")): line for line in _DATA["operations"]}
 # What the reference cannot say in a schema.
 _FITTING = {"networks": "none", "cidr": "10.0.0.0/24", "data": "Li4u", "zone": "zone", "network_id": NIL,

@@ -4,7 +4,6 @@
 """
 
 import json
-import pathlib
 
 import pytest
 from hypothesis import given, settings
@@ -14,8 +13,9 @@ from nova import exception, policies
 from nova.api.legacy import served
 from nova.conf import CONF
 from nova.context import RequestContext
+from tests.paths import DATA
 
-DEFAULTS = json.loads((pathlib.Path(__file__).parents[2] / "data" / "policy_defaults.json").read_text())
+DEFAULTS = json.loads((DATA / "policy_defaults.json").read_text())
 
 
 def ctx(*roles, user="me", project="mine", **kwargs):

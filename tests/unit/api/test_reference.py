@@ -5,15 +5,16 @@ microversions; ``{"$": n}`` stands for entry n of its ``schemas``.
 """
 
 import json
-import pathlib
 from collections import defaultdict
 
 import pytest
 
-from nova.api import fields, microversion, routes
+from nova.api import microversion, routes
 from nova.api.legacy import removed
+from nova.api.validation import fields
+from tests.paths import DATA
 
-DATA = json.loads((pathlib.Path(__file__).parents[2] / "data" / "api_reference.json").read_text())
+DATA = json.loads((DATA / "api_reference.json").read_text())
 # Bounds of our own (see test_bounds.py), where the reference has none.
 _OURS = {"maxItems": (100, 255, 1000)}
 # Of the reference's errors: all drivers do what these are for, and a 500 is a bug.

@@ -6,7 +6,6 @@
 
 import datetime
 import json
-import pathlib
 
 import pytest
 
@@ -28,9 +27,10 @@ from nova.rpcapi.accounts import flavors, keypairs, quotas
 from nova.rpcapi.hosts import aggregates, availability_zones, hypervisors, services
 from nova.rpcapi.networks import networks, security_groups
 from nova.rpcapi.servers import external_events, instance_actions, migrations, server_groups, servers
+from tests.paths import DATA
 from tests.unit.api.canned import stub
 
-SAMPLES = json.loads((pathlib.Path(__file__).parents[2] / "data" / "resource_samples.json").read_text())
+SAMPLES = json.loads((DATA / "resource_samples.json").read_text())
 WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=datetime.UTC)
 PROJECT = "a" * 32
 NODE, SERVICE, GROUP, SERVER, NETWORK, IMAGE = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "123456")

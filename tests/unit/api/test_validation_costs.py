@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from nova import exception
-from nova.api import extra_specs
-from nova.api.keywords import compiled
-from nova.api.schema import BODY, QUERY, SchemaError, Validator
+from nova.api.validation import extra_specs
+from nova.api.validation.keywords import compiled
+from nova.api.validation.schema import BODY, QUERY, SchemaError, Validator
 from nova.conf import CONF
 from nova.objects import expression
 from tests.unit.api.conftest import Client

@@ -1,7 +1,6 @@
 """The table of commands: all commands can be loaded, have help and completion, and are tested on a real suite."""
 
 import ast
-import pathlib
 import shutil
 import subprocess
 import sys
@@ -12,8 +11,8 @@ from nova.cli import completions, shell
 from nova.cli.commands import ALIASES, COMMANDS, load
 from nova.cli.main import main
 from nova.cli.platform.commands import COMMANDS as PLATFORM
+from tests.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[3]
 # Commands that must exist.
 _ESSENTIAL = {
     "list", "boot", "show", "image-list", "flavor-list", "network-create", "console-log", "rebuild", "resize",

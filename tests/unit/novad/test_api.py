@@ -1,15 +1,13 @@
 """The generated part of the API."""
 
-import pathlib
 import re
 
 from packaging.requirements import Requirement
 
 from nova.novad.api import novad_pb2_grpc
+from tests.paths import ROOT
 from tests.unit.test_packaging import requirements
 from tools import novad_api
-
-ROOT = pathlib.Path(__file__).parents[3]
 
 
 def test_what_is_generated_is_of_the_proto_file_that_is_there():

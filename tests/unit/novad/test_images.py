@@ -3,7 +3,6 @@
 import http.server
 import json
 import os
-import pathlib
 import subprocess
 import tarfile
 import threading
@@ -12,9 +11,8 @@ import msgspec
 import pytest
 
 from nova.novad.platform import Place, load
+from tests.paths import ROOT
 from tools.images import oci
-
-ROOT = pathlib.Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,5 @@
 """novad's configuration."""
 
-import pathlib
 import re
 import tomllib
 
@@ -11,8 +10,7 @@ from nova.cmd import novad
 from nova.common.errors import Invalid
 from nova.novad import platform
 from nova.novad.options import EXAMPLE, Options, load
-
-ROOT = pathlib.Path(__file__).parents[3]
+from tests.paths import ROOT
 
 
 def written(tmp_path, text):

@@ -1,13 +1,13 @@
 """Platform files: what is wrong is said by the name of its field."""
 
 import os
-import pathlib
 import re
 
 import pytest
 
 from nova.common.errors import Invalid, NotKnown
 from nova.novad.platform import fill, load, parse
+from tests.paths import ROOT
 
 GOOD = """
 name = "suite"
@@ -253,7 +253,7 @@ def test_a_version_of_a_command_that_ends_with_a_line_end_is_refused():
 
 def test_no_pattern_of_novad_accepts_a_line_end_at_its_end():
     """"$" matches before it, too."""
-    nova = pathlib.Path(__file__).parents[3] / "nova"
+    nova = ROOT / "nova"
     files = [*(nova / "novad").rglob("*.py"), *(nova / "common").rglob("*.py")]
     assert len(files) > 30
     loose = [f"{path.name}: {line.strip()}" for path in files for line in path.read_text().splitlines()

@@ -14,12 +14,13 @@ from nova import scheduler
 from nova.scheduler import manager, plugin
 from nova.scheduler.filters import Filter
 from nova.scheduler.weighers import Weigher
+from tests.paths import ROOT
 
 
 def declared(namespace: str) -> dict[str, str]:
     """The entry points as setup.cfg declares them."""
     parser = configparser.ConfigParser()
-    parser.read(pathlib.Path(__file__).parents[3] / "setup.cfg")
+    parser.read(ROOT / "setup.cfg")
     lines = parser["options.entry_points"][namespace].strip().splitlines()
     return dict(tuple(part.strip() for part in line.split("=", 1)) for line in lines)
 

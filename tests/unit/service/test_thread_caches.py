@@ -1,7 +1,6 @@
 """Services run without the C library's caches of freed memory for each thread."""
 
 import os
-import pathlib
 import platform
 import subprocess
 import sys
@@ -10,8 +9,8 @@ import textwrap
 import pytest
 
 from nova.service import thread_caches
+from tests.paths import ROOT
 
-ROOT = pathlib.Path(__file__).parents[3]
 SERVICES = ("api", "conductor", "scheduler", "compute")
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")

@@ -11,7 +11,7 @@ import pytest
 from lxml import etree
 
 from nova import exception
-from nova.api import extra_specs
+from nova.api.validation import extra_specs
 from nova.conf import CONF, register
 from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
 from nova.objects.requirements import hardware

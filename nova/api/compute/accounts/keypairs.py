@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api.fields import (
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.api.validation.fields import (
     ABSENT,
     INTEGER,
     LIMIT,
@@ -25,8 +27,6 @@ from nova.api.fields import (
     enum,
     string,
 )
-from nova.api.request import Request, iso_precise
-from nova.api.router import accepts
 from nova.objects.accounts.keypair import SSH, X509, Keypair
 
 POLICY = "os_compute_api:os-keypairs:"

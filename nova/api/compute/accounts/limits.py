@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova.api.fields import INTEGER, STRING, Array, Getter, Object, Out, Query, View
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import INTEGER, STRING, Array, Getter, Object, Out, Query, View
 
 QUERY = Query({"tenant_id": STRING}, strict=75)
 

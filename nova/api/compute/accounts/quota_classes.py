@@ -7,9 +7,9 @@ from typing import Any
 from nova import exception
 from nova.api import microversion
 from nova.api.compute.accounts.quota_sets import LIMIT, LONGEST, RESOURCES, UNLIMITED
-from nova.api.fields import INTEGER, STRING, Field, Object, Out, View
 from nova.api.request import Request, whole
 from nova.api.router import accepts
+from nova.api.validation.fields import INTEGER, STRING, Field, Object, Out, View
 
 # Resource -> the versions that show it; a change may name more of them before 2.50.
 _SHOWN: dict[str, dict[str, int]] = {

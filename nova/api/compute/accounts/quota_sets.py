@@ -6,9 +6,9 @@ from typing import Any
 
 from nova import exception
 from nova.api import identity, microversion
-from nova.api.fields import BOOLEAN, INTEGER, STRING, Field, Object, Out, Plain, Query, View, is_true
 from nova.api.request import Request, whole
 from nova.api.router import accepts
+from nova.api.validation.fields import BOOLEAN, INTEGER, STRING, Field, Object, Out, Plain, Query, View, is_true
 
 POLICY = "os_compute_api:os-quota-sets:"
 

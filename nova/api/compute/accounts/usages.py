@@ -8,7 +8,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from nova import exception
-from nova.api.fields import (
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.api.validation.fields import (
     ABSENT,
     INTEGER,
     LIMIT,
@@ -25,8 +27,6 @@ from nova.api.fields import (
     Type,
     View,
 )
-from nova.api.request import Request, iso_precise
-from nova.api.router import accepts
 from nova.objects.accounts.usage import ServerUsage
 from nova.objects.base import utcnow
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from nova import exception
 from nova.api import identity
-from nova.api.fields import STRING, Array, Field, Object, Out, View, only, string
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import STRING, Array, Field, Object, Out, View, only, string
 
 _TENANT = Object({"tenant": Field(string(minLength=1, maxLength=255), required=True)})
 ADD = only("addTenantAccess", _TENANT)

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from nova import exception
-from nova.api import extra_specs
 from nova.api.errors import RequestMismatch
-from nova.api.fields import Field, Object, Plain
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation import extra_specs
+from nova.api.validation.fields import Field, Object, Plain
 
 _KEY = "^[a-zA-Z0-9-_:. ]{1,255}$"
 _VALUE = Plain(type=["string", "number"], maxLength=255)

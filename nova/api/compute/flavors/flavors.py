@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api.fields import (
+from nova.api.request import Request, whole
+from nova.api.router import accepts
+from nova.api.validation.fields import (
     ABSENT,
     BOOLEAN,
     INTEGER,
@@ -28,8 +30,6 @@ from nova.api.fields import (
     integer,
     is_true,
 )
-from nova.api.request import Request, whole
-from nova.api.router import accepts
 from nova.objects.accounts.flavor import Flavor, FlavorQuery
 from nova.objects.base import new_uuid
 

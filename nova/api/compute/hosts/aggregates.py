@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api.fields import (
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.api.validation.fields import (
     HOSTNAME,
     INTEGER,
     NAME,
@@ -24,8 +26,6 @@ from nova.api.fields import (
     View,
     only,
 )
-from nova.api.request import Request, iso_precise
-from nova.api.router import accepts
 from nova.image import lookup
 from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.images.image import Image

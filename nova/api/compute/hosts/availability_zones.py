@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova.api.compute.hosts.services import seen
-from nova.api.fields import STRING, TRUTH, Array, Object, Out, Plain, View
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import STRING, TRUTH, Array, Object, Out, Plain, View
 from nova.objects.hosts.service import Service
 
 _ANSWER = Object({"availabilityZoneInfo": Array(View([

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from nova import exception
-from nova.api.fields import Query
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
+from nova.api.validation.fields import Query
 
 
 @accepts(query=Query(strict=None), errors=(501,))

@@ -8,9 +8,9 @@ from typing import Any
 from nova import exception
 from nova.api.compute.hosts.hypervisors import RESOURCES
 from nova.api.compute.hosts.services import COMPUTE, status_of
-from nova.api.fields import INTEGER, STRING, STRING_OR_NULL, Array, Object, Out, Query, View, enum
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
+from nova.api.validation.fields import INTEGER, STRING, STRING_OR_NULL, Array, Object, Out, Query, View, enum
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.servers.instance import Instance

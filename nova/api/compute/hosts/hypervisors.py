@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from nova import exception
-from nova.api import formats
 from nova.api.compute.hosts.services import state_of, status_of
-from nova.api.fields import (
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.api.validation import formats
+from nova.api.validation.fields import (
     ABSENT,
     BOOLEAN,
     HOSTNAME,
@@ -31,8 +33,6 @@ from nova.api.fields import (
     View,
     enum,
 )
-from nova.api.request import Request
-from nova.api.router import accepts
 from nova.conf import CONF
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
 from nova.objects.servers.instance import Instance

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from nova import exception
-from nova.api import formats
-from nova.api.fields import (
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.api.validation import formats
+from nova.api.validation.fields import (
     BOOLEAN,
     HOSTNAME,
     INTEGER,
@@ -26,8 +28,6 @@ from nova.api.fields import (
     is_true,
     string,
 )
-from nova.api.request import Request, iso_precise
-from nova.api.router import accepts
 from nova.objects.hosts.service import Service
 
 COMPUTE = "nova-compute"

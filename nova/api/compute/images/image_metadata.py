@@ -8,9 +8,9 @@ from typing import Any
 from nova import exception, image
 from nova.api.compute.images import images
 from nova.api.errors import RequestMismatch
-from nova.api.fields import METADATA, Field, Object, Query, string
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import METADATA, Field, Object, Query, string
 from nova.image.base import check_property_count
 
 QUERY = Query(strict=None)

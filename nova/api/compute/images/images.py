@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception, image
-from nova.api import formats
-from nova.api.fields import (
+from nova.api.request import Request, whole
+from nova.api.router import accepts
+from nova.api.validation import formats
+from nova.api.validation.fields import (
     ABSENT,
     ANY,
     INTEGER,
@@ -20,8 +22,6 @@ from nova.api.fields import (
     Query,
     View,
 )
-from nova.api.request import Request, whole
-from nova.api.router import accepts
 from nova.conf import CONF
 from nova.objects.images.image import Image
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ipaddress
 from typing import Any
 
-from nova.api.fields import INTEGER, STRING, STRING_OR_NULL, UUID, Array, Object, Out, Plain, Query, View
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
+from nova.api.validation.fields import INTEGER, STRING, STRING_OR_NULL, UUID, Array, Object, Out, Plain, Query, View
 from nova.objects.networks.network import Network
 
 QUERY = Query(strict=None)

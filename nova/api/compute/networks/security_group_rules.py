@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 from nova import exception
-from nova.api import formats
 from nova.api.compute.networks import security_groups
-from nova.api.fields import ANY, UUID, Field, Object, Plain
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation import formats
+from nova.api.validation.fields import ANY, UUID, Field, Object, Plain
 from nova.objects.networks.network import SecurityGroupRule
 
 RULE_BODY = Object({"security_group_rule": Field(Object({

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nova import exception
-from nova.api import formats
-from nova.api.fields import LIMIT, STRING, UUID, Array, Field, Object, Out, Plain, Query, View, string
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation import formats
+from nova.api.validation.fields import LIMIT, STRING, UUID, Array, Field, Object, Out, Plain, Query, View, string
 from nova.objects.networks.network import SecurityGroup, SecurityGroupRule
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING}, strict=None)

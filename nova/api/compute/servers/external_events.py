@@ -5,21 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api.fields import (
-    INTEGER,
-    STRING,
-    UUID,
-    Array,
-    Changing,
-    Field,
-    Object,
-    Out,
-    View,
-    enum,
-    string,
-)
 from nova.api.request import Request, Response
 from nova.api.router import accepts
+from nova.api.validation.fields import INTEGER, STRING, UUID, Array, Changing, Field, Object, Out, View, enum, string
 from nova.objects.servers.external_event import COMPLETED, FAILED, IN_PROGRESS, ExternalEvent
 
 _NETWORK = ("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted")

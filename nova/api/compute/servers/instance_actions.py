@@ -6,7 +6,9 @@ import hashlib
 from typing import Any
 
 from nova import exception
-from nova.api.fields import (
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.api.validation.fields import (
     ABSENT,
     LIMIT,
     LINKS,
@@ -21,8 +23,6 @@ from nova.api.fields import (
     Query,
     View,
 )
-from nova.api.request import Request, iso_precise
-from nova.api.router import accepts
 from nova.objects.servers.action import Action, Event
 from nova.objects.servers.instance import Instance
 

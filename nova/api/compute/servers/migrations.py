@@ -6,7 +6,9 @@ from typing import Any
 
 from nova import exception
 from nova.api.compute.servers.servers import authorize, server_id
-from nova.api.fields import (
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.api.validation.fields import (
     ABSENT,
     INTEGER,
     LIMIT,
@@ -25,8 +27,6 @@ from nova.api.fields import (
     is_true,
     only,
 )
-from nova.api.request import Request, iso_precise
-from nova.api.router import accepts
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers.migration import Migration, MigrationQuery
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api import formats
-from nova.api.fields import (
+from nova.api.request import Request, whole
+from nova.api.router import accepts
+from nova.api.validation import formats
+from nova.api.validation.fields import (
     LIMIT,
     STRING,
     UUID,
@@ -20,8 +22,6 @@ from nova.api.fields import (
     View,
     enum,
 )
-from nova.api.request import Request, whole
-from nova.api.router import accepts
 from nova.objects.base import new_uuid
 from nova.objects.servers.server_group import ServerGroup
 

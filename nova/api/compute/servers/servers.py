@@ -7,10 +7,10 @@ from typing import Any
 
 from nova import bus, exception, policies
 from nova.api.compute.servers import servers_schemas, servers_view
-from nova.api.fields import Object, Query
-from nova.api.formats import canonical_ipv6
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import Object, Query
+from nova.api.validation.formats import canonical_ipv6
 from nova.conf import CONF
 from nova.objects.servers.instance import Instance
 from nova.rpcapi.compute import Compute

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.api.fields import is_true
-from nova.api.formats import is_uuid
 from nova.api.request import whole
+from nova.api.validation.fields import is_true
+from nova.api.validation.formats import is_uuid
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
 from nova.objects.images.image import Image

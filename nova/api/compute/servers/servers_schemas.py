@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nova.api.fields import (
+from nova.api.validation.fields import (
     ANY,
     BOOLEAN,
     DESCRIPTION,

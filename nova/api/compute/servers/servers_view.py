@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nova.api.fields import (
+from nova.api.request import Request, iso, iso_precise
+from nova.api.validation.fields import (
     ABSENT,
     ANY,
     INTEGER,
@@ -17,7 +18,6 @@ from nova.api.fields import (
     Out,
     View,
 )
-from nova.api.request import Request, iso, iso_precise
 from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.api.fields import STRING, Field, Object, Query, enum, string
-from nova.api.formats import is_uuid
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import STRING, Field, Object, Query, enum, string
+from nova.api.validation.formats import is_uuid
 
 _TEXT = string(minLength=1)
 _TYPE = "qcow2"

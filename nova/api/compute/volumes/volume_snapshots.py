@@ -6,7 +6,9 @@ from typing import Any
 
 from nova import exception
 from nova.api.compute.volumes.volumes import checked_text
-from nova.api.fields import (
+from nova.api.request import Request, iso_precise
+from nova.api.router import accepts
+from nova.api.validation.fields import (
     BOOLEAN,
     INTEGER,
     LIMIT,
@@ -20,9 +22,7 @@ from nova.api.fields import (
     View,
     is_true,
 )
-from nova.api.formats import is_uuid
-from nova.api.request import Request, iso_precise
-from nova.api.router import accepts
+from nova.api.validation.formats import is_uuid
 from nova.objects.volumes.volume_snapshot import SnapshotRequest
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)

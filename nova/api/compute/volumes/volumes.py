@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api.fields import (
+from nova.api.request import Request, iso_precise, whole
+from nova.api.router import accepts
+from nova.api.validation.fields import (
     INTEGER,
     LIMIT,
     STRING,
@@ -18,9 +20,7 @@ from nova.api.fields import (
     Query,
     View,
 )
-from nova.api.formats import is_uuid
-from nova.api.request import Request, iso_precise, whole
-from nova.api.router import accepts
+from nova.api.validation.formats import is_uuid
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
 from nova.objects.base import new_uuid

@@ -8,9 +8,9 @@ import msgspec
 
 from nova.api.compute.servers.servers import authorize, get, operate
 from nova.api.compute.servers.servers_create import given_password, new_password
-from nova.api.fields import STRING, UUID, Object, only
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import STRING, UUID, Object, only
 from nova.conf import CONF
 from nova.image import lookup
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from nova import exception
 from nova.api.compute.servers.servers import authorize, authorized_get, get, operate, server_id, target_of
-from nova.api.fields import ANY, Changing, Field, Object, Plain, enum, only, string
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
+from nova.api.validation.fields import ANY, Changing, Field, Object, Plain, enum, only, string
 from nova.objects.servers.instance import Instance
 
 _SERVERS = "os_compute_api:servers:"

@@ -8,7 +8,9 @@ from nova import exception
 from nova.api import polling
 from nova.api.compute.servers.servers import authorize, operate, server_id
 from nova.api.compute.servers.servers_create import given_password, new_password
-from nova.api.fields import (
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.api.validation.fields import (
     ANY,
     BOOLEAN,
     HOSTNAME,
@@ -21,8 +23,6 @@ from nova.api.fields import (
     is_true,
     only,
 )
-from nova.api.request import Request
-from nova.api.router import accepts
 from nova.conf import CONF
 from nova.objects.servers.action import Action
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from nova.api.compute.servers.actions.server_actions import simple
 from nova.api.compute.servers.servers import authorize, operate
-from nova.api.fields import ANY, NAME, STRING, STRING_OR_NULL, Changing, Field, Object, only
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import ANY, NAME, STRING, STRING_OR_NULL, Changing, Field, Object, only
 
 _SHELVE = "os_compute_api:os-shelve:"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from nova.api.compute.servers import servers
-from nova.api.fields import INTEGER, STRING_OR_NULL, Array, Changing, Object, Out, Plain, Type, View
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import INTEGER, STRING_OR_NULL, Array, Changing, Object, Out, Plain, Type, View
 
 _NUMBER = Plain(type=["integer", "null"])
 

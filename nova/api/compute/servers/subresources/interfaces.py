@@ -9,7 +9,9 @@ import msgspec
 from nova import exception
 from nova.api import polling
 from nova.api.compute.servers.servers import authorize, authorized_get, operate, server_id
-from nova.api.fields import (
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.api.validation.fields import (
     IP,
     STRING,
     STRING_OR_NULL,
@@ -24,8 +26,6 @@ from nova.api.fields import (
     View,
     only,
 )
-from nova.api.request import Request
-from nova.api.router import accepts
 from nova.common import plain_ip
 from nova.objects.networks.network import VIF
 from nova.objects.servers.instance import Instance

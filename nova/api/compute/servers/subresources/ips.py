@@ -7,9 +7,9 @@ from typing import Any
 from nova import exception
 from nova.api.compute.servers import servers
 from nova.api.compute.servers.servers_view import addresses
-from nova.api.fields import Object
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import Object
 
 _OPEN = Object(additional=True)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from nova import exception
 from nova.api.compute.servers import servers
-from nova.api.fields import METADATA, Field, Object, string
 from nova.api.request import Request
 from nova.api.router import accepts
+from nova.api.validation.fields import METADATA, Field, Object, string
 
 _POLICY = "os_compute_api:server-metadata:"
 

@@ -9,9 +9,9 @@ from urllib.parse import quote
 from nova import exception
 from nova.api import microversion
 from nova.api.compute.servers import servers
-from nova.api.fields import STRING, TAG, Array, Field, Object, Plain, Query
 from nova.api.request import Request, Response
 from nova.api.router import accepts
+from nova.api.validation.fields import STRING, TAG, Array, Field, Object, Plain, Query
 
 _POLICY = "os_compute_api:os-server-tags:"
 # Unknown query parameters of these are ignored in every version.

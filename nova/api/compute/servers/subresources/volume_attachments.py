@@ -6,7 +6,9 @@ from typing import Any
 
 from nova import exception
 from nova.api.compute.servers.servers import authorize, authorized_get, server_id
-from nova.api.fields import (
+from nova.api.request import Request
+from nova.api.router import accepts
+from nova.api.validation.fields import (
     BOOLEAN,
     LIMIT,
     STRING,
@@ -23,8 +25,6 @@ from nova.api.fields import (
     View,
     is_true,
 )
-from nova.api.request import Request
-from nova.api.router import accepts
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import Attachment, AttachmentChanges
 

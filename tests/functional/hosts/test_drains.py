@@ -1,0 +1,262 @@
+"""nova-manage host drain and evacuate: a host is emptied by conductors, whoever watches."""
+
+import json
+import threading
+
+import pytest
+
+from nova import context
+from nova.cmd import manage
+from nova.compute.service import ComputeService
+from nova.conductor.acceptance import start
+from nova.db.hosts import drains
+from nova.objects.base import new_uuid, utcnow
+from nova.objects.hosts.drain import Drain, DrainedServer
+from tests.functional.client import wait_for
+from tests.functional.several_hosts import SECOND, newest_action, refused, service_of, set_service, wait_scheduler
+
+
+@pytest.fixture
+def run(suite, capsys):
+    """Runs nova-manage host and returns its exit code and what it printed."""
+    def manage_nova(*arguments):
+        capsys.readouterr()
+        code = manage.main(["host", *arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return manage_nova
+
+
+@pytest.fixture
+def emptied(suite, pair, admin):
+    """The host that is emptied; it takes servers again after the test."""
+    host = pair.first.host
+    yield host
+    db_ = suite.conductor.core.db
+    db_.write(lambda connection: drains.forget_host(connection, host))
+    set_service(admin, host, forced_down=False, status="enabled")
+    wait_for(lambda: service_of(admin, host)["state"] == "up", reason="the host is up")
+    wait_scheduler(suite, host, True)
+
+
+def report(run, *arguments):
+    code, out, err = run(*arguments, "--json")
+    assert out, err
+    told = json.loads(out)
+    return code, {line["instance_uuid"]: line for line in told["servers"]}, told["drain"]
+
+
+def stopped(pair, admin):
+    uuid = pair.boot()
+    admin.action(uuid, "os-stop", expect=202)
+    admin.wait(uuid, "SHUTOFF")
+    return uuid
+
+
+def test_running_servers_move_live_and_stopped_ones_cold_and_the_host_is_disabled(run, pair, admin, emptied):
+    running, off = pair.boot(), stopped(pair, admin)
+    code, lines, told = report(run, "drain", emptied, "--reason", "a fan is loud")
+    assert (code, told["state"]) == (0, "ended")
+    assert {uuid: (line["state"], line["how"], line["destination"]) for uuid, line in lines.items()} == {
+        running: ("moved", "live", SECOND), off: ("moved", "cold", SECOND)}
+    assert [admin.server(uuid)["status"] for uuid in (running, off)] == ["ACTIVE", "SHUTOFF"]
+    assert pair.only_on(running, pair.second)
+    assert pair.only_on(off, pair.second)
+    service = service_of(admin, emptied)
+    assert (service["status"], service["disabled_reason"]) == ("disabled", "a fan is loud")
+
+
+def test_the_report_has_a_line_for_each_server_and_a_summary(run, pair, admin, emptied):
+    moved, kept = pair.boot(name="goes"), pair.boot(name="stays")
+    admin.action(kept, "suspend", expect=202)
+    admin.wait(kept, "SUSPENDED")
+    code, out, _err = run("drain", emptied)
+    assert code == 1
+    told = {line.split("|")[1].strip(): line for line in out.splitlines() if line.startswith("|")}
+    assert all(word in told[moved] for word in ("goes", "moved", "live", SECOND))
+    assert "resume it first" in told[kept]
+    assert out.splitlines()[-1] == f"drain of {emptied}: ended; 1 moved, 1 left"
+    assert admin.server(kept)["OS-EXT-SRV-ATTR:host"] == emptied
+
+
+def test_a_dry_run_says_how_and_changes_nothing(run, pair, admin, emptied):
+    running, off = pair.boot(), stopped(pair, admin)
+    code, out, _err = run("drain", emptied, "--dry-run")
+    assert code == 0
+    assert "live" in next(line for line in out.splitlines() if running in line)
+    assert "cold" in next(line for line in out.splitlines() if off in line)
+    assert service_of(admin, emptied)["status"] == "enabled"
+    assert run("drain", emptied, "--status")[0] == 127
+
+
+def test_a_guest_that_cannot_move_live_is_shut_down_only_if_that_is_wanted(run, pair, admin, emptied):
+    uuid = pair.boot()
+    pair.first.machine.driver.behaviour.failure["live_migrate"] = 1.0
+    code, lines, _told = report(run, "drain", emptied)
+    assert (code, lines[uuid]["state"]) == (1, "left")
+    assert "--cold" in lines[uuid]["reason"]
+    code, lines, _told = report(run, "drain", emptied, "--cold")
+    assert (code, lines[uuid]["how"], lines[uuid]["destination"]) == (0, "cold", SECOND)
+    assert admin.server(uuid)["status"] == "ACTIVE"
+
+
+def test_so_many_move_at_a_time(run, pair, admin, emptied):
+    uuids = [pair.boot() for _number in range(4)]
+    driver, lock, now, most = pair.first.machine.driver, threading.Lock(), [], []
+    real = driver.live_migrate
+
+    def counted(instance, *arguments):
+        with lock:
+            now.append(instance.uuid)
+            most.append(len(now))
+        real(instance, *arguments)
+        with lock:
+            now.remove(instance.uuid)
+
+    driver.live_migrate = counted
+    try:
+        assert report(run, "drain", emptied, "--parallel", "2")[0] == 0
+    finally:
+        del driver.live_migrate
+    assert len(most) == len(uuids)
+    assert max(most) <= 2
+
+
+def test_it_goes_on_when_nobody_watches_and_can_be_stopped(run, pair, admin, emptied, hold):
+    uuids = {pair.boot() for _number in range(3)}
+    held = hold("live_migrate")
+    code, lines, told = report(run, "drain", emptied, "--parallel", "1", "--timeout", "0")
+    assert (code, told["state"]) == (3, "running")
+    held.wait_until_begun()
+    code, lines, told = report(run, "drain", emptied, "--stop", "--timeout", "0")
+    assert (code, told["state"], [line["state"] for line in lines.values()]) == (3, "stopping", ["moving"])
+    held.let_go()
+    wait_for(lambda: report(run, "drain", emptied, "--status")[0] != 3, reason="the drain has ended")
+    code, lines, told = report(run, "drain", emptied, "--status")
+    assert (code, [line["state"] for line in lines.values()]) == (0, ["moved"])
+    code, lines, told = report(run, "drain", emptied)
+    assert (code, len(lines)) == (0, 2)
+    assert {admin.server(uuid)["OS-EXT-SRV-ATTR:host"] for uuid in uuids} == {SECOND}
+
+
+def test_a_host_that_is_enabled_again_keeps_the_servers_that_have_not_left(run, suite, pair, admin, emptied, hold):
+    for _number in range(2):
+        pair.boot()
+    held = hold("live_migrate")
+    report(run, "drain", emptied, "--parallel", "1", "--timeout", "0")
+    held.wait_until_begun()
+    set_service(admin, emptied, status="enabled")
+    wait_for(lambda: report(run, "drain", emptied, "--status")[2]["state"] == "stopping", reason="it stops")
+    held.let_go()
+    wait_for(lambda: report(run, "drain", emptied, "--status")[2]["state"] == "ended", reason="it has ended")
+    assert held.calls == 1
+
+
+def test_a_server_that_something_is_done_with_is_waited_for(run, pair, admin, emptied, hold):
+    uuid = pair.boot()
+    held = hold("reboot")
+    admin.action(uuid, "reboot", {"type": "HARD"}, expect=202)
+    held.wait_until_begun()
+    code, lines, _told = report(run, "drain", emptied, "--patience", "0")
+    assert (code, lines[uuid]["state"]) == (1, "left")
+    assert "rebooting_hard" in lines[uuid]["reason"]
+    report(run, "drain", emptied, "--timeout", "0")
+    wait_for(lambda: report(run, "drain", emptied, "--status")[1].get(uuid, {}).get("state") == "waiting",
+             reason="it is waited for")
+    held.let_go()
+    wait_for(lambda: report(run, "drain", emptied, "--status")[0] == 0, reason="it has left")
+    assert admin.server(uuid)["OS-EXT-SRV-ATTR:host"] == SECOND
+
+
+def test_what_was_begun_by_a_conductor_that_died_is_taken_up(run, suite, pair, admin, emptied):
+    """The conductor died before or after it requested the move: the line has the request id in both cases."""
+    core, engine = suite.conductor.core, suite.conductor.engine
+    asked, not_asked = stopped(pair, admin), stopped(pair, admin)
+    wanted = Drain(uuid=new_uuid(), host=emptied, parallel=2, patience=60, created_at=utcnow())
+
+    def as_it_left_it(connection):
+        begun = drains.begin(connection, wanted)
+        drains.take(connection, begun.uuid, "dead", utcnow())
+        drains.note(connection, begun.uuid, "dead", utcnow(), [
+            DrainedServer(drain_uuid=begun.uuid, instance_uuid=uuid, state="moving", how="cold",
+                          request_id=f"req-{uuid}", since=utcnow(), started_at=utcnow())
+            for uuid in (asked, not_asked)])
+
+    set_service(admin, emptied, status="disabled")
+    wait_scheduler(suite, emptied, False)
+    ctx = context.RequestContext(overwrite=False, is_admin=True, roles=["admin"], request_id=f"req-{asked}")
+    start(engine, ctx, asked, "migrate", {})
+    core.db.write(as_it_left_it)
+    wait_for(lambda: report(run, "drain", emptied, "--status")[0] == 0, reason="all have left")
+    _code, lines, _told = report(run, "drain", emptied, "--status")
+    assert lines[asked]["request_id"] == f"req-{asked}"
+    assert lines[not_asked]["request_id"] != f"req-{not_asked}"
+    for uuid in (asked, not_asked):
+        shown = admin.server(uuid)
+        assert (shown["OS-EXT-SRV-ATTR:host"], shown["status"]) == (SECOND, "SHUTOFF")
+
+
+def test_a_resize_that_waits_for_its_user_is_left_to_him(run, pair, admin, emptied):
+    uuid = pair.boot()
+    admin.action(uuid, "migrate", expect=202)
+    admin.wait(uuid, "VERIFY_RESIZE")
+    code, lines, _told = report(run, "drain", emptied)
+    assert (code, lines[uuid]["state"]) == (1, "left")
+    assert "confirmed or reverted" in lines[uuid]["reason"]
+    assert admin.server(uuid)["status"] == "VERIFY_RESIZE"
+
+
+def test_each_move_is_an_action_that_the_report_names(run, pair, admin, emptied):
+    uuid = pair.boot()
+    _code, lines, _told = report(run, "drain", emptied)
+    assert newest_action(admin, uuid, "live-migration")["request_id"] == lines[uuid]["request_id"]
+
+
+def test_the_servers_of_a_host_that_is_down_go_on_elsewhere(run, suite, pair, admin, emptied):
+    uuid, off = pair.boot(), stopped(pair, admin)
+    assert run("evacuate", emptied)[0] == 127
+    set_service(admin, emptied, forced_down=True)
+    assert run("drain", emptied)[0] == 127
+    code, lines, _told = report(run, "evacuate", emptied)
+    assert (code, {line["how"] for line in lines.values()}) == (0, {"evacuate"})
+    assert {admin.server(each)["OS-EXT-SRV-ATTR:host"] for each in (uuid, off)} == {SECOND}
+    pair.first.reconciler.compare()  # the host is back: it removes what has gone on elsewhere
+    wait_for(lambda: pair.where(uuid) == ([SECOND], [SECOND]), reason="the old guest is gone")
+    wait_for(lambda: pair.where(off) == ([SECOND], [SECOND]), reason="the old guest is gone")
+
+
+@pytest.mark.parametrize(("arguments", "code"), [
+    (("drain", "no-such-host"), 127), (("drain", "no-such-host", "--dry-run"), 127),
+    (("drain", "no-such-host", "--stop"), 127)])
+def test_a_host_that_is_none_is_refused_by_name(run, arguments, code):
+    found, _out, err = run(*arguments)
+    assert found == code
+    assert "no-such-host" in err
+
+
+def test_a_target_that_is_none_is_refused_by_name(run, admin, pair, emptied):
+    assert "nowhere" in run("drain", emptied, "--to", "nowhere")[2]
+    assert run("drain", emptied, "--to", emptied)[0] == 127
+    assert service_of(admin, emptied)["status"] == "enabled"
+
+
+def test_a_host_that_was_evacuated_is_deleted_with_its_provider_and_removes_its_guests_if_it_comes_back(
+        run, suite, pair, admin, flavor, image_id):
+    uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
+    admin.wait(uuid, "ACTIVE")
+    ident, machine = service_of(admin, SECOND)["id"], pair.second.machine
+    assert refused(lambda: admin.delete(f"/os-services/{ident}"))[0] == 409
+    pair.second.stop()
+    set_service(admin, SECOND, forced_down=True)
+    assert run("evacuate", SECOND)[0] == 0
+    admin.delete(f"/os-services/{ident}", expect=204)
+    assert SECOND not in {node["hypervisor_hostname"] for node in admin.get("/os-hypervisors")["hypervisors"]}
+    assert uuid in {guest.uuid for guest in machine.driver.guests()}
+    back = ComputeService(suite.transport, host=SECOND, machine=machine)
+    back.start()
+    try:
+        wait_for(lambda: uuid not in {guest.uuid for guest in machine.driver.guests()}, reason="the guest is removed")
+        assert admin.server(uuid)["OS-EXT-SRV-ATTR:host"] == pair.first.host
+    finally:
+        back.stop()

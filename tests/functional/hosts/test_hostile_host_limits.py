@@ -1,0 +1,114 @@
+"""A compute host in the hands of an attacker says more than anybody wants to keep, to pass on, or to read again."""
+
+import datetime
+
+import pytest
+
+from nova import exception
+from nova.conductor.feeds.host_rates import HostRates
+from nova.conf import CONF
+from nova.db import tables
+from nova.objects.hosts.service import WorkerStats
+from nova.objects.servers.action import Failure
+from nova.objects.servers.guest import GuestStatus
+from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts.heartbeat import Heartbeat
+from nova.rpcapi.by_hosts.network_hosts import NetworkHosts
+from tests.functional.client import wait_for
+from tests.functional.hosts.test_hostile_host import CTX, counted_volume, evil  # noqa: F401
+from tests.functional.listening import listen
+from tests.functional.several_hosts import SECOND
+
+
+def test_of_its_processes_a_host_tells_what_lists_can_bear(evil):  # noqa: F811
+    """A worker of which nothing is said is one byte in a message, and an object in every list of services."""
+    before = evil.rows()
+    with pytest.raises(exception.InvalidInput, match="load"):
+        evil.proxy(Heartbeat).beat(CTX, SECOND, "nova-compute", [], [WorkerStats()] * 1001)
+    for connector in ({"x": "y" * 100_000}, {"x": [[]] * 20_000}):
+        with pytest.raises(exception.InvalidInput, match="connector"):
+            evil.proxy(Heartbeat).register(CTX, SECOND, "nova-compute", "compute", 4, connector=connector)
+    assert evil.rows() == before
+
+
+@pytest.fixture
+def network(evil):  # noqa: F811
+    """Create a network in tunnels on which the victim has an address."""
+    def make(connection):
+        connection.execute(tables.networks.insert().values(
+            uuid="tenant", label="tenant", cidr="10.8.0.0/24", gateway="10.8.0.1", dns=[], mtu=1450,
+            bridge="br-tenant", vni=77, next_offset=2, project_id="p",
+            created_at=datetime.datetime.now(datetime.UTC)))
+        connection.execute(tables.fixed_ips.insert().values(
+            network_uuid="tenant", address="10.8.0.2", instance_uuid=evil.victim))
+
+    def remove(connection):
+        for table in (tables.fixed_ips, tables.network_hosts):
+            connection.execute(table.delete().where(table.c.network_uuid == "tenant"))
+        connection.execute(tables.networks.delete().where(tables.networks.c.uuid == "tenant"))
+
+    evil.db.write(make)
+    yield "tenant"
+    evil.db.write(remove)
+
+
+def test_where_its_tunnels_end_is_an_address(evil, network):  # noqa: F811
+    """Other hosts could not read what they are told of it, and would reach nobody on that network any more."""
+    desk = evil.proxy(NetworkHosts, CONF.host)
+    for address in ("", "nonsense", "192.0.2.6\nlink del br0", "192.0.2.6/24", "fe80::1%eth0", "224.0.0.1", "0.0.0.0"):
+        with pytest.raises(exception.InvalidInput, match="tunnel"):
+            desk.present(CTX, CONF.host, address, {network: -1})
+    for given, told in (("192.0.2.6", "192.0.2.6"), ("2001:DB8:0::6", "2001:db8::6")):
+        [peers] = desk.present(CTX, CONF.host, given, {network: -1})
+        assert peers.hosts == {CONF.host: told}
+
+
+def test_of_a_volume_is_told_once_whatever_the_host_repeats(admin, evil):  # noqa: F811
+    with counted_volume(admin, evil) as counted, listen(evil.suite) as listener:
+        evil.proxy(Guests, CONF.host).volumes_used(CTX, CONF.host, [counted] * 5)
+        evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message="told after all of these"))
+        wait_for(lambda: len(listener.versioned) > 1, reason="it is told")
+        assert [message["event_type"] for message in listener.versioned] == [
+            "volume.usage", "libvirt.connect.error"]
+
+
+def test_what_a_host_has_told_on_the_bus_has_a_rate(evil, caplog, monkeypatch):  # noqa: F811
+    """Each notification is a row until it is sent, and consumers store it; the log line about the host is limited,
+    too."""
+    monkeypatch.setattr(evil.suite.conductor.core, "host_rates", HostRates(lost=10))
+    with listen(evil.suite) as listener:
+        for number in range(40):
+            evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message=f"number {number}"))
+        evil.proxy(Guests, CONF.host).hypervisor_lost(CTX, CONF.host, "192.0.2.2", Failure(message="another host's"))
+        wait_for(lambda: any("another host's" in str(each) for each in listener.versioned), reason="others may say it")
+        assert 1 < len(listener.versioned) < 30
+    assert 1 < sum("has lost its hypervisor" in record.getMessage() for record in caplog.records) < 30
+    assert sum("exceed its rate limit" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_what_a_host_has_done_for_a_guest_has_a_rate(admin, evil, monkeypatch):  # noqa: F811
+    """Each operation is a row of the server, which its owner sees in place of earlier ones."""
+    monkeypatch.setattr(evil.suite.conductor.core, "host_rates", HostRates(of_guest=3))
+    wrong = GuestStatus(uuid=evil.victim, power_state=4)
+    for _time in range(12):
+        evil.proxy(Guests, CONF.host).power_states(CTX, CONF.host, [wrong])
+        wait_for(lambda: admin.server(evil.victim)["OS-EXT-STS:task_state"] is None, reason="it is done")
+    begun = admin.get(f"/servers/{evil.victim}/os-instance-actions")["instanceActions"]
+    assert 3 <= sum(action["action"] == "stop" for action in begun) < 9
+
+
+def test_what_a_step_has_for_later_ones_is_bounded(suite, admin, second, flavor, image_id, monkeypatch):
+    """The results are in the row of the action, and lists read many of these. The step fails then."""
+    real = second.runner._report
+
+    def report(job, told):
+        told.results["plugs"] = ["x" * 300_000]
+        real(job, told)
+
+    monkeypatch.setattr(second.runner, "_report", report)
+    uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
+    assert "more than" in admin.wait(uuid, "ERROR")["fault"]["message"]
+    kept = suite.conductor.core.db.read(lambda connection: connection.execute(
+        tables.actions.select().where(tables.actions.c.instance_uuid == uuid)).all())
+    assert kept
+    assert len(str(kept)) < 300_000

@@ -1,0 +1,96 @@
+"""Requests of old clients for hosts and bare metal nodes."""
+
+import pytest
+
+from tests.functional.client import Client
+from tests.functional.several_hosts import refused, service_of
+
+OLD = "2.42"
+
+
+@pytest.fixture
+def old(suite):
+    return Client(suite.url, version=OLD)
+
+
+def test_hosts_are_listed_with_their_services_by_zone(suite, old, admin):
+    found = {(shown["service"], shown["zone"]) for shown in old.get("/os-hosts")["hosts"]
+             if shown["host_name"] == suite.compute.host}
+    assert found == {("compute", "nova"), ("conductor", "internal"), ("scheduler", "internal")}
+    assert [shown["service"] for shown in old.get("/os-hosts", zone="nova")["hosts"]] == ["compute"]
+    assert old.get("/os-hosts", zone="nowhere") == {"hosts": []}
+    assert old.get("/os-hosts", zone="") == old.get("/os-hosts")
+    assert refused(lambda: admin.get("/os-hosts", version="2.43"))[0] == 404
+
+
+def test_a_host_shows_what_each_project_may_use_of_it(suite, old, image_id):
+    other = Client(suite.url, project="hosts-other")
+    flavor = old.flavor(vcpus=2, ram=256, disk=3)
+    for client, count in ((old, 1), (other, 2)):
+        for _number in range(count):
+            client.wait(client.boot(flavor, image_id), "ACTIVE")
+    shown = [found["resource"] for found in old.get(f"/os-hosts/{suite.compute.host}")["host"]]
+    assert {found["host"] for found in shown} == {suite.compute.host}
+    found = {each.pop("project"): each for each in shown}
+    node = old.get("/os-hypervisors/detail")["hypervisors"][0]
+    assert list(found) == ["(total)", "(used_now)", "(used_max)", "hosts-other", "p"]
+    assert (found["(total)"]["cpu"], found["(total)"]["memory_mb"], found["(total)"]["disk_gb"]) == (
+        node["vcpus"], node["memory_mb"], node["local_gb"])
+    assert (found["(used_now)"]["cpu"], found["(used_now)"]["memory_mb"]) == (
+        node["vcpus_used"], node["memory_mb_used"])
+    assert {name: (each["cpu"], each["memory_mb"], each["disk_gb"]) for name, each in found.items()
+            if name not in ("(total)", "(used_now)")} == {
+        "(used_max)": (6, 768, 9), "hosts-other": (4, 512, 6), "p": (2, 256, 3)}
+
+
+def test_a_host_is_disabled_and_enabled_by_its_service(suite, old, admin):
+    path = f"/os-hosts/{suite.compute.host}"
+    for word, status in (("disable", "disabled"), ("Enable", "enabled")):
+        assert old.put(path, {"status": word}) == {"host": suite.compute.host, "status": status}
+        assert service_of(admin, suite.compute.host)["status"] == status
+
+
+@pytest.mark.parametrize("ask", [
+    lambda client, host: client.put(f"/os-hosts/{host}", {"maintenance_mode": "enable"}),
+    lambda client, host: client.put(f"/os-hosts/{host}", {"status": "disable", "maintenance_mode": "enable"}),
+    lambda client, host: client.get(f"/os-hosts/{host}/reboot"),
+    lambda client, host: client.get(f"/os-hosts/{host}/shutdown"),
+    lambda client, host: client.get(f"/os-hosts/{host}/startup"),
+])
+def test_what_no_hypervisor_does_is_said_so(suite, old, admin, ask):
+    code, message = refused(lambda: ask(old, suite.compute.host))
+    assert code == 501
+    assert message.startswith("Virt driver does not implement host ")
+    assert service_of(admin, suite.compute.host)["status"] == "enabled"
+    assert refused(lambda: ask(old, "nowhere")) == (404, "Compute host nowhere could not be found.")
+
+
+def test_a_host_that_is_not_there_is_not_shown(old):
+    assert refused(lambda: old.get("/os-hosts/nowhere")) == (404, "Compute host nowhere could not be found.")
+
+
+def test_members_see_no_hosts(suite):
+    member = Client(suite.url, roles="member,reader", version=OLD)
+    for path in ("/os-hosts", f"/os-hosts/{suite.compute.host}", f"/os-hosts/{suite.compute.host}/reboot"):
+        assert refused(lambda path=path: member.get(path))[0] == 403
+
+
+# --- bare metal --------------------------------------------------------------------------------------
+def test_there_are_no_bare_metal_nodes(suite, member):
+    admin = Client(suite.url, version="2.35")
+    for path in ("/os-baremetal-nodes", "/os-baremetal-nodes/1"):
+        assert refused(lambda path=path: admin.get(path)) == (
+            501, "Ironic client unavailable, cannot access Ironic.")
+        assert refused(lambda path=path: member.get(path, version="2.35"))[0] == 403
+        assert refused(lambda path=path: admin.get(path, version="2.36"))[0] == 404
+
+
+@pytest.mark.parametrize(("ask", "command"), [
+    (lambda client: client.post("/os-baremetal-nodes", {"node": {}}), "node-create"),
+    (lambda client: client.delete("/os-baremetal-nodes/1"), "node-delete"),
+    (lambda client: client.post("/os-baremetal-nodes/1/action", {"add_interface": {}}), "port-create"),
+    (lambda client: client.post("/os-baremetal-nodes/1/action", {"remove_interface": {}}), "port-delete"),
+])
+def test_whoever_wants_to_change_one_is_sent_to_ironic(suite, ask, command):
+    assert refused(lambda: ask(Client(suite.url, version="2.35"))) == (
+        400, f"Command Not supported. Please use Ironic command {command} to perform this action.")

@@ -1,0 +1,493 @@
+"""Ports of a network service that speaks Neutron's API: booted with, attached, told of, and never left behind."""
+
+import contextlib
+import threading
+
+import pytest
+
+from nova.conf import CONF, register_external_services
+from nova.db.servers import servers
+from nova.metadata.openstack import network_data
+from nova.network.neutron.allocator import NeutronAllocator
+from nova.objects.servers import states
+from tests.functional.client import Client, Failed, wait_for
+from tests.functional.conftest import remove_servers
+from tests.functional.networks.neutron_server import NeutronServer
+from tests.functional.networks.test_plugging import tell
+from tests.functional.servers.test_interfaces import attach, attached, refused, wait_idle
+from tests.functional.several_hosts import migration_of, set_service, wait_scheduler
+
+
+@pytest.fixture
+def neutron(suite):
+    server = NeutronServer()
+    register_external_services()
+    CONF.set_override("endpoint_override", server.url, group="neutron")
+    core = suite.conductor.core
+    before = core.allocator
+    core.allocator = NeutronAllocator()
+    yield server
+    server.faults.clear()
+    remove_servers(Client(suite.url))
+    core.allocator = before
+    CONF.clear_override("endpoint_override", group="neutron")
+    server.stop()
+
+
+@pytest.fixture
+def blue(neutron):
+    return neutron.network("blue")
+
+
+@pytest.fixture
+def boot(member, flavor, image_id):
+    return lambda *networks: member.boot(flavor, image_id, networks=list(networks))
+
+
+def plug(admin, neutron, server, count=1):
+    """Say that its ports are plugged, once they are bound."""
+    ports = wait_for(lambda: len(found := [port for port in neutron.ports(device_id=server)
+                                           if port["binding:host_id"]]) == count and found)
+    wait_for(lambda: all(tell(admin, server, port["id"]) == 200 for port in ports))
+    return ports
+
+
+@pytest.fixture
+def server(admin, neutron, blue, boot):
+    uuid = boot({"uuid": blue})
+    plug(admin, neutron, uuid)
+    admin.wait(uuid, "ACTIVE")
+    return uuid
+
+
+# --- life ------------------------------------------------------------------------------------------------
+def test_a_server_boots_on_a_port_that_is_made_for_it(suite, admin, member, driver, neutron, blue, boot):
+    server = boot({"uuid": blue, "fixed_ip": "10.50.0.77"})
+    wait_for(lambda: admin.server(server)["OS-EXT-STS:power_state"] == states.POWER_PAUSED)
+    port, = neutron.ports(device_id=server)
+    assert (port["binding:host_id"], port["tenant_id"], port["device_owner"]) == (
+        suite.compute.host, "p", "compute:nova")
+    shown, = attached(member, server)
+    assert (shown["port_id"], shown["port_state"], shown["mac_addr"], shown["fixed_ips"]) == (
+        port["id"], "DOWN", port["mac_address"], port["fixed_ips"])
+    plug(admin, neutron, server)
+    assert admin.wait(server, "ACTIVE")["addresses"]["blue"][0]["addr"] == "10.50.0.77"
+    assert driver.guest(server).interfaces == (port["mac_address"],)
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    assert neutron.ports() == []
+
+
+def test_a_port_of_the_user_outlives_the_server(admin, member, neutron, blue, boot):
+    port = neutron.port(blue)["id"]
+    server = boot({"port": port})
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    assert [item["port_id"] for item in attached(member, server)] == [port]
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    left, = neutron.ports()
+    assert (left["id"], left["device_id"], left["device_owner"], left["binding:host_id"]) == (port, "", "", None)
+
+
+def test_what_the_caller_may_not_see_is_not_touched(admin, member, neutron, blue, boot, flavor, image_id):
+    theirs = neutron.network("theirs", project="q")
+    their_port, used = neutron.port(theirs, project="q")["id"], neutron.port(blue, device_id="other")["id"]
+    bare = neutron.network("bare", cidr=None)
+    before = neutron.ports()
+    for networks, code, message in [
+            ({"uuid": theirs}, 400, f"Network {theirs} could not be found."),
+            ({"port": their_port}, 400, f"Port id {their_port} could not be found."),
+            ({"port": used}, 409, f"Port {used} is still in use."),
+            ({"uuid": bare}, 400, f"Network {bare} requires a subnet in order to boot instances on.")]:
+        assert refused(boot, networks) == (code, message)
+    with pytest.raises(Failed) as error:
+        member.boot(flavor, image_id, networks=[{"uuid": blue}], security_groups=[{"name": "nobody's"}])
+    assert error.value.code == 400
+    assert neutron.ports() == before
+    assert member.get("/servers")["servers"] == []
+
+
+def test_a_service_that_is_away_refuses_servers_and_promises_nothing(member, neutron, blue, boot):
+    neutron.faults["GET", "networks"] = [503] * 4
+    assert refused(boot, {"uuid": blue})[0] == 503
+    assert member.get("/servers")["servers"] == []
+
+
+# --- answers that make no sense ----------------------------------------------------------------------------
+def having(**values):
+    """Return a function that changes each row of an answer."""
+    def change(answer):
+        return {kind: [{**row, **values} for row in told] if isinstance(told, list) else {**told, **values}
+                for kind, told in answer.items()}
+
+    return change
+
+
+@pytest.mark.parametrize("twist", [
+    lambda _answer: {}, lambda _answer: [], lambda _answer: "no", lambda _answer: {"network": None},
+    having(id=7), having(subnets=3), having(name={})])
+def test_a_network_that_is_none_refuses_servers(member, neutron, blue, boot, twist):
+    neutron.twists["GET", "networks"] = [twist]
+    code, message = refused(boot, {"uuid": blue})
+    assert (code, "its response is malformed" in message) == (503, True)
+    assert member.get("/servers")["servers"] == []
+
+
+@pytest.mark.parametrize(("asked", "twist"), [
+    (("POST", "ports"), lambda _answer: {}), (("POST", "ports"), having(mac_address=5)),
+    (("POST", "ports"), having(fixed_ips=[{"subnet_id": "s", "ip_address": "nowhere"}])),
+    (("PUT", "ports"), lambda _answer: None), (("PUT", "ports"), having(**{"binding:profile": [1]})),
+    (("PUT", "ports"), having(**{"binding:vif_details": "x"})), (("GET", "ports"), lambda _answer: {"ports": None}),
+    (("GET", "subnets"), having(gateway_ip=7)), (("GET", "subnets"), having(cidr="none"))])
+def test_an_answer_that_makes_no_sense_is_asked_for_again_and_never_kept(admin, member, neutron, blue, boot, asked,
+                                                                       twist):
+    neutron.twists[asked] = [twist]
+    server = boot({"uuid": blue})
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    assert not neutron.twists[asked]
+    assert [item["port_id"] for item in attached(member, server)] == [port["id"] for port in neutron.ports()]
+    assert [shown["id"] for shown in admin.get("/servers/detail")["servers"]] == [server]
+
+
+def test_only_ports_of_the_server_are_deleted_whatever_is_answered(admin, neutron, blue, server):
+    other = neutron.port(blue, project="q", device_id="somebody")["id"]
+    neutron.twists["GET", "ports"] = [lambda _answer: {"ports": neutron.ports()}] * 4
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server)
+    assert [port["id"] for port in neutron.ports()] == [other]
+
+
+# --- what fails half-way ---------------------------------------------------------------------------------
+@pytest.mark.parametrize("status", [503, -503])
+def test_a_port_that_was_or_was_not_made_is_found_again(admin, neutron, blue, boot, status):
+    neutron.faults["POST", "ports"] = [status, status]
+    server = boot({"uuid": blue}, {"uuid": blue})
+    plug(admin, neutron, server, 2)
+    admin.wait(server, "ACTIVE")
+    assert len(neutron.ports()) == 2
+
+
+def test_a_build_that_fails_gives_its_ports_back(admin, neutron, blue, boot, driver):
+    kept = neutron.port(blue)["id"]
+    driver.behaviour.failure["spawn"] = 1.0
+    server = boot({"uuid": blue}, {"port": kept})
+    assert admin.wait(server, "ERROR")["addresses"] == {}
+    assert [(port["id"], port["device_id"]) for port in neutron.ports()] == [(kept, "")]
+
+
+def test_a_delete_in_the_middle_of_a_build_leaves_no_port(admin, neutron, blue, boot):
+    neutron.faults["POST", "ports"] = [-503]
+    server = boot({"uuid": blue})
+    wait_for(lambda: neutron.ports(device_id=server))
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server)
+    wait_for(lambda: neutron.ports() == [])
+
+
+def test_a_delete_waits_for_a_service_that_is_away(admin, neutron, server):
+    neutron.faults["DELETE", "ports"] = [503]
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server)
+    assert neutron.ports() == []
+
+
+def test_deletes_that_wait_for_a_service_that_hangs_hold_up_no_build(
+        admin, member, neutron, blue, boot, flavor, image_id):
+    servers = [boot({"uuid": blue}) for _number in range(CONF.conductor.outside_threads + 2)]
+    for uuid in servers:
+        plug(admin, neutron, uuid)
+        admin.wait(uuid, "ACTIVE")
+    answers = threading.Event()
+    neutron.twists["DELETE", "ports"] = [lambda answer: answers.wait(60) and answer] * len(servers)
+    try:
+        for uuid in servers:
+            admin.delete(f"/servers/{uuid}")
+        wait_for(lambda: len(neutron.twists["DELETE", "ports"]) <= 2)
+        admin.wait(member.boot(flavor, image_id, networks="none"), "ACTIVE", seconds=30)
+        assert len(neutron.twists["DELETE", "ports"]) <= 2
+    finally:
+        answers.set()
+    for uuid in servers:
+        admin.wait_gone(uuid)
+
+
+# --- attaching -------------------------------------------------------------------------------------------
+def test_an_interface_is_attached_with_a_port_of_its_own(admin, member, neutron, driver, server):
+    green = neutron.network("green", cidr="10.51.0.0/24")
+    made = attach(member, server, net_id=green, tag="data")
+    port, = neutron.ports(network_id=green)
+    assert (made["port_id"], made["fixed_ips"], made["port_state"]) == (port["id"], port["fixed_ips"], "DOWN")
+    plug(admin, neutron, server, 2)
+    wait_for(lambda: made["mac_addr"] in driver.guest(server).interfaces)
+    assert wait_idle(admin, server)["message"] is None
+    member.delete(f"/servers/{server}/os-interface/{port['id']}", expect=202)
+    wait_for(lambda: len(attached(member, server)) == 1)
+    assert neutron.ports(network_id=green) == []
+    assert made["mac_addr"] not in driver.guest(server).interfaces
+
+
+def test_a_server_that_began_without_interfaces_leaves_no_port(admin, member, neutron, blue, flavor, image_id):
+    server = member.boot(flavor, image_id, networks="none")
+    member.wait(server, "ACTIVE")
+    attach(member, server, net_id=blue)
+    plug(admin, neutron, server)
+    wait_idle(admin, server)
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    assert neutron.ports() == []
+
+
+def test_a_port_of_the_user_comes_and_goes(admin, member, neutron, blue, server):
+    port = neutron.port(blue)["id"]
+    assert attach(member, server, port_id=port)["port_id"] == port
+    assert refused(attach, member, server, port_id=port) == (409, f"Port {port} is still in use.")
+    plug(admin, neutron, server, 2)
+    wait_idle(admin, server)
+    member.delete(f"/servers/{server}/os-interface/{port}", expect=202)
+    wait_for(lambda: len(attached(member, server)) == 1)
+    assert [found["device_id"] for found in neutron.ports() if found["id"] == port] == [""]
+
+
+@pytest.mark.parametrize("of_user", [True, False])
+def test_an_interface_that_the_hypervisor_refuses_leaves_no_port(admin, member, neutron, driver, blue, server, of_user):
+    port = neutron.port(blue)["id"] if of_user else None
+    before = sorted(found["id"] for found in neutron.ports())
+    driver.behaviour.failure["attach_interface"] = 1.0
+    # Whether the answer knows of it is a matter of time.
+    with contextlib.suppress(Failed):
+        attach(member, server, **({"port_id": port} if of_user else {"net_id": blue}))
+    wait_for(lambda: len(attached(member, server)) == 1)
+    assert sorted(found["id"] for found in neutron.ports()) == before
+    assert len(neutron.ports(device_id=server)) == 1
+
+
+def test_what_the_service_refuses_is_the_answer(member, neutron, blue, server):
+    taken = neutron.ports(device_id=server)[0]["fixed_ips"][0]["ip_address"]
+    assert refused(attach, member, server, net_id=blue, fixed_ips=[{"ip_address": taken}])[0] == 409
+    neutron.faults["POST", "ports"] = [400]
+    assert refused(attach, member, server, net_id=blue) == (400, "Invalid input received: It is broken.")
+    assert len(neutron.ports()) == len(attached(member, server)) == 1
+
+
+# --- events ----------------------------------------------------------------------------------------------
+def test_changes_of_ports_are_seen(admin, member, neutron, server):
+    port, = neutron.ports()
+    with neutron.lock:
+        row = neutron.rows["ports"][port["id"]]
+        row["fixed_ips"] = [{**row["fixed_ips"][0], "ip_address": "10.50.0.200"}]
+    assert tell(admin, server, port["id"], name="network-changed") == 200
+    wait_for(lambda: member.server(server)["addresses"]["blue"][0]["addr"] == "10.50.0.200")
+
+
+def test_a_port_that_was_deleted_is_detached(admin, member, neutron, driver, server):
+    port, = neutron.ports()
+    with neutron.lock:
+        del neutron.rows["ports"][port["id"]]
+    assert tell(admin, server, port["id"], name="network-vif-deleted") == 200
+    wait_for(lambda: attached(member, server) == [])
+    assert driver.guest(server).interfaces == ()
+
+
+def test_a_server_that_moves_takes_its_binding_along(suite, admin, neutron, second, server):
+    source = admin.server(server)["OS-EXT-SRV-ATTR:host"]
+    other = ({suite.compute.host, second.host} - {source}).pop()
+    admin.action(server, "migrate")
+    wait_for(lambda: [port["binding:host_id"] for port in neutron.ports()] == [other])
+    plug(admin, neutron, server)
+    admin.wait(server, "VERIFY_RESIZE")
+    admin.action(server, "revertResize")
+    admin.wait(server, "ACTIVE")
+    assert [port["binding:host_id"] for port in neutron.ports()] == [source]
+
+
+def test_a_binding_that_comes_after_its_move_was_superseded_goes_back_to_where_the_server_is(suite, admin, neutron,
+                                                                                           second, server):
+    source = admin.server(server)["OS-EXT-SRV-ATTR:host"]
+    other = ({suite.compute.host, second.host} - {source}).pop()
+    port, = neutron.ports()
+    hosts = []
+
+    def late(answer):
+        admin.action(server, "os-resetState", {"state": "active"})
+        wait_for(lambda: neutron.ports()[0]["binding:host_id"] == source, 20, "it is compensated")
+        hosts.append(source)
+        neutron.rows["ports"][port["id"]]["binding:host_id"] = other
+        return answer
+
+    neutron.twists["PUT", "ports"] = [late]
+    admin.action(server, "migrate")
+    wait_for(lambda: hosts, 60, "the move was superseded")
+    wait_for(lambda: neutron.ports()[0]["binding:host_id"] == source, 60, "the server's port is where it is")
+    assert (hosts, admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"]) == ([source], source)
+
+
+def test_a_guest_that_came_over_before_its_host_was_lost_takes_its_binding_along(
+        suite, admin, neutron, blue, second, flavor, image_id, monkeypatch):
+    server = admin.boot(flavor, image_id, networks=[{"uuid": blue}], availability_zone=f"nova:{second.host}")
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    driver, go = second.machine.driver, threading.Event()
+    migrate = driver.live_migrate
+
+    def hang_at_the_end(*arguments):
+        migrate(*arguments)
+        go.wait(120)
+
+    monkeypatch.setattr(driver, "live_migrate", hang_at_the_end)
+    admin.action(server, "os-migrateLive", {"host": None, "block_migration": "auto"})
+    wait_for(lambda: server in {guest.uuid for guest in suite.compute.machine.driver.guests()})
+    set_service(admin, second.host, forced_down=True)
+    for thread in second.periodic:  # it goes silent: no lease is renewed
+        thread.stop()
+    try:
+        assert admin.wait(server, "ACTIVE", seconds=60)["OS-EXT-SRV-ATTR:host"] == suite.compute.host
+        assert [port["binding:host_id"] for port in neutron.ports()] == [suite.compute.host]
+    finally:
+        go.set()
+        wait_for(lambda: not second.runner.busy(server), 60, "the late host has come to the end of its order")
+        set_service(admin, second.host, forced_down=False)
+
+
+def without_its_first_port(neutron, server):
+    """Delete the first port as its owner, without an event to Nova; return the id of the other port."""
+    with neutron.lock:
+        gone, left = neutron.ports(device_id=server)
+        del neutron.rows["ports"][gone["id"]]
+    return left["id"]
+
+
+def test_a_revert_goes_on_without_a_port_that_is_gone(admin, neutron, blue, boot, second):
+    server = boot({"uuid": blue}, {"uuid": blue})
+    plug(admin, neutron, server, 2)
+    source = admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"]
+    admin.action(server, "migrate")
+    wait_for(lambda: {port["binding:host_id"] for port in neutron.ports()} != {source})
+    plug(admin, neutron, server, 2)
+    admin.wait(server, "VERIFY_RESIZE")
+    left = without_its_first_port(neutron, server)
+    admin.action(server, "revertResize")
+    admin.wait(server, "ACTIVE")
+    assert [(port["id"], port["binding:host_id"]) for port in neutron.ports()] == [(left, source)]
+    assert [item["port_id"] for item in attached(admin, server)] == [left]
+
+
+def test_an_evacuation_goes_on_without_a_port_that_is_gone(suite, admin, neutron, blue, second, flavor, image_id):
+    server = admin.boot(flavor, image_id, networks=[{"uuid": blue}] * 2, availability_zone=f"nova:{second.host}")
+    plug(admin, neutron, server, 2)
+    admin.wait(server, "ACTIVE")
+    left = without_its_first_port(neutron, server)
+    set_service(admin, second.host, forced_down=True)
+    wait_scheduler(suite, second.host, False)
+    admin.action(server, "evacuate", {}, version="2.94")
+    wait_for(lambda: neutron.ports()[0]["binding:host_id"] == suite.compute.host)
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    assert [item["port_id"] for item in attached(admin, server)] == [left]
+    second.reconciler.compare()
+    wait_for(lambda: migration_of(admin, server)["status"] == "completed", reason="its old host has removed the guest")
+    set_service(admin, second.host, forced_down=False)
+
+
+# --- on the shelf ----------------------------------------------------------------------------------------
+def test_a_shelved_server_keeps_its_ports_and_no_host_has_them(suite, admin, member, neutron, server, driver):
+    before, = neutron.ports(device_id=server)
+    addresses = admin.server(server)["addresses"]
+    member.action(server, "shelve")
+    assert admin.wait(server, "SHELVED_OFFLOADED")["addresses"] == addresses
+    port, = neutron.ports(device_id=server)
+    assert (port["id"], port["binding:host_id"], port["device_id"]) == (before["id"], None, server)
+    member.action(server, "unshelve")
+    plug(admin, neutron, server)
+    assert admin.wait(server, "ACTIVE")["addresses"] == addresses
+    port, = neutron.ports(device_id=server)
+    assert (port["id"], port["binding:host_id"]) == (before["id"], suite.compute.host)
+    assert driver.guest(server).interfaces == (port["mac_address"],)
+
+
+def test_an_unshelve_that_fails_leaves_the_ports_without_a_host(admin, member, neutron, server, driver):
+    member.action(server, "shelve")
+    admin.wait(server, "SHELVED_OFFLOADED")
+    driver.behaviour.failure["spawn"] = 1.0
+    member.action(server, "unshelve")
+    assert admin.wait_idle(server)["status"] == "SHELVED_OFFLOADED"
+    port, = neutron.ports(device_id=server)
+    assert port["binding:host_id"] is None
+    driver.behaviour.failure.clear()
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    assert neutron.ports() == []
+
+
+# --- names, routes and what is not supported ---------------------------------------------------------------
+@pytest.fixture
+def named(neutron):
+    """The service has dns-integration."""
+    neutron.extensions.append("dns-integration")
+    return neutron
+
+
+def test_ports_get_the_hostname_of_their_server_as_dns_name(admin, member, named, boot):
+    server = boot({"uuid": named.network("blue")}, {"port": (given := named.port(named.network("red")))["id"]})
+    plug(admin, named, server, 2)
+    hostname = admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:hostname"]
+    assert [port["dns_name"] for port in named.ports(device_id=server)] == [hostname, hostname]
+    member.delete(f"/servers/{server}")
+    member.wait_gone(server)
+    assert [(port["id"], port["device_id"], port["dns_name"]) for port in named.ports()] == [(given["id"], "", "")]
+
+
+def test_a_port_that_moves_keeps_its_dns_name(admin, named, blue, boot, second):
+    server = boot({"uuid": blue})
+    port, = plug(admin, named, server)
+    admin.wait(server, "ACTIVE")
+    named.rows["ports"][port["id"]]["dns_name"] = "changed-by-its-user"
+    named.changes.clear()
+    before = port["binding:host_id"]
+    admin.action(server, "migrate")
+    wait_for(lambda: named.ports()[0]["binding:host_id"] != before)
+    plug(admin, named, server)
+    admin.wait(server, "VERIFY_RESIZE")
+    bindings = [changes for changes in named.changes if "binding:host_id" in changes]
+    assert bindings
+    assert not any("dns_name" in changes for changes in named.changes)
+    assert named.ports()[0]["dns_name"] == "changed-by-its-user"
+
+
+def test_without_dns_integration_no_name_is_sent(admin, neutron, blue, boot):
+    server = boot({"uuid": blue})
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    assert not any("dns_name" in changes for changes in neutron.changes)
+
+
+def test_a_port_with_the_dns_name_of_another_host_is_not_usable(admin, member, named, blue, boot):
+    port = named.port(blue, dns_name="another")
+    server = boot({"port": port["id"]})
+    assert "its dns_name another is not the hostname" in admin.wait(server, "ERROR")["fault"]["message"]
+    assert named.ports(id=port["id"])[0]["device_id"] == ""
+
+
+@pytest.mark.parametrize("wants", [
+    {"binding:vnic_type": "direct"}, {"device_profile": "fpga"},
+    {"resource_request": {"request_groups": [{"resources": {"NET_BW_EGR_KILOBIT_PER_SEC": 1000}}]}}])
+def test_a_port_that_wants_what_is_not_supported_is_refused_by_name(member, neutron, blue, boot, wants):
+    port = neutron.port(blue, **wants)
+    field, = wants
+    with pytest.raises(Failed) as failed:
+        boot({"port": port["id"]})
+    assert failed.value.code == 400
+    assert f"{field}=" in failed.value.message
+
+
+def test_routes_of_a_subnet_are_told_to_guests(suite, admin, neutron, blue, boot):
+    for subnet in neutron.rows["subnets"].values():
+        subnet |= {"enable_dhcp": False, "host_routes": [{"destination": "192.0.2.0/24", "nexthop": "10.50.0.9"}]}
+    server = boot({"uuid": blue})
+    plug(admin, neutron, server)
+    admin.wait(server, "ACTIVE")
+    known = suite.conductor.core.db.read(lambda connection: servers.get(connection, server))
+    assert network_data(known.network_info)["networks"][0]["routes"] == [
+        {"network": "0.0.0.0", "netmask": "0.0.0.0", "gateway": "10.50.0.1"},
+        {"network": "192.0.2.0", "netmask": "255.255.255.0", "gateway": "10.50.0.9"}]

@@ -1,0 +1,58 @@
+"""Metadata about devices: the buses and addresses that hosts reported."""
+
+import json
+
+import pytest
+
+from nova import bus, context
+from nova.metadata.settings import MetadataSettings
+from nova.metadata.tree import Tree
+from nova.rpcapi.by_hosts.guests import Guests
+from tests.functional.servers.test_interfaces import attach, blue, green, wait_active  # noqa: F401 (fixtures)
+from tests.functional.volumes.test_volumes import attach as attach_volume
+from tests.functional.volumes.test_volumes import books, make, no_volumes_left, wait_status  # noqa: F401 (fixtures)
+
+
+@pytest.fixture
+def server(admin, flavor, image_id, blue):  # noqa: F811
+    uuid = admin.boot(flavor, image_id, networks=[{"uuid": blue, "tag": "uplink"}], block_device_mapping_v2=[
+        {"source_type": "image", "destination_type": "local", "uuid": image_id, "boot_index": 0, "tag": "root",
+         "delete_on_termination": True}])
+    admin.wait(uuid, "ACTIVE")
+    return uuid
+
+
+def devices(suite, admin, server, version="latest"):
+    """Type, bus and address by tag, as the metadata service tells the guest with the server's first address."""
+    first = admin.get(f"/servers/{server}/os-interface")["interfaceAttachments"][-1]
+    guests = bus.client(suite.transport, Guests)
+    instance = guests.by_address(context.admin(), first["net_id"], first["fixed_ips"][0]["ip_address"])
+    document = json.loads(Tree(instance, MetadataSettings()).lookup(f"/openstack/{version}/meta_data.json").body)
+    return {"".join(device["tags"]): (device["type"], device["bus"], device["address"])
+            for device in document["devices"]}
+
+
+def test_a_guest_is_told_where_its_devices_are(suite, admin, server):
+    assert devices(suite, admin, server) == {
+        "root": ("disk", "pci", "0000:00:02.0"), "uplink": ("nic", "pci", "0000:00:03.0")}
+
+
+def test_what_is_attached_to_it_is_told_as_well(suite, admin, member, server, green):  # noqa: F811
+    wait_active(admin, server, attach(admin, server, net_id=green)["port_id"])
+    volume = make(member)
+    attach_volume(admin, server, volume, tag="data")
+    wait_status(member, volume, "in-use")
+    assert devices(suite, admin, server) == {
+        "root": ("disk", "pci", "0000:00:02.0"), "uplink": ("nic", "pci", "0000:00:03.0"),
+        "": ("nic", "pci", "0000:00:04.0"), "data": ("disk", "pci", "0000:00:05.0")}
+    assert "" not in devices(suite, admin, server, "2017-02-22"), "before Rocky devices without tags are not told"
+
+
+def test_a_guest_that_starts_is_told_anew(suite, admin, driver, server, monkeypatch):
+    found = driver.device_addresses(server)
+    for each in found:
+        each.address = "0000:01:00.0"
+    monkeypatch.setattr(driver, "device_addresses", lambda uuid: found)
+    admin.action(server, "reboot", {"type": "HARD"})
+    admin.wait(server, "ACTIVE")
+    assert devices(suite, admin, server)["uplink"] == ("nic", "pci", "0000:01:00.0")

@@ -1,0 +1,64 @@
+"""The shutdown timeout of a guest: that of its image, else that of its host."""
+
+import pytest
+
+from nova.conf import CONF
+from tests.functional.several_hosts import refused
+
+# Action -> (its value, the verb of the hypervisor that gets the timeout, the status afterwards).
+_ACTIONS = {
+    "os-stop": (None, "power_off", "SHUTOFF"),
+    "shelve": (None, "power_off", "SHELVED"),
+    "rescue": (None, "rescue", "RESCUE"),
+    "rebuild": ("image", "rebuild", "ACTIVE"),
+    "resize": ("flavor", "open_disks", "VERIFY_RESIZE"),
+    "migrate": (None, "open_disks", "VERIFY_RESIZE"),
+}
+
+
+@pytest.fixture
+def timeouts(pair, monkeypatch):
+    """The timeouts that the hypervisor was given, by verb; it waits for nobody."""
+    given = {}
+    driver = pair.first.machine.driver
+    for verb in ("power_off", "reboot", "rescue", "rebuild", "open_disks"):
+        real = getattr(driver, verb)
+
+        def watched(*args, _verb=verb, _real=real, **named):
+            given[_verb] = named.get("timeout", args[-1])
+            return _real(*args, **named)
+
+        monkeypatch.setattr(driver, verb, watched)
+    return given
+
+
+@pytest.mark.parametrize(("action", "value", "seconds"), [
+    *((action, "300", 300) for action in _ACTIONS), ("os-stop", "0", 0), ("os-stop", None, 60),
+    ("os-stop", "999999999999999999999999", 3300)])
+def test_a_guest_gets_the_time_that_its_image_says(pair, admin, new_image, timeouts, action, value, seconds):
+    assert CONF.shutdown_timeout == 60
+    image = new_image(**({"os_shutdown_timeout": value} if value is not None else {}))
+    server = admin.boot(pair.flavor, image, availability_zone=f"nova:{pair.first.host}")
+    admin.wait(server, "ACTIVE")
+    kind, verb, status = _ACTIONS[action]
+    argument = {"image": {"imageRef": image}, "flavor": {"flavorRef": admin.flavor(vcpus=2)}, None: None}[kind]
+    admin.action(server, action, argument)
+    admin.wait(server, status, "SHELVED_OFFLOADED") if action == "shelve" else admin.wait(server, status)
+    assert timeouts[verb] == seconds
+
+
+@pytest.mark.parametrize("value", ["soon", "-1", "1.5", "", "٣٠"])
+def test_a_shutdown_timeout_that_is_no_number_is_refused_by_name(admin, new_image, flavor, value):
+    code, message = refused(lambda: admin.boot(flavor, new_image(os_shutdown_timeout=value)))
+    assert (code, "os_shutdown_timeout" in message) == (400, True)
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("0", 0), ("300", 300), (None, None)])
+def test_a_soft_reboot_waits_as_long_as_the_image_says_else_as_the_hypervisor_is_configured(
+        pair, admin, new_image, timeouts, value, seconds):
+    image = new_image(**({"os_shutdown_timeout": value} if value is not None else {}))
+    server = admin.boot(pair.flavor, image, availability_zone=f"nova:{pair.first.host}")
+    admin.wait(server, "ACTIVE")
+    admin.action(server, "reboot", {"type": "SOFT"})
+    admin.wait(server, "ACTIVE")
+    assert timeouts["reboot"] == seconds

@@ -1,0 +1,157 @@
+# ruff: noqa: F811 - fixtures of other modules
+"""Images of servers whose volumes are files: the service needs help with the snapshots that the image waits for."""
+
+import pytest
+from os_brick.initiator.connectors.remotefs import RemoteFsConnector
+
+from nova.conf import CONF
+from nova.virt.images import qemuimg
+from tests.cinder_service import Refused
+from tests.functional.client import wait_for
+from tests.functional.several_hosts import events_of, newest_action
+from tests.functional.volumes.test_assisted_snapshots import Files, create, given
+from tests.functional.volumes.test_cinder import MEMBER, boot, cinder, from_volume, outside  # noqa: F401
+from tests.functional.volumes.test_swaps import audited
+from tests.functional.volumes.test_volume_images import AGENT, image_of, no_image_left, nothing_made  # noqa: F401 (fixture)
+from tests.functional.volumes.test_volume_images import create as create_image
+
+_SIZE = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def helped(cinder):
+    """The service makes no snapshot of a volume in use without help, and is looked at often."""
+    cinder.wants_help = True
+    CONF.set_override("block_device_allocate_retries_interval", 1)
+    yield
+    CONF.clear_override("block_device_allocate_retries_interval")
+    cinder.wants_help = False
+
+
+@pytest.fixture
+def share(tmp_path, monkeypatch):
+    monkeypatch.setattr(RemoteFsConnector, "connect_volume", lambda _self, info: {"path": f"{tmp_path}/{info['name']}"})
+    return tmp_path
+
+
+def made(cinder, share, **values):
+    """A volume in a file."""
+    files = Files(cinder, share, cinder.new(MEMBER, kind="nfs", **values))
+    qemuimg.create(str(share / files.first), "qcow2", _SIZE)
+    return files
+
+
+def booted(admin, member, flavor, cinder, share, **image):
+    """A server that lives on two of them."""
+    root = made(cinder, share, bootable=True, image={"image_id": "i", **image})
+    data = made(cinder, share)
+    server = boot(member, flavor, from_volume(root.volume), name="web")
+    admin.wait(server, "ACTIVE", seconds=60)
+    given(member, server, data.volume, cinder)
+    return server, root, data
+
+
+def asked_for(cinder, files):
+    """The snapshot of the volume, once the service has been asked for it."""
+    return wait_for(lambda: next((each.id for each in cinder.snapshots.values() if each.volume.id == files.volume), ""),
+                    30, "the service is asked for a snapshot")
+
+
+def help_with(admin, cinder, files):
+    """The service asks Nova, and waits for that."""
+    snapshot = asked_for(cinder, files)
+    name = files.make(snapshot, files.first)
+    create(admin, files.volume, snapshot, name)
+    return snapshot, name
+
+
+def helped_with(cinder, files, snapshot):
+    wait_for(lambda: files.told(snapshot) == ("creating", "90%"), 30, "Nova has done its part")
+    cinder.snapshots[snapshot].status = "available"
+
+
+@pytest.mark.parametrize("image", [{}, AGENT], ids=["running", "at rest"])
+def test_help_with_its_snapshots_goes_ahead_of_the_image(
+        suite, admin, member, flavor, cinder, driver, share, image):
+    server, root, data = booted(admin, member, flavor, cinder, share, **image)
+    saved = create_image(member, server)
+    for files in (root, data):
+        snapshot, name = help_with(admin, cinder, files)
+        helped_with(cinder, files, snapshot)
+        assert (files.volume, name, files.first) in driver.guest(server).files
+    wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image can be used")
+    assert [event[:2] for event in events_of(admin, server, "createImage")] == [("api_snapshot_instance", "Success")]
+    assert server not in driver.quiesced
+    audited(suite)
+
+
+def test_both_are_helped_with_when_they_are_asked_for_at_once(suite, admin, member, flavor, cinder, driver, share):
+    server, root, data = booted(admin, member, flavor, cinder, share)
+    saved = create_image(member, server)
+    asked = [(files, help_with(admin, cinder, files)[0]) for files in (root, data)]
+    for files, snapshot in asked:
+        helped_with(cinder, files, snapshot)
+    wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image can be used")
+    audited(suite)
+
+
+def test_nothing_else_goes_ahead_of_the_image(suite, admin, member, flavor, cinder, share):
+    server, root, data = booted(admin, member, flavor, cinder, share)
+    saved = create_image(member, server)
+    asked = [(files, help_with(admin, cinder, files)[0]) for files in (root, data)]
+    member.action(server, "os-stop")
+    for files, snapshot in asked:
+        helped_with(cinder, files, snapshot)
+    assert admin.server(server)["OS-EXT-STS:task_state"] == "powering-off"
+    wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image can be used")
+    member.wait(server, "SHUTOFF")
+    audited(suite)
+
+
+def test_help_with_a_snapshot_goes_ahead_of_giving_up_the_image(
+        suite, admin, member, flavor, cinder, driver, share, monkeypatch):
+    """The service deletes none that it makes; nor does it end with one while its help waits."""
+    server, root, data = booted(admin, member, flavor, cinder, share)
+    make = cinder.create_snapshot
+
+    def refuses(project, wanted):
+        if wanted["volume_id"] == data.volume:
+            raise Refused(400, "Invalid volume: there is no room.")
+        return make(project, wanted)
+
+    monkeypatch.setattr(cinder, "create_snapshot", refuses)
+    saved = create_image(member, server)
+    snapshot, _name = help_with(admin, cinder, root)
+    helped_with(cinder, root, snapshot)
+    wait_for(lambda: not cinder.snapshots, 30, "what was made is deleted")
+    admin.wait_idle(server)
+    nothing_made(member, cinder, saved)
+    assert "there is no room" in str(newest_action(admin, server, "createImage"))
+    audited(suite)
+
+
+@pytest.mark.parametrize("way", ["delete", "reboot"])
+def test_what_preempts_it_while_it_lets_help_go_ahead_leaves_nothing(
+        suite, admin, member, flavor, cinder, driver, hold, share, way):
+    server, root, _data = booted(admin, member, flavor, cinder, share)
+    saved = create_image(member, server)
+    held = hold("snapshot_volume")
+    snapshot, _name = help_with(admin, cinder, root)
+    held.wait_until_begun()
+    if way == "delete":
+        member.delete(f"/servers/{server}")
+    else:
+        member.action(server, "reboot", {"type": "HARD"})
+    held.let_go()
+    # The service goes on, or gives them up.
+    wait_for(lambda: root.told(snapshot) != ("creating", "0%"), 30, "the service is told how its snapshot ended")
+    for each in cinder.snapshots.values():
+        each.status, each.assisted = "error", False
+    wait_for(lambda: not cinder.snapshots, 60, "the snapshots are deleted")
+    if way == "delete":
+        admin.wait_gone(server, 60)
+    else:
+        admin.wait(server, "ACTIVE", seconds=60)
+        wait_for(lambda: newest_action(admin, server, "reboot")["events"][-1]["finish_time"], 30, "it is over")
+    nothing_made(member, cinder, saved)
+    audited(suite)

@@ -1,0 +1,516 @@
+"""Servers whose volumes an outside service keeps, over HTTP: whatever that service does, nothing is left there."""
+
+import pytest
+import sqlalchemy as sa
+
+from nova.compute.disk_tools import QemuTools
+from nova.conf import CONF, register_external_services
+from nova.db import tables
+from nova.volume.cinder.host import CinderVolumes
+from tests.cinder_service import CinderService
+from tests.functional.client import Client, Failed, wait_for
+from tests.functional.conftest import remove_servers
+from tests.functional.services.test_costs import measured
+from tests.functional.several_hosts import newest_action, refused
+
+MEMBER = "p"
+
+
+@pytest.fixture(scope="module")
+def outside(suite):
+    """The suite with its volumes in a service outside."""
+    service = CinderService()
+    service.start()
+    core, machine, compute = suite.conductor.core, suite.compute.machine, suite.compute
+    before = machine.volumes
+    CONF.set_override("driver", "cinder", group="volume")
+    CONF.set_override("block_device_allocate_retries_interval", 1)
+    from keystoneauth1 import loading
+
+    register_external_services()
+    loading.register_auth_conf_options(CONF, "cinder")
+    CONF.register_opts(loading.get_auth_plugin_conf_options("password"), group="cinder")
+    CONF.set_default("auth_url", "http://unused.invalid", group="cinder")  # it stays required when files are read anew
+    for name, value in service.options().items():
+        CONF.set_override(name, value, group="cinder")
+    vars(core).pop("attachments", None)
+    machine.volumes = CinderVolumes(QemuTools())
+    machine.volumes.start()
+    compute.returned()
+    yield service
+    machine.volumes = before
+    vars(core).pop("attachments", None)
+    for name in service.options():
+        CONF.clear_override(name, group="cinder")
+    CONF.clear_override("driver", group="volume")
+    CONF.clear_override("block_device_allocate_retries_interval")
+    compute.returned()
+    service.stop()
+
+
+@pytest.fixture
+def cinder(suite, outside):
+    yield outside
+    remove_servers(Client(suite.url))
+    assert outside.attachments == {}
+    assert {volume.status for volume in outside.volumes.values()} <= {"available", "error"}
+    outside.volumes.clear()
+    outside.asked.clear()
+    outside._failures.clear()
+    outside.looks, outside.outcome = 0, "available"
+
+
+@pytest.fixture
+def server(admin, flavor, image_id, cinder):
+    uuid = admin.boot(flavor, image_id)
+    admin.wait(uuid, "ACTIVE")
+    return uuid
+
+
+def attach(client, server, volume, **values):
+    return client.post(f"/servers/{server}/os-volume_attachments", {"volumeAttachment": {"volumeId": volume, **values}})
+
+
+def detach(client, server, volume):
+    return client.delete(f"/servers/{server}/os-volume_attachments/{volume}", expect=202)
+
+
+def attached(client, server):
+    return [item["volumeId"] for item in
+            client.get(f"/servers/{server}/os-volume_attachments", version="2.88")["volumeAttachments"]]
+
+
+def wait_status(cinder, volume, status):
+    wait_for(lambda: cinder.volumes[volume].status == status, 30, f"volume {volume} is {status}")
+
+
+def ended(admin, server, name, message=None):
+    """Wait until the newest action of this name has ended; its events."""
+    def look():
+        action = newest_action(admin, server, name)
+        events = action["events"]
+        return events and all(event["finish_time"] for event in events) and action["message"] == message and action
+
+    return wait_for(look, 60, f"{name} has ended with {message}")
+
+
+def holds_nothing(cinder, driver, client, server):
+    assert cinder.attachments == {}
+    assert dict(driver.guest(server).volumes) == {}
+    wait_for(lambda: attached(client, server) == [], 10)
+
+
+# --- attaching and detaching -----------------------------------------------------------------------------
+def test_a_volume_is_attached_and_detached(suite, admin, member, server, cinder, driver):
+    volume = cinder.new(MEMBER, size=3)
+    answer, messages, _statements = measured(suite, member, lambda: attach(member, server, volume))
+    assert answer["volumeAttachment"] == {"id": volume, "volumeId": volume, "serverId": server, "device": "/dev/vdb",
+                                          "tag": None, "delete_on_termination": False}
+    assert sum(messages.values()) <= 8, messages
+    assert (cinder.volumes[volume].status, cinder.servers_of(volume)) == ("in-use", [server])
+    assert dict(driver.guest(server).volumes) == {"/dev/vdb": volume}
+    attachment, = cinder.attachments.values()
+    assert (attachment.connector["host"], attachment.connector["mountpoint"]) == (suite.compute.host, "/dev/vdb")
+    shown = member.get(f"/servers/{server}/os-volume_attachments/{volume}", version="2.89")["volumeAttachment"]
+    assert shown["attachment_id"] == attachment.id
+    told = newest_action(admin, server, "attach_volume")
+    assert [(event["event"], event["result"]) for event in told["events"]] == [("compute_attach_volume", "Success")]
+
+    _none, messages, _statements = measured(suite, member, lambda: detach(member, server, volume))
+    assert sum(messages.values()) <= 8, messages
+    assert cinder.volumes[volume].status == "available"
+    holds_nothing(cinder, driver, member, server)
+
+
+def test_the_caller_sees_no_more_than_its_own_volumes(member, server, cinder, driver):
+    for volume in (cinder.new("other"), "11111111-2222-4333-8444-555555555555"):
+        assert refused(lambda volume=volume: attach(member, server, volume)) == (
+            404, f"Volume {volume} could not be found.")
+    assert {project for verb, project in cinder.asked if verb == "show_volume"} == {MEMBER}
+    holds_nothing(cinder, driver, member, server)
+
+
+def test_a_volume_in_use_is_refused(member, server, cinder):
+    volume = cinder.new(MEMBER)
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    code, message = refused(lambda: attach(member, server, volume))
+    assert (code, message) == (400, f"Invalid volume: volume {volume} is already attached to instances: {server}")
+    broken = cinder.new(MEMBER, status="error")
+    assert refused(lambda: attach(member, server, broken)) == (
+        400, f"Invalid volume: the status of volume {broken} must be available, but is error")
+
+
+def test_a_service_that_is_away_is_503(member, server, cinder, driver):
+    volume = cinder.new(MEMBER)
+    cinder.fail("show_volume", "error", times=5)
+    assert refused(lambda: attach(member, server, volume))[0] == 503
+    holds_nothing(cinder, driver, member, server)
+
+
+def test_of_two_servers_that_want_a_volume_one_gets_it(admin, member, flavor, image_id, server, cinder, driver):
+    other = admin.boot(flavor, image_id)
+    admin.wait(other, "ACTIVE")
+    volume = cinder.new(MEMBER)
+    asked, release = cinder.hold("create_attachment")
+    attach(member, server, volume)
+    assert asked.wait(20)
+    attach(member, other, volume)
+    wait_status(cinder, volume, "in-use")
+    release()
+    ended(admin, server, "attach_volume", "Error")
+    assert cinder.servers_of(volume) == [other]
+    assert (dict(driver.guest(server).volumes), attached(member, server)) == ({}, [])
+
+
+@pytest.mark.parametrize("verb", ["create_attachment", "update_attachment", "complete_attachment"])
+def test_an_attachment_that_is_refused_leaves_nothing(admin, member, server, cinder, driver, verb):
+    volume = cinder.new(MEMBER)
+    cinder.fail(verb, "refuse")
+    attach(member, server, volume)
+    told = ended(admin, server, "attach_volume", "Error")
+    assert "it was told to refuse" in str(told["events"])
+    holds_nothing(cinder, driver, member, server)
+    assert cinder.volumes[volume].status == "available"
+
+
+@pytest.mark.parametrize("change", [
+    lambda _answer: {}, lambda _answer: None, lambda _answer: {"volume": None}, lambda _answer: {"volume": {}},
+    lambda answer: {"volume": {**answer["volume"], "size": "much"}},
+    lambda answer: {"volume": {**answer["volume"], "attachments": "x"}},
+    lambda answer: {"volume": {**answer["volume"], "volume_image_metadata": [1]}}])
+def test_a_volume_that_is_none_is_503(member, server, cinder, driver, change):
+    volume = cinder.new(MEMBER)
+    cinder.twist("show_volume", change)
+    code, message = refused(lambda: attach(member, server, volume))
+    assert (code, "its response is malformed" in message) == (503, True)
+    holds_nothing(cinder, driver, member, server)
+
+
+@pytest.mark.parametrize(("verb", "change"), [
+    ("list_attachments", lambda _answer: {"attachments": [1]}), ("create_attachment", lambda _answer: {}),
+    ("create_attachment", lambda answer: {"attachment": {**answer["attachment"], "id": 7}}),
+    ("update_attachment", lambda _answer: {"attachment": {"connection_info": None}})])
+def test_an_answer_that_makes_no_sense_is_asked_for_again_and_never_kept(member, server, cinder, driver, verb, change):
+    volume = cinder.new(MEMBER)
+    cinder.twist(verb, change)
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    assert cinder.servers_of(volume) == [server]
+    assert list(driver.guest(server).volumes) == [("/dev/vdb", volume)]
+    assert attached(member, server) == [volume]
+
+
+@pytest.mark.parametrize("how", ["error after", "silence", "silence after"])
+@pytest.mark.parametrize("verb", ["create_attachment", "update_attachment", "complete_attachment"])
+def test_a_service_that_breaks_down_is_asked_again_and_attaches_once(member, server, cinder, driver, verb, how):
+    volume = cinder.new(MEMBER)
+    cinder.fail(verb, how)
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    wait_for(lambda: cinder.servers_of(volume) == [server])
+    assert list(driver.guest(server).volumes) == [("/dev/vdb", volume)]
+
+
+def test_a_guest_that_does_not_take_the_volume_leaves_nothing(admin, member, server, cinder, driver):
+    volume = cinder.new(MEMBER)
+    driver.behaviour.failure["attach_volume"] = 1.0
+    attach(member, server, volume)
+    ended(admin, server, "attach_volume", "Error")
+    holds_nothing(cinder, driver, member, server)
+
+
+def test_a_compensation_goes_on_though_the_service_breaks_down(admin, member, server, cinder, driver):
+    volume = cinder.new(MEMBER)
+    driver.behaviour.failure["attach_volume"] = 1.0
+    cinder.fail("delete_attachment", "error")
+    cinder.fail("delete_attachment", "silence after")
+    attach(member, server, volume)
+    ended(admin, server, "attach_volume", "Error")
+    holds_nothing(cinder, driver, member, server)
+
+
+def test_a_server_can_be_deleted_while_the_service_is_silent(admin, member, server, cinder):
+    volume = cinder.new(MEMBER)
+    asked, release = cinder.hold("create_attachment", after=True)
+    attach(member, server, volume)
+    assert asked.wait(20)
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server)
+    release()
+    wait_for(lambda: cinder.attachments == {}, 20, "the late attachment is taken back")
+    assert cinder.volumes[volume].status == "available"
+
+
+@pytest.mark.parametrize(("verb", "how"), [
+    ("os-begin_detaching", "silence after"), ("os-begin_detaching", "error"), ("delete_attachment", "silence after"),
+    ("delete_attachment", "error"), ("list_attachments", "silence")])
+def test_a_volume_is_detached_though_the_service_breaks_down(member, server, cinder, driver, verb, how):
+    volume = cinder.new(MEMBER)
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    wait_for(lambda: cinder.count("complete_attachment") == 1)
+    cinder.fail(verb, how)
+    detach(member, server, volume)
+    wait_status(cinder, volume, "available")
+    holds_nothing(cinder, driver, member, server)
+
+
+def test_a_guest_that_keeps_its_volume_has_it_still(admin, member, server, cinder, driver):
+    volume = cinder.new(MEMBER)
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    driver.behaviour.failure["detach_volume"] = 1.0
+    detach(member, server, volume)
+    ended(admin, server, "detach_volume", "Error")
+    assert (cinder.volumes[volume].status, cinder.servers_of(volume)) == ("in-use", [server])
+    assert (dict(driver.guest(server).volumes), attached(member, server)) == ({"/dev/vdb": volume}, [volume])
+    driver.behaviour.failure.clear()
+    detach(member, server, volume)
+    wait_status(cinder, volume, "available")
+
+
+@pytest.mark.parametrize("how", ["gone", "error", "error_extending", "error, and its attachment too"])
+def test_a_volume_that_the_service_has_lost_is_detached(member, server, cinder, driver, how):
+    volume = cinder.new(MEMBER)
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    wait_for(lambda: driver.guest(server).volumes and cinder.count("complete_attachment") == 1)
+    if how == "gone":
+        cinder.volumes.pop(volume)
+        cinder.attachments.clear()
+    else:
+        cinder.volumes[volume].status = how.partition(",")[0]
+    if "attachment" in how:
+        cinder.fail("delete_attachment", "refuse")
+    detach(member, server, volume)
+    wait_for(lambda: attached(member, server) == [], 20)
+    assert dict(driver.guest(server).volumes) == {}
+    if "attachment" in how:
+        assert cinder.servers_of(volume) == [server]
+        cinder.attachments.clear()
+    assert cinder.attachments == {}
+
+
+def test_a_volume_that_is_hidden_from_the_caller_is_not_lost(admin, member, server, cinder, driver):
+    volume = cinder.new(MEMBER)
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    wait_for(lambda: cinder.count("complete_attachment") == 1)
+    cinder.volumes[volume].project = "somebody else's"
+    assert refused(lambda: member.delete(f"/servers/{server}/os-volume_attachments/{volume}"))[0] == 404
+    assert (cinder.volumes[volume].status, attached(member, server)) == ("in-use", [volume])
+    cinder.volumes[volume].project = MEMBER
+    detach(member, server, volume)
+    wait_status(cinder, volume, "available")
+
+
+def test_a_hard_reboot_while_a_volume_is_given_back_does_not_bring_it_back(admin, member, server, cinder, driver):
+    volume = cinder.new(MEMBER)
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    asked, release = cinder.hold("delete_attachment", after=True)
+    detach(member, server, volume)
+    assert asked.wait(20)
+    admin.action(server, "reboot", {"type": "HARD"})
+    admin.wait(server, "ACTIVE", seconds=40)
+    release()
+    wait_for(lambda: attached(member, server) == [], 20)
+    holds_nothing(cinder, driver, member, server)
+
+
+# --- servers that begin with volumes ---------------------------------------------------------------------
+def boot(client, flavor, *devices, image="", **values):
+    return client.boot(flavor, image, block_device_mapping_v2=list(devices), **values)
+
+
+def from_volume(volume, **values):
+    return {"source_type": "volume", "uuid": volume, "boot_index": 0, "destination_type": "volume", **values}
+
+
+def new_disk(**values):
+    return {"source_type": "blank", "destination_type": "volume", "volume_size": 2, **values}
+
+
+def from_image(image_id, **values):
+    return {"source_type": "image", "uuid": image_id, "destination_type": "volume", "volume_size": 2, "boot_index": 0,
+            **values}
+
+
+def test_a_server_boots_from_a_volume(admin, member, flavor, cinder, driver):
+    volume = cinder.new(MEMBER, bootable=True, image={"image_id": "i", "min_ram": "0", "hw_disk_bus": "scsi"})
+    uuid = boot(member, flavor, from_volume(volume))
+    admin.wait(uuid, "ACTIVE")
+    assert (cinder.volumes[volume].status, cinder.servers_of(volume)) == ("in-use", [uuid])
+    assert dict(driver.guest(uuid).volumes) == {"/dev/vda": volume}
+    admin.delete(f"/servers/{uuid}")
+    admin.wait_gone(uuid)
+    assert (cinder.attachments, cinder.volumes[volume].status) == ({}, "available")
+
+
+def test_a_server_boots_from_a_new_volume_and_has_another(admin, member, flavor, image_id, cinder, driver):
+    cinder.looks = 2
+    uuid = boot(member, flavor, from_image(image_id), new_disk(delete_on_termination=True, volume_type="fast"))
+    admin.wait(uuid, "ACTIVE", seconds=60)
+    system, = [volume for volume in cinder.volumes.values() if volume.bootable]
+    other, = [volume for volume in cinder.volumes.values() if not volume.bootable]
+    assert (system.project, system.size, system.name, other.name) == (MEMBER, 2, "", f"{uuid}-blank-vol")
+    assert other.volume_type == "fast"
+    assert dict(driver.guest(uuid).volumes) == {"/dev/vda": system.id, "/dev/vdb": other.id}
+    admin.delete(f"/servers/{uuid}")
+    admin.wait_gone(uuid)
+    assert list(cinder.volumes) == [system.id]
+
+
+@pytest.mark.parametrize("how", ["error after", "silence", "silence after"])
+@pytest.mark.parametrize("verb", ["create_volume", "create_attachment", "update_attachment", "complete_attachment"])
+def test_a_boot_makes_each_volume_once(admin, member, flavor, image_id, cinder, driver, verb, how):
+    cinder.fail(verb, how)
+    uuid = boot(member, flavor, from_image(image_id))
+    admin.wait(uuid, "ACTIVE", seconds=60)
+    volume, = cinder.volumes
+    assert (dict(driver.guest(uuid).volumes), cinder.servers_of(volume)) == ({"/dev/vda": volume}, [uuid])
+
+
+def test_a_boot_whose_volume_was_not_made_while_the_token_was_there_says_so(admin, member, flavor, image_id, cinder):
+    cinder.fail("create_volume", "error", times=CONF.cinder.http_retries + 1)
+    uuid = boot(member, flavor, from_image(image_id))
+    assert "create the server again" in admin.wait(uuid, "ERROR", seconds=60)["fault"]["message"]
+    assert (cinder.volumes, cinder.attachments) == ({}, {})
+
+
+@pytest.mark.parametrize("verb", ["create_volume", "create_attachment", "update_attachment", "complete_attachment"])
+def test_a_boot_that_is_refused_leaves_nothing(admin, member, flavor, image_id, cinder, verb):
+    kept = cinder.new(MEMBER)
+    cinder.fail(verb, "refuse", times=4)
+    uuid = boot(member, flavor, from_image(image_id), from_volume(kept, boot_index=None))
+    assert "it was told to refuse" in admin.wait(uuid, "ERROR", seconds=60)["fault"]["message"]
+    assert (list(cinder.volumes), cinder.attachments) == ([kept], {})
+    assert cinder.volumes[kept].status == "available"
+    assert attached(member, uuid) == []
+
+
+def test_a_volume_that_cannot_be_made_fails_the_boot(admin, member, flavor, image_id, cinder):
+    cinder.outcome = "error"
+    uuid = boot(member, flavor, from_image(image_id))
+    assert "is in status error" in admin.wait(uuid, "ERROR", seconds=60)["fault"]["message"]
+    assert (cinder.volumes, cinder.attachments) == ({}, {})
+
+
+def test_a_host_that_fails_gives_its_way_to_the_volume_up(suite, admin, member, flavor, cinder, driver):
+    volume = cinder.new(MEMBER, bootable=True)
+    driver.behaviour.failure["spawn"] = 1.0
+    uuid = boot(member, flavor, from_volume(volume))
+    admin.wait(uuid, "ERROR", seconds=60)
+    assert (cinder.attachments, cinder.volumes[volume].status) == ({}, "available")
+
+
+def test_a_server_is_deleted_while_its_volume_is_being_made(admin, member, flavor, image_id, cinder):
+    cinder.looks = 1000
+    uuid = boot(member, flavor, from_image(image_id))
+    wait_for(lambda: cinder.volumes, 20)
+    made, = cinder.volumes.values()
+    made.looks = 0
+    admin.delete(f"/servers/{uuid}")
+    admin.wait_gone(uuid, 40)
+    assert (cinder.volumes, cinder.attachments) == ({}, {})
+
+
+@pytest.mark.parametrize(("status", "bootable", "text"), [
+    ("in-use", True, "must be available"), ("available", False, "is not bootable")])
+def test_a_volume_that_cannot_be_booted_is_refused(member, flavor, cinder, status, bootable, text):
+    volume = cinder.new(MEMBER, status=status, bootable=bootable)
+    with pytest.raises(Failed) as failed:
+        boot(member, flavor, from_volume(volume))
+    assert (failed.value.code, text in failed.value.message) == (400, True)
+    cinder.volumes.clear()
+
+
+# --- on the shelf ----------------------------------------------------------------------------------------
+def way(cinder, volume):
+    """The hosts that have a way to the volume; its server keeps it meanwhile."""
+    return [attachment.connector["host"] for attachment in cinder.attachments.values()
+            if attachment.volume == volume and attachment.connector]
+
+
+@pytest.mark.parametrize("how", [None, "error after"])
+def test_a_shelved_server_keeps_its_volumes_and_no_host_has_a_way_to_them(
+        suite, admin, member, flavor, cinder, driver, how):
+    system, data = cinder.new(MEMBER, bootable=True), cinder.new(MEMBER)
+    server = boot(member, flavor, from_volume(system))
+    admin.wait(server, "ACTIVE")
+    attach(member, server, data)
+    wait_status(cinder, data, "in-use")
+    if how:
+        cinder.fail("delete_attachment", how)
+    member.action(server, "shelve")
+    admin.wait(server, "SHELVED_OFFLOADED", seconds=60)
+    for volume in (system, data):
+        assert (cinder.servers_of(volume), way(cinder, volume)) == ([server], [])
+        assert cinder.volumes[volume].status != "available"
+    if how:
+        cinder.fail("update_attachment", how)
+    member.action(server, "unshelve")
+    admin.wait(server, "ACTIVE", seconds=60)
+    for volume in (system, data):
+        assert (cinder.volumes[volume].status, way(cinder, volume)) == ("in-use", [suite.compute.host])
+    assert dict(driver.guest(server).volumes) == {"/dev/vda": system, "/dev/vdb": data}
+
+
+def test_an_unshelve_that_fails_gives_its_way_to_the_volume_up(admin, member, flavor, cinder, driver):
+    volume = cinder.new(MEMBER, bootable=True)
+    server = boot(member, flavor, from_volume(volume))
+    admin.wait(server, "ACTIVE")
+    member.action(server, "shelve")
+    admin.wait(server, "SHELVED_OFFLOADED", seconds=60)
+    driver.behaviour.failure["spawn"] = 1.0
+    member.action(server, "unshelve")
+    assert admin.wait_idle(server, seconds=60)["status"] == "SHELVED_OFFLOADED"
+    assert (cinder.servers_of(volume), way(cinder, volume)) == ([server], [])
+    member.delete(f"/servers/{server}")
+    admin.wait_gone(server)
+    assert (cinder.attachments, cinder.volumes[volume].status) == ({}, "available")
+
+
+@pytest.mark.parametrize("number", ["\u00b2", "9" * 200, "1e3", "-1", ""])
+@pytest.mark.parametrize("name", ["min_ram", "min_disk", "size"])
+def test_what_users_say_of_a_volumes_image_is_no_number_that_cannot_be_told(
+        admin, member, flavor, cinder, name, number):
+    """Users write any text there. A row with a number that no message can carry breaks each list that it is in."""
+    volume = cinder.new(MEMBER, bootable=True, size=2, image={"image_id": "i", name: number})
+    server = boot(member, flavor, from_volume(volume))
+    admin.wait(server, "ACTIVE", seconds=60)
+    assert server in [each["id"] for each in admin.get("/servers/detail", all_tenants=1)["servers"]]
+
+
+def test_a_service_that_hangs_holds_up_nothing_that_asks_another_one(admin, member, flavor, image_id, cinder):
+    other, *servers = [member.boot(flavor, image_id) for _number in range(CONF.conductor.outside_threads + 1)]
+    for uuid in (other, *servers):
+        admin.wait(uuid, "ACTIVE")
+    held = [cinder.hold("create_attachment") for _uuid in servers]
+    try:
+        for uuid in servers:
+            attach(member, uuid, cinder.new(MEMBER))
+        for asked, _release in held:
+            assert asked.wait(20)
+        image = member.action(other, "createImage", {"name": "s"})["image_id"]
+        wait_for(lambda: member.get(f"/images/{image}", version="2.35")["image"]["status"] == "ACTIVE", 10)
+        member.call("DELETE", f"/images/{image}", version="2.35")
+    finally:
+        for _asked, release in held:
+            release()
+
+
+def test_of_a_host_that_has_not_told_how_it_reaches_volumes_tenants_read_no_name(suite, admin, member, flavor, cinder):
+    volume, db, services = cinder.new(MEMBER, bootable=True, size=2), suite.conductor.core.db, tables.services
+    ours = services.c.host == suite.compute.host
+    known = db.read(lambda connection: connection.scalar(sa.select(services.c.connector).where(ours)))
+    db.write(lambda connection: connection.execute(services.update().where(ours).values(connector=None)))
+    try:
+        server = boot(member, flavor, from_volume(volume))
+        admin.wait(server, "ERROR", seconds=60)
+        message = member.get(f"/servers/{server}")["server"]["fault"]["message"]
+        assert "how it reaches volumes" in message
+        assert suite.compute.host not in message.split()
+    finally:
+        db.write(lambda connection: connection.execute(services.update().where(ours).values(connector=known)))

@@ -1,0 +1,438 @@
+# ruff: noqa: F811 - fixtures of other modules
+"""Encrypted volumes over HTTP: whose token gets their keys, where these go, and that they are nowhere else."""
+
+import logging
+import os
+
+import msgspec
+import pytest
+import sqlalchemy as sa
+from cryptography.fernet import Fernet
+
+from nova import bus, context
+from nova.conductor.resources import volume_keys
+from nova.conductor.saga.step_executor import StepExecutor
+from nova.conductor.secret_cipher import SecretCipher
+from nova.conf import CONF
+from nova.db import tables
+from nova.db.servers import passwords
+from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.servers.servers import Servers
+from tests.cinder_service import ENCRYPTED, Snapshot
+from tests.functional.client import Client, wait_for
+from tests.functional.conftest import remove_servers
+from tests.functional.services.test_secrets import everything
+from tests.functional.several_hosts import SECOND, error_of, refused, set_service
+from tests.functional.volumes.test_assisted_snapshots import create
+from tests.functional.volumes.test_cinder import (  # noqa: F401
+    MEMBER,
+    attach,
+    attached,
+    boot,
+    cinder,
+    detach,
+    ended,
+    from_volume,
+    holds_nothing,
+    outside,
+    server,
+    wait_status,
+)
+from tests.functional.volumes.test_cinder_moves import hosts, move  # noqa: F401 (fixtures)
+from tests.functional.volumes.test_swaps import swap
+from tests.key_manager import Keys, answers, is_silent
+
+TOKEN = f"m:{MEMBER}"
+
+
+class Given:
+    """Records of what the hosts received: (host, step, passphrases) of each order, and the keys of connected
+    volumes."""
+
+    def __init__(self, monkeypatch):
+        self.orders, self.said = [], []
+        real = StepExecutor.send
+
+        def send(executor, ctx, host, order):
+            self.orders.append((host, order.step, [key.passphrase for key in order.volume_keys]))
+            self.said.append(f"{order!r} {order.volume_keys!r}")
+            keyless = msgspec.json.encode(msgspec.structs.replace(order, volume_keys=[])).decode()
+            assert "sealed" not in keyless
+            assert not any(value.hex() in keyless for _project, value in Keys.kept.values())
+            real(executor, ctx, host, order)
+
+        monkeypatch.setattr(StepExecutor, "send", send)
+
+    def steps(self, passphrase):
+        """Return the steps for which a host received the key."""
+        return [step for _host, step, given in self.orders if passphrase in given]
+
+    def hosts(self, passphrase):
+        return {host for host, _step, given in self.orders if passphrase in given}
+
+
+@pytest.fixture(autouse=True)
+def keys(outside):
+    """The key manager that is configured."""
+    CONF.register_opts(_options(), group="key_manager")
+    CONF.set_override("backend", "tests.key_manager.Keys", "key_manager")
+    outside.new_secret = Keys.new
+    yield Keys
+    unset()
+    Keys.clear()
+
+
+def unset():
+    """Configure no key manager; oslo.config would not reset the option."""
+    CONF.clear_override("backend", "key_manager")
+    CONF._get_opt_info("backend", "key_manager").pop("location", None)
+
+
+def _options():
+    from castellan import key_manager
+
+    return key_manager.key_manager_opts
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_said(suite, outside, keys, caplog, given):
+    """Check that no passphrase is in any log, row or message text."""
+    caplog.set_level(logging.DEBUG)
+    yield
+    assert keys.kept
+    rows = everything(suite)
+    files = [os.path.join(CONF.state_path, name) for name in ("nova.sqlite", "nova.sqlite-wal")]
+    for _project, value in keys.kept.values():
+        secret = value.hex()
+        assert secret not in rows
+        assert secret not in caplog.text
+        assert not any(secret in said for said in given.said)
+        for name in files:
+            with open(name, "rb") as file:
+                assert secret.encode() not in file.read()
+
+
+@pytest.fixture
+def given(monkeypatch):
+    return Given(monkeypatch)
+
+
+@pytest.fixture
+def volume(cinder):
+    """An encrypted one that is bootable."""
+    return encrypted(cinder, bootable=True)
+
+
+@pytest.fixture
+def operator(suite):
+    """An administrator who sees no key of any user."""
+    return Client(suite.url, project="operators", user="root")
+
+
+def encrypted(cinder, **values):
+    return cinder.new(MEMBER, secret=Keys.new(MEMBER), **values)
+
+
+def passphrase(cinder, volume):
+    return Keys.kept[cinder.volumes[volume].secret][1].hex()
+
+
+def rows_of(suite, uuid):
+    return suite.conductor.core.db.read(lambda connection: connection.execute(
+        sa.select(tables.instances.c.block_devices).where(tables.instances.c.uuid == uuid)).scalar_one())
+
+
+# --- attaching -------------------------------------------------------------------------------------------
+def test_it_is_attached_with_the_callers_token_and_used_without(
+        suite, admin, member, operator, server, cinder, driver, given, volume):
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    assert Keys.asked == [(TOKEN, cinder.volumes[volume].secret)]
+    assert {project for verb, project in cinder.asked if verb == "show_encryption"} == {MEMBER}
+    assert given.steps(passphrase(cinder, volume)) == ["attach"]
+    assert dict(driver.guest(server).volumes) == {"/dev/vdb": volume}
+    operator.action(server, "pause", expect=202)
+    admin.wait(server, "PAUSED")
+    operator.action(server, "reboot", {"type": "HARD"}, expect=202)
+    admin.wait(server, "ACTIVE")
+    operator.action(server, "os-stop", expect=202)
+    admin.wait(server, "SHUTOFF")
+    operator.action(server, "os-start", expect=202)
+    admin.wait(server, "ACTIVE")
+    assert given.steps(passphrase(cinder, volume)) == ["attach", "reboot", "power_on"]
+    assert len(Keys.asked) == 1
+    shown = [admin.get(path, version="2.96") for path in (
+        f"/servers/{server}", "/servers/detail?all_tenants=1", f"/servers/{server}/os-volume_attachments",
+        f"/servers/{server}/os-instance-actions", f"/servers/{server}/diagnostics")]
+    assert "sealed" not in str(shown)
+    detach(member, server, volume)
+    wait_status(cinder, volume, "available")
+    holds_nothing(cinder, driver, member, server)
+    assert "encrypted_passphrase" not in str(rows_of(suite, server))
+
+
+def test_its_file_gets_no_snapshot_while_a_guest_writes_to_it(admin, member, server, cinder, driver, volume):
+    """The new file would be in qcow2, and the guest could not be started again."""
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    admin.wait_idle(server)
+    code, message = refused(lambda: create(admin, volume, cinder.assist(volume), f"volume-{volume}.new"))
+    assert (code, f"volume {volume} is encrypted" in message) == (400, True), message
+    cinder.snapshots.clear()
+
+
+def test_hosts_are_told_of_no_seal(suite, admin, member, server, cinder, volume):
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    admin.wait_idle(server)
+    transport = bus.connect(CONF, suite.compute.host)
+    try:
+        guests, servers = bus.client(transport, Guests), bus.client(transport, Servers)
+        told = [*guests.on_host(context.admin(), suite.compute.host), *guests.described(context.admin(), [server]),
+                servers.get(context.admin(), server)]
+    finally:
+        transport.cleanup()
+    for device in (device for instance in told for device in instance.block_devices):
+        assert (device.encryption.key_id, device.encryption.encrypted_passphrase) == (cinder.volumes[volume].secret, "")
+    assert [instance.uuid for instance in told].count(server) == 3
+
+
+def test_its_journal_forgets_the_key_when_it_ends(suite, admin, member, server, cinder, volume):
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    admin.wait_idle(server)
+    wait_for(lambda: all(action.get("finish_time") for action in admin.get(
+        f"/servers/{server}/os-instance-actions")["instanceActions"]) or True)
+
+    def payloads(connection):
+        return str(connection.execute(sa.select(tables.actions.c.payload)).all())
+
+    wait_for(lambda: "sealed" not in suite.conductor.core.db.read(payloads), 20, "journals are without keys")
+    assert "encrypted_passphrase" in str(rows_of(suite, server))
+    detach(member, server, volume)
+    wait_status(cinder, volume, "available")
+
+
+@pytest.mark.parametrize(("values", "text"), [
+    ({"provider": "plain"}, "is encrypted by plain; only luks"), ({"provider": "luks2"}, "only luks is supported"),
+    ({"control_location": "back-end"}, "only front-end is supported")])
+def test_what_no_host_could_decrypt_is_refused(member, flavor, server, cinder, driver, volume, values, text):
+    for name, value in values.items():
+        setattr(cinder.volumes[volume], name, value)
+    for act in (lambda: attach(member, server, volume), lambda: boot(member, flavor, from_volume(volume))):
+        code, message = refused(act)
+        assert (code, volume in message, text in message) == (400, True, True), message
+    assert Keys.asked == []
+    holds_nothing(cinder, driver, member, server)
+
+
+def test_the_old_names_of_the_same_are_known(member, server, cinder, volume):
+    cinder.volumes[volume].provider = "nova.volume.encryptors.luks.LuksEncryptor"
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+
+
+@pytest.mark.parametrize(("failure", "code", "text"), [
+    (answers(403), 400, "the key manager does not give its key"), (answers(503), 503, "key manager is not available"),
+    (is_silent, 503, "key manager is not available")], ids=["403", "503", "silent"])
+def test_a_key_that_cannot_be_had_is_told_at_once(member, flavor, server, cinder, driver, volume, failure, code, text):
+    for act in (lambda: attach(member, server, volume), lambda: boot(member, flavor, from_volume(volume))):
+        Keys.failures.append(failure)
+        found, message = refused(act)
+        assert (found, text in message, volume in message) == (code, True, code == 400), message
+    holds_nothing(cinder, driver, member, server)
+
+
+def test_a_key_that_is_not_there_is_told(member, server, cinder, driver, volume):
+    cinder.volumes[volume].secret = "11111111-1111-4111-8111-111111111111"
+    code, message = refused(lambda: attach(member, server, volume))
+    assert (code, "does not give its key" in message, volume in message) == (400, True, True)
+    holds_nothing(cinder, driver, member, server)
+
+
+def test_without_a_key_manager_they_are_refused(member, flavor, server, cinder, driver, volume):
+    unset()
+    made = Snapshot(cinder.volumes[volume])
+    cinder.snapshots[made.id] = made
+    for act in (lambda: attach(member, server, volume), lambda: boot(member, flavor, from_volume(volume)),
+                lambda: boot(member, flavor, from_snapshot(made.id))):
+        code, message = refused(act)
+        assert (code, "no key manager is configured" in message, volume in message) == (400, True, True), message
+    cinder.snapshots.clear()
+    holds_nothing(cinder, driver, member, server)
+
+
+def test_a_lost_key_of_the_vault_is_told_and_the_volume_can_be_attached_anew(
+        suite, admin, member, server, cinder, driver, volume, monkeypatch):
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    admin.wait_idle(server)
+    core = suite.conductor.core
+    monkeypatch.setitem(vars(core), "cipher", SecretCipher(os.path.join(CONF.state_path, "another.keys")))
+    core.db.write(passwords.forget)
+    member.action(server, "reboot", {"type": "HARD"})
+    ended(admin, server, "reboot", "Error")
+    assert "stored key cannot be decrypted any more" in error_of(admin, server, "reboot")
+    admin.wait_idle(server)
+    for _ in range(2):
+        detach(member, server, volume)
+        wait_status(cinder, volume, "available")
+        attach(member, server, volume)
+        wait_status(cinder, volume, "in-use")
+    member.action(server, "reboot", {"type": "HARD"})
+    admin.wait(server, "ACTIVE")
+
+
+def test_the_key_of_the_vault_may_be_renewed_under_them(
+        suite, admin, operator, member, server, cinder, volume, monkeypatch, tmp_path):
+    core, path = suite.conductor.core, tmp_path / "keys"
+    monkeypatch.setitem(vars(core), "cipher", SecretCipher(str(path)))
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    admin.wait_idle(server)
+    first, second = path.read_text(), Fernet.generate_key().decode()
+    assert volume_keys.renew(core.db, core.cipher) == 0
+    path.write_text(f"{second}\n{first}")
+    assert [volume_keys.renew(core.db, core.cipher) for _ in range(2)] == [1, 0]
+    path.write_text(f"{second}\n")
+    operator.action(server, "reboot", {"type": "HARD"}, expect=202)
+    admin.wait(server, "ACTIVE")
+    ended(admin, server, "reboot")
+    path.write_text(Fernet.generate_key().decode())
+    assert volume_keys.renew(core.db, core.cipher) == 0, "what cannot be read stays as it is"
+
+
+# --- servers that begin with them --------------------------------------------------------------------------
+def from_snapshot(snapshot):
+    return {"source_type": "snapshot", "uuid": snapshot, "destination_type": "volume", "boot_index": 0}
+
+
+def test_a_server_boots_from_it_and_is_shelved_and_unshelved_by_others(
+        admin, member, operator, flavor, cinder, driver, given, volume):
+    uuid = boot(member, flavor, from_volume(volume))
+    admin.wait(uuid, "ACTIVE")
+    assert [token for token, _id in Keys.asked] == [TOKEN]
+    operator.action(uuid, "shelve", expect=202)
+    admin.wait(uuid, "SHELVED_OFFLOADED", seconds=60)
+    operator.action(uuid, "unshelve", expect=202)
+    admin.wait(uuid, "ACTIVE", seconds=60)
+    assert dict(driver.guest(uuid).volumes) == {"/dev/vda": volume}
+    assert given.steps(passphrase(cinder, volume)) == ["network", "network"]
+    assert len(Keys.asked) == 1
+
+
+@pytest.mark.parametrize("looks", [0, 2])
+def test_a_new_volume_of_an_encrypted_type_and_one_of_a_snapshot(admin, member, flavor, image_id, cinder, driver, given,
+                                                                 volume, looks):
+    """The keys are read before any operation waits for them."""
+    made = Snapshot(cinder.volumes[volume])
+    cinder.snapshots[made.id] = made
+    cinder.looks = looks
+    uuid = boot(member, flavor, from_snapshot(made.id), {
+        "source_type": "blank", "destination_type": "volume", "volume_size": 1, "volume_type": ENCRYPTED,
+        "boot_index": -1, "delete_on_termination": True})
+    admin.wait(uuid, "ACTIVE", seconds=60)
+    new = [each.id for each in cinder.volumes.values() if each.id != volume]
+    assert len(new) == 2
+    assert sorted(Keys.asked) == sorted((TOKEN, cinder.volumes[each].secret) for each in new)
+    for each in new:
+        assert given.steps(passphrase(cinder, each)) == ["network"]
+    assert sorted(each for _device, each in driver.guest(uuid).volumes) == sorted(new)
+    admin.delete(f"/servers/{uuid}")
+    admin.wait_gone(uuid)
+    cinder.snapshots.clear()
+
+
+def test_a_key_manager_that_stays_away_fails_a_server_whose_volume_is_new(admin, member, flavor, cinder, volume):
+    made = Snapshot(cinder.volumes[volume])
+    cinder.snapshots[made.id] = made
+    Keys.failures += [is_silent] * 50
+    uuid = boot(member, flavor, from_snapshot(made.id))
+    shown = admin.wait(uuid, "ERROR", seconds=60)
+    assert "its user's token was there" in shown["fault"]["message"]
+    cinder.snapshots.clear()
+    wait_for(lambda: list(cinder.volumes) == [volume], 20, "what was made is gone")
+
+
+# --- moves and swaps -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("how", ["live", "resize"])
+def test_it_goes_where_its_server_goes(hosts, admin, member, operator, cinder, given, how):
+    root, data = encrypted(cinder, bootable=True), encrypted(cinder)
+    uuid = admin.boot(hosts.flavor, "", availability_zone=f"nova:{hosts.first.host}",
+                      block_device_mapping_v2=[from_volume(root)])
+    admin.wait(uuid, "ACTIVE")
+    attach(member, uuid, data)
+    wait_status(cinder, data, "in-use")
+    admin.wait_idle(uuid)
+    for each in (root, data):
+        assert given.hosts(passphrase(cinder, each)) == {hosts.first.host}
+    given.orders.clear()
+    admin.wait(uuid, move(operator, uuid, how, admin.flavor(ram=256, vcpus=2, disk=2)), seconds=60)
+    wait_for(lambda: admin.server(uuid)["OS-EXT-SRV-ATTR:host"] == hosts.second.host, 40)
+    admin.wait_idle(uuid)
+    for each in (root, data):
+        assert given.hosts(passphrase(cinder, each)) == {hosts.second.host}
+    if how == "resize":
+        operator.action(uuid, "revertResize", expect=202)
+        admin.wait(uuid, "ACTIVE")
+        assert given.hosts(passphrase(cinder, data)) == {hosts.first.host, hosts.second.host}
+    assert len(Keys.asked) == 2
+
+
+def test_it_goes_on_elsewhere_when_its_host_is_lost(hosts, admin, member, operator, cinder, given, volume):
+    uuid = admin.boot(hosts.flavor, "", availability_zone=f"nova:{SECOND}",
+                      block_device_mapping_v2=[from_volume(volume)])
+    admin.wait(uuid, "ACTIVE")
+    hosts.second.stop()
+    set_service(admin, SECOND, forced_down=True)
+    given.orders.clear()
+    operator.action(uuid, "evacuate", {}, version="2.95")
+    wait_for(lambda: admin.server(uuid)["OS-EXT-SRV-ATTR:host"] == hosts.first.host, 60)
+    admin.wait_idle(uuid, seconds=60)
+    operator.action(uuid, "reboot", {"type": "HARD"}, expect=202)
+    admin.wait(uuid, "ACTIVE")
+    assert given.hosts(passphrase(cinder, volume)) == {hosts.first.host}
+    assert len(Keys.asked) == 1
+    remove_servers(admin)
+
+
+def test_one_that_the_service_migrates_keeps_its_key_though_the_service_has_none(
+        admin, member, operator, server, cinder, driver, given, volume):
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    wait_for(lambda: all(each.complete for each in cinder.attachments.values()))
+    secret, key = cinder.volumes[volume].secret, passphrase(cinder, volume)
+    new = cinder.migrate(volume)
+    cinder.volumes[new].secret = secret
+    swap(operator, server, volume, new)
+    wait_for(lambda: cinder.volumes[volume].migration == "success", 40)
+    admin.wait_idle(server)
+    assert Keys.asked == [(TOKEN, secret)]
+    assert given.steps(key) == ["attach", "swap"]
+    operator.action(server, "reboot", {"type": "HARD"}, expect=202)
+    admin.wait(server, "ACTIVE")
+    assert given.steps(key) == ["attach", "swap", "reboot"]
+    detach(member, server, volume)
+    wait_status(cinder, volume, "available")
+
+
+def test_one_with_another_key_takes_its_place_if_who_asks_may_have_that(
+        admin, member, operator, server, cinder, driver, given, volume):
+    attach(member, server, volume)
+    wait_status(cinder, volume, "in-use")
+    wait_for(lambda: all(each.complete for each in cinder.attachments.values()))
+    new = cinder.migrate(volume)
+    cinder.volumes[new].secret = Keys.new(MEMBER)
+    code, message = refused(lambda: swap(operator, server, volume, new))
+    assert (code, "does not give its key" in message) == (400, True)
+    assert attached(member, server) == [volume]
+    key = passphrase(cinder, new)
+    swap(admin, server, volume, new)
+    wait_for(lambda: cinder.volumes[volume].migration == "success", 40)
+    admin.wait_idle(server)
+    assert given.steps(key) == ["swap"]
+    operator.action(server, "reboot", {"type": "HARD"}, expect=202)
+    admin.wait(server, "ACTIVE")
+    assert given.steps(key) == ["swap", "reboot"]
+    detach(member, server, volume)
+    wait_status(cinder, volume, "available")

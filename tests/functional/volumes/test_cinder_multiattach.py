@@ -1,0 +1,156 @@
+# ruff: noqa: F811 - fixtures of other modules
+"""Volumes that several servers have at once, kept by an outside service."""
+
+import pytest
+
+from nova.db import tables
+from nova.db.hosts import compute_nodes
+from tests.functional.client import wait_for
+from tests.functional.several_hosts import refused
+from tests.functional.volumes.test_cinder import (  # noqa: F401
+    MEMBER,
+    attached,
+    boot,
+    cinder,
+    detach,
+    from_volume,
+    outside,
+    server,
+    wait_status,
+)
+from tests.unit.conductor.books import set_columns
+
+
+def attach(client, server, volume, version="2.60", **values):
+    return client.post(f"/servers/{server}/os-volume_attachments", {"volumeAttachment": {"volumeId": volume, **values}},
+                       version=version)
+
+
+def have(cinder, volume, *servers):
+    """Check that exactly these servers have the volume."""
+    def look():
+        return (sorted(each.server for each in cinder.attachments.values() if each.volume == volume and each.complete)
+                == sorted(servers) and len(cinder.attachments) == len(servers) and cinder.volumes[volume].status)
+
+    assert wait_for(look, 60, f"{volume} is with {len(servers)} servers") == ("in-use" if servers else "available")
+
+
+@pytest.fixture
+def other(admin, flavor, image_id, cinder):
+    uuid = admin.boot(flavor, image_id)
+    admin.wait(uuid, "ACTIVE")
+    return uuid
+
+
+@pytest.fixture
+def shared(cinder):
+    return cinder.new(MEMBER, multiattach=True, bootable=True)
+
+
+def test_two_servers_have_a_volume_until_each_of_them_lets_go(member, server, other, cinder, driver, shared):
+    attach(member, server, shared)
+    have(cinder, shared, server)
+    attach(member, other, shared)
+    have(cinder, shared, server, other)
+    for uuid in (server, other):
+        assert attached(member, uuid) == [shared]
+        wait_for(lambda uuid=uuid: dict(driver.guest(uuid).volumes) == {"/dev/vdb": shared})
+    detach(member, server, shared)
+    have(cinder, shared, other)
+    assert (attached(member, server), attached(member, other)) == ([], [shared])
+    detach(member, other, shared)
+    have(cinder, shared)
+
+
+def test_servers_that_want_it_at_the_same_moment_get_it_one_after_the_other(
+        admin, member, server, other, cinder, shared):
+    asked, release = cinder.hold("complete_attachment")
+    attach(member, server, shared)
+    assert asked.wait(20)
+    cinder.volumes[shared].status = "in-use"  # (as it was when the second one was accepted)
+    attach(member, other, shared)
+    cinder.volumes[shared].status = "attaching"
+    wait_for(lambda: cinder.count("create_attachment") > 1, 20)
+    release()
+    have(cinder, shared, server, other)
+
+
+def test_a_hypervisor_is_told_that_others_have_the_disk(suite, member, server, cinder, shared, monkeypatch):
+    seen, real = [], suite.compute.machine.driver.attach_volume
+    monkeypatch.setattr(suite.compute.machine.driver, "attach_volume",
+                        lambda instance, device: (seen.append(device.connection.shareable), real(instance, device)))
+    attach(member, server, shared)
+    have(cinder, shared, server)
+    assert seen == [True]
+
+
+def test_a_server_boots_with_it_and_goes_without_the_others(admin, member, flavor, server, cinder, shared):
+    attach(member, server, shared)
+    have(cinder, shared, server)
+    booted = boot(member, flavor, from_volume(shared, delete_on_termination=True))
+    admin.wait(booted, "ACTIVE")
+    have(cinder, shared, server, booted)
+    admin.delete(f"/servers/{booted}")
+    admin.wait_gone(booted)
+    have(cinder, shared, server)
+
+
+def test_what_is_refused(admin, member, server, other, flavor, cinder, shared):
+    code, message = refused(lambda: attach(member, server, shared, version="2.59"))
+    assert (code, "2.60" in message) == (400, True)
+    code, message = refused(lambda: member.post("/servers", {"server": {
+        "name": "s", "flavorRef": flavor, "imageRef": "", "networks": "none",
+        "block_device_mapping_v2": [from_volume(shared)]}}, version="2.59"))
+    assert (code, "2.60" in message) == (400, True)
+    code, message = refused(lambda: boot(member, flavor, from_volume(shared), max_count=2))
+    assert (code, message) == (400, "Cannot attach one or more volumes to multiple instances")
+    attach(member, server, shared)
+    have(cinder, shared, server)
+    code, message = refused(lambda: attach(member, server, shared))
+    assert (code, "already attached" in message) == (400, True)
+    alone = cinder.new(MEMBER)
+    attach(member, server, alone)
+    wait_status(cinder, alone, "in-use")
+    assert refused(lambda: attach(member, other, alone))[0] == 400
+
+
+def test_a_server_without_a_host_does_not_get_it(admin, member, server, cinder, shared):
+    member.action(server, "shelve")
+    admin.wait(server, "SHELVED_OFFLOADED", seconds=60)
+    code, message = refused(lambda: attach(member, server, shared))
+    assert (code, "shelved" in message) == (400, True)
+
+
+def test_a_host_whose_hypervisor_cannot_is_not_asked(suite, admin, member, flavor, server, cinder, shared):
+    core, node = suite.conductor.core, suite.compute.host
+    before = core.db.read(lambda connection: compute_nodes.states(connection, None, 1))[0].traits
+    set_columns(core, tables.providers, tables.providers.c.name == node, traits=["COMPUTE_NODE"])
+    try:
+        code, message = refused(lambda: attach(member, server, shared))
+    finally:
+        set_columns(core, tables.providers, tables.providers.c.name == node, traits=before)
+    assert (code, "multiattach" in message) == (409, True)
+
+
+def test_a_volume_that_another_server_has_is_not_made_anew_by_a_rebuild(
+        admin, member, flavor, image_id, other, cinder, shared):
+    booted = boot(member, flavor, from_volume(shared))
+    admin.wait(booted, "ACTIVE", seconds=60)
+    attach(member, other, shared)
+    have(cinder, shared, booted, other)
+
+    def rebuild():
+        member.action(booted, "rebuild", {"imageRef": image_id}, version="2.93")
+
+    assert refused(rebuild) == (
+        409, f"Volume {shared} cannot be reimaged: it is also attached to other instances: {other}")
+    assert (admin.server(booted)["status"], cinder.count("os-reimage")) == ("ACTIVE", 0)
+    have(cinder, shared, booted, other)
+    detach(member, other, shared)
+    have(cinder, shared, booted)
+    rebuild()
+    wait_for(lambda: cinder.volumes[shared].status == "downloading", 60)
+    cinder.volumes[shared].status = "reserved"
+    admin.post("/os-server-external-events", {"events": [
+        {"name": "volume-reimaged", "server_uuid": booted, "tag": shared, "status": "completed"}]}, version="2.93")
+    admin.wait(booted, "ACTIVE", seconds=60)

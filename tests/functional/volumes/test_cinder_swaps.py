@@ -1,0 +1,198 @@
+"""A volume service migrates volumes that servers have: Nova copies them, and tells it how that ended, over HTTP."""
+
+import pytest
+
+from tests.functional.client import wait_for
+from tests.functional.services.test_costs import measured
+from tests.functional.several_hosts import newest_action, refused
+from tests.functional.volumes.test_cinder import (  # noqa: F401
+    MEMBER,
+    attach,
+    attached,
+    cinder,
+    detach,
+    ended,
+    outside,
+    server,
+    wait_status,
+)
+from tests.functional.volumes.test_swaps import audited, swap
+
+
+@pytest.fixture
+def old(member, server, cinder):  # noqa: F811
+    uuid = cinder.new(MEMBER, size=3)
+    attach(member, server, uuid)
+    wait_status(cinder, uuid, "in-use")
+    wait_for(lambda: all(each.complete for each in cinder.attachments.values()))
+    cinder.asked.clear()
+    return uuid
+
+
+def moved(cinder, driver, client, server, old, way):  # noqa: F811
+    """The volume has its id still, with the data and the attachment of the new one, and another way to it."""
+    wait_for(lambda: cinder.volumes[old].migration == "success", 40)
+    wait_for(lambda: [item["attachment_id"] for item in client.get(
+        f"/servers/{server}/os-volume_attachments")["volumeAttachments"]] == list(cinder.attachments), 20)
+    attachment, = cinder.attachments.values()
+    assert (attachment.id != way, attachment.volume, attachment.complete) == (True, old, True)
+    assert (list(cinder.volumes), cinder.volumes[old].status) == ([old], "in-use")
+    assert (dict(driver.guest(server).volumes), attached(client, server)) == ({"/dev/vdb": old}, [old])
+
+
+def stayed(cinder, driver, client, server, old, way):  # noqa: F811
+    """Check that everything is unchanged, also at the service."""
+    wait_for(lambda: cinder.volumes[old].migration == "error", 60)
+    assert list(cinder.attachments) == [way]
+    assert (list(cinder.volumes), cinder.volumes[old].status) == ([old], "in-use")
+    assert (dict(driver.guest(server).volumes), attached(client, server)) == ({"/dev/vdb": old}, [old])
+    assert driver.guest(server).swapped == ()
+
+
+def test_a_volume_is_migrated_and_keeps_its_id(suite, admin, member, server, cinder, driver, old):  # noqa: F811
+    (way,), new = cinder.attachments, cinder.migrate(old)
+    _none, messages, _statements = measured(suite, admin, lambda: swap(admin, server, old, new))
+    assert sum(messages.values()) <= 8, messages
+    moved(cinder, driver, member, server, old, way)
+    assert [verb for verb, _project in cinder.asked if not verb.startswith(("show_", "list_"))] == [
+        "os-begin_detaching", "create_attachment", "update_attachment", "complete_attachment", "delete_attachment",
+        "os-migrate_volume_completion"]
+    told = newest_action(admin, server, "swap_volume")
+    assert [(event["event"], event["result"]) for event in told["events"]] == [("compute_swap_volume", "Success")]
+    audited(suite)
+    admin.action(server, "reboot", {"type": "HARD"})
+    admin.wait_idle(server)
+    detach(member, server, old)
+    wait_status(cinder, old, "available")
+    assert cinder.attachments == {}
+    cinder.volumes[old].migration = None
+
+
+def test_only_a_volume_that_is_migrated_is_swapped(admin, server, cinder, driver, old):  # noqa: F811
+    new, (way,) = cinder.new(MEMBER, size=3), cinder.attachments
+    answer = 409, f"Volume {old} cannot be swapped for {new}: it is not being migrated."
+    assert refused(lambda: swap(admin, server, old, new)) == answer
+    cinder.volumes[old].migration = "migrating"
+    assert refused(lambda: swap(admin, server, old, new)) == answer
+    cinder.volumes[new].migration = f"target:{old}"
+    for value, broken in (("size", 4), ("status", "error")):
+        kept = getattr(cinder.volumes[new], value)
+        setattr(cinder.volumes[new], value, broken)
+        assert refused(lambda: swap(admin, server, old, new))[0] == 400
+        setattr(cinder.volumes[new], value, kept)
+    cinder.volumes[old].migration = "success"
+    assert refused(lambda: swap(admin, server, old, new)) == answer
+    missing = "11111111-2222-4333-8444-555555555555"
+    assert refused(lambda: swap(admin, server, old, missing))[0] == 400
+    cinder.fail("show_volume", "error", times=5)
+    assert refused(lambda: swap(admin, server, old, new))[0] == 503
+    assert list(cinder.attachments) == [way]
+    assert driver.guest(server).swapped == ()
+
+
+def test_a_volume_that_several_servers_have_is_not_swapped(admin, member, flavor, image_id, server, cinder):  # noqa: F811
+    other, shared = admin.boot(flavor, image_id), cinder.new(MEMBER, multiattach=True)
+    admin.wait(other, "ACTIVE")
+    for each in (server, other):
+        attach(member, each, shared)
+        wait_for(lambda each=each: each in cinder.servers_of(shared), 20)
+        wait_status(cinder, shared, "in-use")
+        wait_for(lambda: all(each.complete for each in cinder.attachments.values()), 20)
+    new = cinder.migrate(shared)
+    assert refused(lambda: swap(admin, server, shared, new)) == (
+        400, "Swapping multi-attach volumes with more than one read/write attachment is not supported.")
+
+
+@pytest.mark.parametrize("verb", ["os-begin_detaching", "create_attachment", "update_attachment"])
+def test_what_is_refused_before_the_copy_leaves_everything_as_it_was(admin, member, server, cinder, driver, old, verb):  # noqa: F811
+    (way,), new = cinder.attachments, cinder.migrate(old)
+    cinder.fail(verb, "refuse")
+    swap(admin, server, old, new)
+    ended(admin, server, "swap_volume", "Error")
+    stayed(cinder, driver, member, server, old, way)
+
+
+def test_a_guest_that_does_not_take_the_new_one_keeps_the_old_one(suite, admin, member, server, cinder, driver, old):  # noqa: F811
+    (way,), new = cinder.attachments, cinder.migrate(old)
+    driver.behaviour.failure["swap_volume"] = 1.0
+    swap(admin, server, old, new)
+    ended(admin, server, "swap_volume", "Error")
+    stayed(cinder, driver, member, server, old, way)
+    audited(suite)
+
+
+@pytest.mark.parametrize("how", ["error", "error after", "silence", "silence after"])
+@pytest.mark.parametrize("verb", ["os-begin_detaching", "create_attachment", "update_attachment",
+                                  "complete_attachment", "delete_attachment", "os-migrate_volume_completion"])
+def test_a_service_that_breaks_down_is_asked_again_and_migrates_once(
+        member, admin, server, cinder, driver, old, verb, how):  # noqa: F811
+    (way,), new = cinder.attachments, cinder.migrate(old)
+    cinder.fail(verb, how)
+    swap(admin, server, old, new)
+    moved(cinder, driver, member, server, old, way)
+
+
+def test_a_migration_that_cannot_be_completed_is_told_of_and_the_server_has_what_its_guest_has(
+        admin, member, server, cinder, driver, old):  # noqa: F811
+    (way,), new = cinder.attachments, cinder.migrate(old)
+    cinder.fail("os-migrate_volume_completion", "refuse")
+    swap(admin, server, old, new)
+    ended(admin, server, "swap_volume", "Error")
+    moved(cinder, driver, member, server, old, way)
+
+
+@pytest.mark.parametrize("verb", ["create_attachment", "update_attachment", "os-migrate_volume_completion"])
+def test_a_server_can_be_deleted_while_the_service_is_silent(admin, server, cinder, old, verb):  # noqa: F811
+    new = cinder.migrate(old)
+    asked, release = cinder.hold(verb, after=True)
+    swap(admin, server, old, new)
+    assert asked.wait(20)
+    admin.delete(f"/servers/{server}")
+    admin.wait_gone(server, 40)
+    release()
+    wait_for(lambda: cinder.attachments == {} and list(cinder.volumes) == [old], 40)
+    assert cinder.volumes[old].migration in ("error", "success")
+    wait_status(cinder, old, "available")
+
+
+def test_who_waits_for_a_swap_that_never_had_its_turn_is_told(admin, member, server, cinder, driver, hold, old):  # noqa: F811
+    other, new, held = cinder.new(MEMBER), cinder.migrate(old), hold("attach_volume")
+    attach(member, server, other)
+    held.wait_until_begun()
+    swap(admin, server, old, new)
+    admin.delete(f"/servers/{server}")
+    held.let_go()
+    admin.wait_gone(server)
+    wait_for(lambda: list(cinder.volumes) == [old, other] and cinder.attachments == {}, 20)
+    assert cinder.volumes[old].migration == "error"
+
+
+def test_a_volume_that_was_detached_meanwhile_is_not_swapped(admin, member, server, cinder, hold, old):  # noqa: F811
+    held = hold("detach_volume")
+    detach(member, server, old)
+    held.wait_until_begun()
+    new = cinder.migrate(old)
+    swap(admin, server, old, new)
+    held.let_go()
+    ended(admin, server, "swap_volume", "Error")
+    wait_for(lambda: cinder.attachments == {} and list(cinder.volumes) == [old], 20)
+    assert cinder.volumes[old].migration == "error"
+    assert attached(member, server) == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_detach_that_waits_for_a_swap_is_of_the_volume_in_its_new_place(
+        admin, member, server, cinder, driver, hold, old, fails):  # noqa: F811
+    (way,), new, held = cinder.attachments, cinder.migrate(old), hold("swap_volume")
+    swap(admin, server, old, new)
+    held.wait_until_begun()
+    if fails:
+        driver.behaviour.failure["detach_volume"] = 1.0
+    detach(member, server, old)
+    held.let_go()
+    ended(admin, server, "detach_volume", "Error" if fails else None)
+    if fails:
+        moved(cinder, driver, member, server, old, way)
+    else:
+        wait_for(lambda: not cinder.attachments, 30, "the volume is nobody's")
+        assert (cinder.volumes[old].status, driver.guest(server).volumes) == ("available", ())

@@ -1,0 +1,83 @@
+"""A server of one interface in a process of its own, to freeze and to kill.
+
+It answers with its host's name, after as many seconds as it is asked to take, and prints what it begins.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+import threading
+import time
+from typing import Any
+
+from nova import bus, conf, context
+from tests.integration.processes import Process, eventually
+from tests.paths import ROOT
+
+THREADS = 4
+
+
+class Desk(bus.Interface):
+    topic = "desk"
+    namespace = "desk"
+
+    @bus.call
+    def ask(self, ctx: context.RequestContext, name: str, seconds: float = 0.0) -> str: ...
+
+    @bus.cast
+    def note(self, ctx: context.RequestContext, name: str) -> None: ...
+
+    @bus.fanout
+    def shout(self, ctx: context.RequestContext, name: str) -> None: ...
+
+
+class Clerk:
+    def __init__(self, host: str) -> None:
+        self.host = host
+
+    def ask(self, ctx: context.RequestContext, name: str, seconds: float) -> str:
+        what, _, until = name.partition(" until ")
+        if until and time.monotonic() > float(until):
+            self.note(ctx, f"late {what}")
+        self.note(ctx, name)
+        time.sleep(seconds)
+        return self.host
+
+    def note(self, ctx: context.RequestContext, name: str) -> None:
+        os.write(sys.stdout.fileno(), f"begins {name}.\n".encode())  # whole lines, also of threads beside each other
+
+    shout = note
+
+
+def configure(directory: pathlib.Path, url: str, seconds: int = 3, **rabbit: Any) -> pathlib.Path:
+    """A configuration file for this broker: calls wait ``seconds``, ``rabbit`` are options of its driver."""
+    file = directory / "nova.conf"
+    file.write_text(f"[DEFAULT]\ntransport_url = {url}\nrpc_response_timeout = {seconds}\n[oslo_messaging_rabbit]\n"
+                    + "".join(f"{name} = {value}\n" for name, value in rabbit.items()))
+    return file
+
+
+def transport(config: pathlib.Path) -> Any:
+    conf.load(["--config-file", str(config)])
+    return bus.connect(conf.CONF)
+
+
+def start(config: pathlib.Path, host: str) -> Process:
+    """Returns when it listens."""
+    process = Process(host, [sys.executable, "-m", "tests.integration.bus.bus_desk", str(config), host],
+                      config.parent / f"{host}.log", env={"PYTHONPATH": str(ROOT)})
+    process.start()
+    eventually(lambda: "listens" in process.tail(), 60, f"{host} listens")
+    return process
+
+
+def main(config: str, host: str) -> None:
+    bus.serve(transport(pathlib.Path(config)), Desk.topic, host, [(Desk, Clerk(host))], threads=THREADS)
+    print("listens", flush=True)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,134 @@
+"""Queues that are lost, with the broker or alone, while those who listen at them live on."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pathlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from nova import bus, context, exception
+from nova.bus.broker import listeners
+from nova.bus.oslo import driver_of
+from tests.integration.bus.bus_desk import Clerk, Desk
+from tests.integration.bus.test_bus_overload import World
+from tests.integration.processes import eventually
+from tests.integration.rabbit import Rabbit
+from tests.integration.wire import Wire
+
+CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
+# Whoever has lost the broker is back soon after it is.
+_SOON = {"rabbit_interval_max": 1, "kombu_reconnect_delay": 0.2}
+
+
+class Wired(World):
+    """A server, and a client whose way to the broker can be blocked. Answers wait ``patience`` seconds for it."""
+
+    def __init__(self, rabbit: Rabbit, directory: pathlib.Path, patience: int) -> None:
+        self.wire = Wire(rabbit.port)
+        super().__init__(rabbit, directory, self.wire.port, seconds=60, kombu_missing_consumer_retry_timeout=patience,
+                         **_SOON)
+        self.start("one")
+
+    def end(self) -> None:
+        super().end()
+        self.wire.close()
+
+
+@pytest.fixture
+def new_world(rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[Callable[..., Wired]]:
+    made: list[Wired] = []
+
+    def make(patience: int = 10) -> Wired:
+        made.append(Wired(rabbitmq, tmp_path, patience))
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.end()
+
+
+def answered(desk: Any, name: str) -> bool:
+    try:
+        return bool(bus.within(desk, 2).ask(CTX, name) == "one")
+    except exception.ServiceUnavailable:
+        return False
+
+
+def test_a_caller_whose_queue_was_missing_for_long_is_answered_as_soon_as_it_has_it_again(
+        new_world: Callable[..., Wired]) -> None:
+    world = new_world(patience=1)
+    assert world.desk.ask(CTX, "before") == "one"
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        pool.submit(bus.within(world.desk, 30).ask, CTX, "meanwhile", 1)
+        eventually(lambda: "meanwhile" in world.begun("one"), 30, "the server works on it")
+        world.wire.block()
+        world.delete(driver_of(world.transport).calls.queue.name)
+        eventually(lambda: "reply_" in world.processes["one"].tail(), 60, "the server has given up to answer")
+        world.wire.unblock()
+        eventually(lambda: answered(world.desk, "after"), 40, "the caller is answered")
+
+
+def test_an_answer_waits_for_its_caller_who_is_back_later_than_the_server(
+        new_world: Callable[..., Wired], rabbitmq: Rabbit) -> None:
+    world = new_world(patience=10)
+    assert world.desk.ask(CTX, "before") == "one"
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        asked = pool.submit(bus.within(world.desk, 300).ask, CTX, "meanwhile", 1)
+        eventually(lambda: "meanwhile" in world.begun("one"), 30, "the server works on it")
+        world.wire.block()
+        rabbitmq.kill()
+        time.sleep(11)  # the broker is away for longer than an answer waits for a queue that is missing
+        rabbitmq.start()
+        eventually(lambda: world.queues("desk"), 60, "the server is back")
+        time.sleep(1.5)  # with all its connections
+        world.wire.unblock()
+        assert asked.result(300) == "one"
+
+
+def test_a_caller_whose_queue_is_deleted_is_answered_again(new_world: Callable[..., Wired]) -> None:
+    world = new_world()
+    assert world.desk.ask(CTX, "before") == "one"
+    for number in range(5):
+        world.delete(driver_of(world.transport).calls.queue.name)
+        eventually(lambda: answered(world.desk, f"after {number}"), 40, "the caller is answered")  # noqa: B023
+
+
+@pytest.mark.parametrize("queue", ["desk", "desk.one"])
+def test_a_server_whose_queue_is_deleted_listens_again(new_world: Callable[..., Wired], queue: str) -> None:
+    world = new_world()
+    desk = world.desk if queue == "desk" else bus.at(world.desk, "one")
+    for number in range(5):
+        world.delete(queue)
+        eventually(lambda: listeners(world.transport, queue), 40, "the server listens")
+        eventually(lambda: answered(desk, f"after {number}"), 40, "the server answers")  # noqa: B023
+
+
+class Listener(Clerk):
+    def __init__(self, host: str) -> None:
+        super().__init__(host)
+        self.heard: set[str] = set()
+
+    def shout(self, ctx: context.RequestContext, name: str) -> None:
+        self.heard.add(name)
+
+
+def test_a_server_whose_queue_for_news_is_deleted_hears_news_again(new_world: Callable[..., Wired]) -> None:
+    world, two = new_world(), Listener("two")
+    server = bus.serve(world.transport, Desk.topic, two.host, [(Desk, two)])
+    news = server.listener.queues[-1].name
+
+    def hears(name: str) -> bool:
+        world.desk.shout(CTX, name)
+        return name in two.heard
+
+    try:
+        for number in range(5):
+            world.delete(news)
+            eventually(lambda: hears(f"after {number}"), 40, "the server hears news", interval=0.2)  # noqa: B023
+    finally:
+        bus.stop_taking(server)
+        server.wait()

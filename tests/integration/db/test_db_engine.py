@@ -1,0 +1,153 @@
+"""Transactions go on when their database server was away for a moment."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+
+import pytest
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.db import tables
+from nova.db.accounts import quotas
+from nova.db.maintenance import migrate, readiness
+from nova.db.sql.engine import Database
+from tests.integration.databases import start_mariadb, start_postgresql
+from tests.unit.conductor.database.test_statement_limits import ENDLESS, cancelled_once
+
+SECRET = "correcthorse"
+
+
+@pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
+def test_a_killed_database_is_waited_for(start: object) -> None:
+    with start() as server:  # type: ignore[operator]
+        database = Database(server.new_database())
+
+        def create(connection: sa.Connection) -> None:
+            connection.execute(sa.text("CREATE TABLE t (n INTEGER)"))
+
+        def insert(connection: sa.Connection) -> int:
+            connection.execute(sa.text("INSERT INTO t VALUES (1)"))
+            return int(connection.scalar(sa.text("SELECT COUNT(*) FROM t")) or 0)
+
+        database.write(create)
+        assert database.write(insert) == 1
+        server.kill()
+        again = threading.Timer(1.0, server.restart)
+        again.start()
+        assert database.write(insert) == 2
+        again.join()
+        database.close()
+
+
+@pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
+def test_a_database_that_stays_away_is_a_clean_error(start: object) -> None:
+    with start() as server:  # type: ignore[operator]
+        database = Database(server.new_database(), max_retries=3)
+        server.kill()
+        with pytest.raises(exception.ServiceUnavailable):
+            database.read(lambda connection: connection.scalar(sa.text("SELECT 1")))
+        database.close()
+
+
+@pytest.mark.parametrize(("start", "user", "why"), [
+    (start_postgresql, "nobody", 'role "nobody" does not exist'), (start_mariadb, "nobody", "Access denied")])
+def test_a_server_that_does_not_let_us_in_says_why(start: object, user: str, why: str) -> None:
+    with start() as server:  # type: ignore[operator]
+        url = sa.make_url(server.new_database())
+        with pytest.raises(exception.DatabaseUnusable, match=why) as raised:
+            readiness.check(url.set(username=user, password="secret").render_as_string(hide_password=False))
+        assert "secret" not in str(raised.value)
+        with pytest.raises(exception.DatabaseUnusable, match="missing"):
+            readiness.check(url.set(database="missing").render_as_string(hide_password=False))
+        with pytest.raises(exception.DatabaseUnusable, match="the database has no tables"):
+            readiness.check(url.render_as_string(hide_password=False))
+
+
+@pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
+def test_quota_is_given_back_in_one_order_of_locks(start: object) -> None:
+    """Whoever holds the project's row can have the user's, or two deletes at a time would wait for each other."""
+    with start() as server:  # type: ignore[operator]
+        url = server.new_database()
+        migrate.sync(url)
+        database = Database(url)
+        table = tables.quota_usages
+        for user in ("u", ""):  # so that the user's row comes first in the file
+            database.write(lambda connection, user=user: connection.execute(sa.insert(table).values(
+                project_id="p", user_id=user, instances=2, cores=2, ram=2)))
+        # A table that is known to be small is read from its beginning, not by its index.
+        database.write(lambda connection: connection.execute(sa.text(
+            "ANALYZE quota_usages" if database.dialect == "postgresql" else "ANALYZE TABLE quota_usages")))
+        release = threading.Thread(target=database.write, args=(
+            lambda connection: quotas.release(connection, "p", "u", 1, 1, 1),))
+        with database.engine.connect() as connection, connection.begin():
+            connection.execute(sa.select(table).where(table.c.user_id == "").with_for_update())
+            release.start()
+            release.join(1.0)
+            assert release.is_alive(), "it waits for the project's row"
+            connection.execute(sa.select(table).where(table.c.user_id == "u").with_for_update(nowait=True))
+        release.join(10.0)
+        left = database.read(lambda connection: connection.execute(sa.select(table.c.instances)).scalars().all())
+        assert left == [1, 1]
+        database.close()
+
+
+@pytest.mark.parametrize(("start", "endless"), [
+    (start_postgresql, ENDLESS), (start_mariadb, "SELECT COUNT(*) FROM seq_1_to_1000000000 WHERE SHA2(seq, 512) = ''")])
+def test_a_statement_that_takes_too_long_is_cancelled_and_not_tried_again(start: object, endless: str) -> None:
+    with start() as server:  # type: ignore[operator]
+        database = Database(server.new_database(), statement_seconds=1)
+        cancelled_once(database, endless)
+        database.close()
+
+
+@pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
+def test_what_no_column_takes_is_refused_and_not_repeated_in_logs(
+        start: object, caplog: pytest.LogCaptureFixture) -> None:
+    with start() as server:  # type: ignore[operator]
+        url = server.new_database()
+        migrate.sync(url)
+        database = Database(url)
+        values = {"project_id": "p", "user_id": "", "instances": 2, "cores": 2, "ram": 2}
+        for wrong in ({"user_id": SECRET * 50}, {"user_id": SECRET, "ram": 2**70}, {"user_id": SECRET + "\ud800"}):
+            with pytest.raises(exception.InvalidInput):
+                database.write(lambda connection, wrong=wrong: connection.execute(
+                    sa.insert(tables.quota_usages).values({**values, **wrong})))
+        with pytest.raises((db_exception.DBError, sa.exc.DBAPIError)) as raised:
+            database.write(lambda connection: connection.execute(
+                sa.text("INSERT INTO nowhere VALUES (:value)"), {"value": SECRET}))
+        assert SECRET not in str(raised.value)
+        with pytest.raises((db_exception.DBError, sa.exc.DBAPIError)) as raised:
+            database.write(lambda connection: connection.execute(
+                sa.text("INSERT INTO quota_usages (project_id) VALUES (:value)"), {"value": SECRET}))
+        assert SECRET not in "".join(traceback.format_exception(raised.value))
+        assert SECRET not in caplog.text
+        database.close()
+
+
+@pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
+def test_a_lock_that_is_not_had_in_time_is_waited_for_again(start: object) -> None:
+    with start() as server:  # type: ignore[operator]
+        url = server.new_database()
+        migrate.sync(url)
+        database, holder = Database(url, statement_seconds=2), Database(url)
+        table = tables.quota_usages
+        holder.write(lambda connection: connection.execute(sa.insert(table).values(
+            project_id="p", user_id="", instances=2, cores=2, ram=2)))
+        tries = []
+
+        def release(connection: sa.Connection) -> None:
+            tries.append(1)
+            if len(tries) == 2:
+                held.rollback()
+            quotas.release(connection, "p", "", 1, 1, 1)
+
+        with holder.engine.connect() as connection:
+            held = connection.begin()
+            connection.execute(sa.select(table).with_for_update())
+            database.write(release)
+        assert len(tries) == 2
+        database.close()
+        holder.close()

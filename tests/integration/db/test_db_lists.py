@@ -1,0 +1,12 @@
+"""Lists of many servers on PostgreSQL and MariaDB: what each statement reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.conductor.database.test_list_plans import *  # noqa: F403
+
+
+@pytest.fixture(scope="module", params=["postgresql", "mariadb"])
+def list_url(request: pytest.FixtureRequest) -> str:
+    return str(request.getfixturevalue(request.param).new_database())

@@ -1,0 +1,101 @@
+"""The libvirt driver of one host in a process of its own, asked over a socket: two hosts have two configurations.
+
+::
+
+    python -m tests.integration.libvirt.driver_host SOCKET HOST OPTIONS
+
+OPTIONS is JSON: {group: {option: value}}, "" for [DEFAULT].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from multiprocessing.connection import Client, Connection, Listener
+from typing import Any
+
+from nova import exception
+from nova.conf import CONF, register
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.moves import MigrationProgress, MigrationTarget
+from nova.virt.images.imagecache import ImageCache
+
+_KEY = b"tests"
+
+
+class _Host:
+    """The methods of a remote driver: its verbs, and helpers of the tests."""
+
+    def __init__(self, name: str) -> None:
+        from nova.virt.libvirt.driver import LibvirtDriver
+
+        self.driver = LibvirtDriver(name)
+        self.driver.start(lambda status: None)
+        self.cancelled = threading.Event()
+        self.seen: list[MigrationProgress] = []
+
+    def cache_image(self, source: str, name: str) -> str:
+        """Put an image into the cache as if it had been downloaded."""
+        import shutil
+
+        return ImageCache().adopt(name, lambda path: shutil.copyfile(source, path) and None, os.stat(source).st_size)
+
+    def live_migrate(self, instance: Instance, target: MigrationTarget) -> None:
+        self.cancelled.clear()
+        self.seen.clear()
+        self.driver.live_migrate(instance, target, self.seen.append, self.cancelled)
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def progress(self) -> list[MigrationProgress]:
+        return list(self.seen)
+
+
+class RemoteDriver:
+    """The driver of a host; every call may come from any thread."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, verb: str) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with Client(self._path, "AF_UNIX", authkey=_KEY) as connection:
+                connection.send((verb, args, kwargs))
+                outcome, *values = connection.recv()
+            if outcome == "error":
+                raise exception.NovaException.rebuild(*values)
+            return values[0]
+
+        return call
+
+
+def _answer(host: _Host, connection: Connection) -> None:
+    with connection:
+        verb, args, kwargs = connection.recv()
+        try:
+            known = getattr(host, verb, None) or getattr(host.driver, verb)
+            connection.send(("ok", known(*args, **kwargs)))
+        except exception.NovaException as error:
+            connection.send(("error", type(error).__name__, error.message, error.kwargs))
+        except Exception as error:
+            connection.send(("error", "NovaException", f"{type(error).__name__}: {error}", {}))
+
+
+def main() -> None:
+    path, name, options = sys.argv[1:]
+    register(CONF)
+    for group, values in json.loads(options).items():
+        for option, value in values.items():
+            CONF.set_override(option, value, group or None)
+    host = _Host(name)
+    with Listener(path, "AF_UNIX", authkey=_KEY) as listener:
+        while True:
+            connection = listener.accept()
+            threading.Thread(target=_answer, args=(host, connection), daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

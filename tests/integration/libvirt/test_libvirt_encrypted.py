@@ -1,0 +1,267 @@
+"""Real guests with encrypted volumes: QEMU decrypts what a guest reads, and libvirt has the key while it is needed."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import pathlib
+import subprocess
+import threading
+import uuid
+import xml.etree.ElementTree as ET
+
+import msgspec
+import pytest
+
+from nova import exception
+from nova.metadata import config_drive
+from nova.metadata.settings import MetadataSettings
+from nova.objects.servers import states
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.volume import VolumeConnection, VolumeKey
+from nova.virt.driver import Disks
+from nova.virt.libvirt.driver import LibvirtDriver
+from tests.integration.libvirt.driver_pair import LabHost, hosts_fixture, wait_for_text  # noqa: F401 (fixtures)
+from tests.integration.libvirt.driver_pair import boot as boot_there
+from tests.integration.libvirt_fixtures import (
+    PrivateLibvirt,
+    kernel_disks,
+    migrates_emulated,
+    needs_libvirt,
+    server,
+    wait_for_console,
+)
+
+pytestmark = needs_libvirt
+
+NEVER = threading.Event()
+PASSPHRASE = "5eed" * 16
+# qemu-img measures how fast the machine derives keys, which fails by chance on a virtual one.
+_TRIES = 40
+_QCOW2 = ".qcow2"
+_both = pytest.mark.parametrize("suffix", ["", _QCOW2], ids=["luks", "qcow2"])
+# Writes at its first boot, and reads at each.
+WRITE = """#!/bin/sh
+echo precious > /dev/vdb
+echo 'echo "it read $(head -c 8 /dev/vdb)"' >> /etc/init.d/boot
+sync
+echo "it wrote $(head -c 8 /dev/vdb)"
+"""
+
+
+@pytest.fixture(autouse=True)
+def configured(state: pathlib.Path) -> None:
+    """Guests are looked for in the state_path of the test."""
+
+
+def formatted(path: pathlib.Path, passphrase: str = PASSPHRASE, size: str = "32M") -> pathlib.Path:
+    """Format the volume as the volume service does: in LUKS or, for such file names, in qcow2 with LUKS inside."""
+    kind, options = ("qcow2", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=200") if (
+        path.suffix == _QCOW2) else ("luks", "key-secret=s,iter-time=200")
+    for _ in range(_TRIES):
+        done = subprocess.run(["qemu-img", "create", "-q", "-f", kind, "--object", f"secret,id=s,data={passphrase}",
+                               "-o", options, str(path), size],
+                              capture_output=True, text=True, timeout=60)
+        if "accurate CPU usage" not in done.stderr:
+            break
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def decrypted(path: pathlib.Path, passphrase: str = PASSPHRASE) -> bytes:
+    flat = path.with_suffix(".flat")
+    source = "driver=qcow2,encrypt." if path.suffix == _QCOW2 else "driver=luks,"
+    subprocess.run(["qemu-img", "convert", "--object", f"secret,id=s,data={passphrase}", "--image-opts",
+                    f"{source}key-secret=s,file.filename={path}", "-O", "raw", str(flat)], check=True, timeout=60)
+    return flat.read_bytes()
+
+
+def device(path: pathlib.Path, key: str | None = PASSPHRASE, name: str = "/dev/vdb") -> BlockDevice:
+    volume = str(uuid.uuid5(uuid.NAMESPACE_OID, path.name))
+    connection = VolumeConnection(volume_id=volume, path=str(path), serial=volume,
+                                  format="qcow2" if path.suffix == _QCOW2 else "raw",
+                                  key=VolumeKey(key_id=f"of {volume}", passphrase=key) if key else None)
+    return BlockDevice(source="volume", destination="volume", volume_id=volume, device_name=name, connection=connection)
+
+
+def away(volume: BlockDevice) -> BlockDevice:
+    """Return the device as for a detach: without a key."""
+    return msgspec.structs.replace(volume, connection=None)
+
+
+def boot(driver: LibvirtDriver, image: pathlib.Path, state: pathlib.Path, instance: Instance,
+         script: str = WRITE) -> None:
+    instance.user_data = base64.b64encode(script.encode()).decode()
+    drive = str(state / "drive.iso")
+    config_drive.build(instance, drive, MetadataSettings())
+    disks: Disks = dataclasses.replace(kernel_disks(image), config_drive=drive)
+    driver.prepare(instance, disks)
+    driver.spawn(instance, disks)
+
+
+def secrets(daemon: PrivateLibvirt) -> list[str]:
+    """The ids of those that libvirtd knows."""
+    lines = daemon.run("virsh", "-c", daemon.uri, "secret-list").splitlines()[2:]
+    return sorted(line.split()[0] for line in lines if line.strip())
+
+
+def named(daemon: PrivateLibvirt, instance: Instance, *options: str) -> list[str]:
+    """The ids of those that the guest's definition names."""
+    root = ET.fromstring(daemon.run("virsh", "-c", daemon.uri, "dumpxml", "--security-info", instance.uuid, *options))
+    return sorted(item.get("uuid", "") for item in root.findall("devices/disk/source/encryption/secret"))
+
+
+@_both
+def test_a_guest_reads_and_writes_an_encrypted_volume(
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt,
+        suffix: str) -> None:
+    path = formatted(state / f"volume{suffix}")
+    volume = device(path)
+    instance = server(block_devices=[volume])
+    boot(driver, guest_image, state, instance)
+    wait_for_console(driver, instance, b"it wrote precious")
+    known, = secrets(libvirt_daemon)
+    assert named(libvirt_daemon, instance) == named(libvirt_daemon, instance, "--inactive") == [known]
+    assert PASSPHRASE not in libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "dumpxml", "--security-info",
+                                                instance.uuid)
+    with pytest.raises(subprocess.CalledProcessError):
+        libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "secret-get-value", known)
+    driver.reboot(instance, hard=True)
+    wait_for_console(driver, instance, b"it read precious")
+    driver.power_off(instance)
+    for _ in range(2):
+        driver.detach_volume(instance, away(volume))
+    assert (secrets(libvirt_daemon), named(libvirt_daemon, instance)) == ([], [])
+    assert b"precious" not in path.read_bytes()
+    assert decrypted(path).startswith(b"precious")
+
+
+def test_it_comes_and_goes_while_the_guest_runs_and_nothing_is_left(
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
+    first, second = device(formatted(state / "one")), device(formatted(state / "two", "0dd" * 8), "0dd" * 8, "/dev/vdc")
+    instance = server()
+    boot(driver, guest_image, state, instance, "#!/bin/sh\necho is up\n")
+    wait_for_console(driver, instance, b"login:")
+    for volume in (first, second, first):
+        driver.attach_volume(instance, volume)
+    assert len(secrets(libvirt_daemon)) == 2
+    assert named(libvirt_daemon, instance) == named(libvirt_daemon, instance, "--inactive") == secrets(libvirt_daemon)
+    # libvirtd forgets keys when it ends; who starts the guest brings them along.
+    libvirt_daemon.kill_daemon()
+    libvirt_daemon.start_daemon()
+    assert secrets(libvirt_daemon) == []
+    instance.block_devices = [first, second]
+    driver.reboot(instance, hard=True)
+    assert named(libvirt_daemon, instance) == secrets(libvirt_daemon) != []
+    wait_for_console(driver, instance, b"login:", 2)
+    driver.suspend(instance)
+    libvirt_daemon.kill_daemon()
+    libvirt_daemon.start_daemon()
+    driver.resume(instance)
+    assert driver.power_state(instance.uuid) == states.RUNNING
+    driver.detach_volume(instance, away(first))
+    assert named(libvirt_daemon, instance) == secrets(libvirt_daemon)
+    assert len(secrets(libvirt_daemon)) == 1
+    driver.destroy(instance)
+    driver.destroy(instance)
+    assert secrets(libvirt_daemon) == []
+
+
+def test_a_wrong_key_is_told_and_is_not_left(
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
+    wrong = device(formatted(state / "volume"), "f00" * 8)
+    instance = server()
+    boot(driver, guest_image, state, instance)
+    with pytest.raises(exception.DeviceAttachFailed) as told:
+        driver.attach_volume(instance, wrong)
+    assert "f00f00" not in str(told.value)
+    assert secrets(libvirt_daemon) == []
+
+
+@_both
+def test_one_takes_the_place_of_another(
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt,
+        suffix: str) -> None:
+    """An unencrypted volume, and one with another key, replaces it; its own key is removed."""
+    plain, new, other = state / "plain", formatted(state / f"new{suffix}"), formatted(
+        state / f"other{suffix}", "0dd" * 8)
+    subprocess.run(["qemu-img", "create", "-q", "-f", "raw", str(plain), "32M"], check=True, timeout=60)
+    old = device(plain, None)
+    instance = server(block_devices=[old])
+    boot(driver, guest_image, state, instance)
+    wait_for_console(driver, instance, b"it wrote precious")
+    seen = []
+    for path, key in ((new, PASSPHRASE), (other, "0dd" * 8)):
+        by = device(path, key)
+        now = msgspec.structs.replace(old.swapped(by, False), connection=by.connection)
+        for _ in range(2):
+            driver.swap_volume(instance, old, now, NEVER)
+        assert named(libvirt_daemon, instance) == named(libvirt_daemon, instance, "--inactive") == secrets(
+            libvirt_daemon)
+        seen += secrets(libvirt_daemon)
+        old = now
+    assert len(set(seen)) == 2
+    instance.block_devices = [old]
+    driver.reboot(instance, hard=True)
+    wait_for_console(driver, instance, b"it read precious")
+    driver.destroy(instance)
+    assert secrets(libvirt_daemon) == []
+    assert decrypted(other, "0dd" * 8).startswith(b"precious")
+
+
+def test_a_move_takes_the_key_along(
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
+    """Off and away: libvirt here has nothing to do with the volume any more; put back, it has."""
+    volume = device(formatted(state / "volume"))
+    instance = server(block_devices=[volume])
+    boot(driver, guest_image, state, instance)
+    wait_for_console(driver, instance, b"it wrote precious")
+    driver.open_disks(instance)
+    assert secrets(libvirt_daemon) == []
+    driver.close_disks(instance)
+    driver.revert_move(instance)
+    driver.power_on(instance)
+    wait_for_console(driver, instance, b"it read precious")
+
+
+@migrates_emulated
+def test_a_running_guest_takes_it_along(hosts: tuple[LabHost, LabHost], guest_image: pathlib.Path) -> None:
+    one, two = hosts
+    pool = pathlib.Path(one.place).parent / "pool"
+    pool.mkdir(mode=0o755, exist_ok=True)
+    path = pool / "encrypted"
+    path.unlink(missing_ok=True)
+    formatted(path)
+    instance = server(block_devices=[device(path)])
+    script = WRITE + '( while :; do echo "it has $(head -c 8 /dev/vdb)" > /dev/ttyS0; sleep 2; done ) &\n'
+    boot_there(one, instance, guest_image, script)
+    wait_for_text(one, instance, b"it has precious")
+    source = one.driver.check_migration_source(instance)
+    target = two.driver.prepare_migration(instance, source)
+    assert len(secrets(two.libvirt)) == 1
+    one.driver.live_migrate(instance, target)
+    two.driver.finish_migration(instance)
+    one.driver.destroy(instance, keep_disks=target.shared)
+    assert secrets(one.libvirt) == []
+    assert named(two.libvirt, instance) == named(two.libvirt, instance, "--inactive") == secrets(two.libvirt) != []
+    wait_for_text(two, instance, b"it has precious")
+    two.driver.destroy(instance)
+    assert secrets(two.libvirt) == []
+
+
+def test_what_was_prepared_for_a_migration_is_taken_back(hosts: tuple[LabHost, LabHost],
+                                                         guest_image: pathlib.Path) -> None:
+    one, two = hosts
+    pool = pathlib.Path(one.place).parent / "pool"
+    pool.mkdir(mode=0o755, exist_ok=True)
+    path = pool / "stays"
+    path.unlink(missing_ok=True)
+    instance = server(block_devices=[device(formatted(path))])
+    boot_there(one, instance, guest_image)
+    target = two.driver.prepare_migration(instance, one.driver.check_migration_source(instance))
+    assert len(secrets(two.libvirt)) == 1
+    for _ in range(2):
+        two.driver.rollback_migration(instance, target)
+    assert secrets(two.libvirt) == []
+    assert len(secrets(one.libvirt)) == 1
+    one.driver.destroy(instance)

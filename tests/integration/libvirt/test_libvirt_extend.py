@@ -1,0 +1,146 @@
+"""Volumes that become larger under real guests, which see it while they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+
+import msgspec
+import pytest
+
+from nova import exception
+from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.volumes.volume import VolumeEncryption
+from nova.virt.images import qemuimg
+from nova.virt.libvirt.driver import LibvirtDriver
+from tests.integration.libvirt.test_libvirt_encrypted import PASSPHRASE, boot, configured, device, formatted  # noqa: F401
+from tests.integration.libvirt_fixtures import PrivateLibvirt, needs_libvirt, server, wait_for_console
+
+pytestmark = needs_libvirt
+
+_GIB = 1 << 30
+_LOOK = """#!/bin/sh
+( while :; do echo "it has $(cat /sys/block/vdb/size) sectors" > /dev/ttyS0; sleep 2; done ) &
+"""
+
+
+def sees(driver: LibvirtDriver, instance: Instance, size: int) -> None:
+    wait_for_console(driver, instance, b"it has %d sectors" % (size // 512))
+
+
+def has(daemon: PrivateLibvirt, instance: Instance) -> int:
+    """The bytes of the guest's disk, as its hypervisor knows it."""
+    told = daemon.run("virsh", "-c", daemon.uri, "domblkinfo", instance.uuid, "vdb")
+    return int(next(line.split()[1] for line in told.splitlines() if line.startswith("Capacity")))
+
+
+def size_of(path: pathlib.Path, disk_format: str) -> int:
+    told = subprocess.run(["qemu-img", "info", "-U", "--output", "json", "-f", disk_format, str(path)], check=True,
+                          timeout=60, capture_output=True)
+    return int(json.loads(told.stdout)["virtual-size"])
+
+
+def made(path: pathlib.Path, disk_format: str) -> BlockDevice:
+    qemuimg.create(str(path), disk_format, _GIB)
+    volume = device(path, key=None)
+    return msgspec.structs.replace(volume, connection=msgspec.structs.replace(volume.connection, format=disk_format))
+
+
+@pytest.mark.parametrize("disk_format", ["raw", pytest.param("qcow2", marks=pytest.mark.slow)])
+def test_a_running_guest_sees_the_new_size_and_its_file_has_it(
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt,
+        disk_format: str) -> None:
+    volume = made(state / "volume", disk_format)
+    instance = server(block_devices=[volume])
+    boot(driver, guest_image, state, instance, _LOOK)
+    sees(driver, instance, _GIB)
+    for _ in range(2):
+        assert not driver.is_extended(instance, volume, 3)
+        assert driver.extend_volume(instance, volume, 2)
+        assert driver.is_extended(instance, volume, 2)
+    sees(driver, instance, 2 * _GIB)
+    assert size_of(state / "volume", disk_format) == 2 * _GIB
+    assert driver.extend_volume(instance, volume, 1), "it is that large"
+    assert has(libvirt_daemon, instance) == 2 * _GIB, "nothing becomes smaller"
+
+
+def test_what_the_volume_service_made_larger_itself_is_seen_by_a_paused_guest_when_it_goes_on(
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+    volume = made(state / "volume", "raw")
+    instance = server(block_devices=[volume])
+    boot(driver, guest_image, state, instance, _LOOK)
+    sees(driver, instance, _GIB)
+    driver.pause(instance)
+    os.truncate(state / "volume", 2 * _GIB)
+    assert driver.extend_volume(instance, volume, 2)
+    driver.unpause(instance)
+    sees(driver, instance, 2 * _GIB)
+
+
+@pytest.mark.parametrize("inside", [pytest.param(True, id="the header is in the volume"), pytest.param(
+    False, id="the header is beside it", marks=pytest.mark.slow)])
+def test_an_encrypted_volume_becomes_as_large_as_the_volume_service_would_have_made_it(
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, inside: bool) -> None:
+    path = formatted(state / "volume", size=str(_GIB))
+    header = path.stat().st_size - _GIB
+    if inside:
+        path.unlink()
+        formatted(path, size=str(_GIB - header))
+        assert path.stat().st_size == _GIB
+    volume = device(path, PASSPHRASE)
+    volume.encryption = VolumeEncryption(key_id="x", encrypted_passphrase="")
+    instance = server(block_devices=[volume])
+    boot(driver, guest_image, state, instance, _LOOK)
+    sees(driver, instance, _GIB - header * inside)
+    away = msgspec.structs.replace(volume, connection=None)
+    for _ in range(2):
+        assert driver.extend_volume(instance, away, 3)
+        assert driver.is_extended(instance, away, 3)
+    sees(driver, instance, 3 * _GIB - header * inside)
+    assert path.stat().st_size == 3 * _GIB + header * (not inside)
+
+
+@pytest.mark.slow
+def test_an_encrypted_volume_of_a_size_that_none_has_is_left_alone(
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+    path = formatted(state / "volume", size="512M")
+    volume, before = device(path, PASSPHRASE), path.stat().st_size
+    volume.encryption = VolumeEncryption(key_id="x", encrypted_passphrase="")
+    instance = server(block_devices=[volume])
+    boot(driver, guest_image, state, instance, _LOOK)
+    with pytest.raises(exception.VolumeExtendFailed, match="536870912 bytes"):
+        driver.extend_volume(instance, volume, 2)
+    assert not driver.is_extended(instance, volume, 2)
+    assert path.stat().st_size == before
+
+
+@pytest.mark.slow
+def test_a_guest_that_is_off_sees_what_is_there_when_it_starts(
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+    volume = made(state / "volume", "raw")
+    instance = server(block_devices=[volume])
+    assert not driver.extend_volume(instance, volume, 2), "there is no guest"
+    boot(driver, guest_image, state, instance, _LOOK)
+    stranger = msgspec.structs.replace(volume, volume_id="stranger", connection=None)
+    with pytest.raises(exception.VolumeExtendFailed, match="does not have it"):
+        driver.extend_volume(instance, stranger, 2)
+    assert not driver.is_extended(instance, stranger, 2)
+    driver.power_off(instance)
+    assert not driver.extend_volume(instance, volume, 2)
+    assert not driver.is_extended(instance, volume, 2)
+    assert size_of(state / "volume", "raw") == _GIB, "who made it larger is the volume service"
+    os.truncate(state / "volume", 2 * _GIB)
+    driver.power_on(instance)
+    sees(driver, instance, 2 * _GIB)
+
+
+def test_what_qemu_refuses_is_told_and_changes_nothing(
+        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
+    volume = made(state / "volume", "qcow2")
+    instance = server(block_devices=[volume])
+    boot(driver, guest_image, state, instance, _LOOK)
+    with pytest.raises(exception.VolumeExtendFailed, match="was not extended"):
+        driver.extend_volume(instance, volume, (1 << 33) - 1)  # no such file is so large
+    assert has(libvirt_daemon, instance) == size_of(state / "volume", "qcow2") == _GIB

@@ -1,0 +1,155 @@
+"""Actions of the libvirt driver inside real guests: with the agent, without it, and after a soft delete."""
+
+from __future__ import annotations
+
+import base64
+import pathlib
+import threading
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.metadata import config_drive
+from nova.metadata.settings import MetadataSettings
+from nova.objects.servers import states
+from nova.virt.driver import Disks
+from nova.virt.libvirt import agent
+from tests.integration.libvirt.test_libvirt_volume_files import Share
+from tests.integration.libvirt_fixtures import (
+    PrivateLibvirt,
+    kernel_disks,
+    needs_libvirt,
+    server,
+    wait_for,
+    wait_for_console,
+)
+
+pytestmark = needs_libvirt
+
+# As much of the QEMU guest agent as is asked for: it answers that it is there, and prints what it is told.
+_AGENT = """#!/bin/sh
+for port in /sys/class/virtio-ports/*; do
+    [ "$(cat $port/name)" = org.qemu.guest_agent.0 ] && device=/dev/${port##*/}
+done
+(
+    exec 3<> $device
+    while :; do
+        while read -r line <&3; do
+            case "$line" in
+                *guest-sync*) id=${line#*'"id":'}; echo "{\\"return\\": ${id%%[!0-9]*}}" >&3 ;;
+                *guest-fsfreeze-*) echo "agent: says nothing" ;;
+                *guest-set-user-password*) echo "agent: $line"; echo '{"return": {}}' >&3 ;;
+                *) echo '{"error": {"class": "CommandNotFound", "desc": "unknown"}}' >&3 ;;
+            esac
+        done
+        usleep 100000
+    done
+) &
+"""
+# One that brings file systems to rest, and refuses it while they are.
+_RESTS = _AGENT.replace("""*guest-fsfreeze-*) echo "agent: says nothing" ;;""", """\
+*guest-fsfreeze-freeze*) if [ -e /tmp/rests ]; then
+                    echo '{"error": {"class": "GenericError", "desc": "it is at rest"}}' >&3
+                else touch /tmp/rests; echo "agent: rests"; echo '{"return": 1}' >&3; fi ;;
+                *guest-fsfreeze-thaw*) if [ -e /tmp/rests ]; then rm /tmp/rests; echo "agent: goes on"; fi
+                    echo '{"return": 1}' >&3 ;;""")
+_LISTENS = "name='org.qemu.guest_agent.0' state='connected'"
+
+
+def started(driver: Any, daemon: PrivateLibvirt, image: pathlib.Path, state: pathlib.Path, **fields: Any) -> Any:
+    """A running guest whose agent listens, and libvirt has heard of it."""
+    instance = server({"hw_qemu_guest_agent": "yes", **fields.pop("properties", {})}, config_drive=True,
+                      user_data=base64.b64encode(fields.pop("agent", _AGENT).encode()).decode(), **fields)
+    drive = state / f"{instance.uuid}.iso"
+    config_drive.build(instance, str(drive), MetadataSettings())
+    disks = Disks(**{**vars(kernel_disks(image)), "config_drive": str(drive)})
+    driver.prepare(instance, disks)
+    driver.spawn(instance, disks)
+    wait_for(lambda: _LISTENS in daemon.run("virsh", "-c", daemon.uri, "dumpxml", instance.uuid), 120, "an agent")
+    return instance
+
+
+@pytest.mark.parametrize(("properties", "user"), [
+    ({}, "root"), ({"os_type": "windows"}, "Administrator"), ({"os_admin_user": "mary"}, "mary")])
+def test_the_agent_in_the_guest_sets_the_password_of_its_administrator(
+        driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path,
+        properties: dict[str, str], user: str) -> None:
+    instance = started(driver, libvirt_daemon, guest_image, state, properties=properties)
+    for _ in range(2):
+        driver.set_password(instance, "a new word")
+    log = wait_for_console(driver, instance, b"agent: ", 2)
+    told = next(line for line in log.split(b"\n") if line.startswith(b"agent: "))
+    assert base64.b64encode(b"a new word") in told
+    assert f'"{user}"'.encode() in told
+
+
+def test_an_agent_that_says_nothing_holds_nobody_up(
+        driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent is a tenant's program: it must not block the threads of all snapshots of the host."""
+    monkeypatch.setattr(agent, "REST", 2)
+    instance = started(driver, libvirt_daemon, guest_image, state, properties={"os_require_quiesce": "yes"})
+    ended: list[Exception] = []
+
+    def save() -> None:
+        try:
+            driver.snapshot(instance, "11111111-2222-3333-4444-555555555555", threading.Event())
+        except exception.InstanceQuiesceFailed as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=save, daemon=True)
+    thread.start()
+    wait_for_console(driver, instance, b"says nothing")
+    thread.join(120)
+    assert len(ended) == 1
+    driver.discard_snapshot(instance)
+    assert driver.power_state(instance.uuid) == states.RUNNING
+
+
+def test_a_guest_stays_at_rest_while_snapshots_of_all_its_volumes_are_taken(
+        driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+    share = Share(state / "share")
+    instance = started(driver, libvirt_daemon, guest_image, state, properties={"os_require_quiesce": "yes"},
+                       agent=_RESTS, block_devices=[share.device("volume")])
+    driver.quiesce(instance)
+    driver.snapshot_volume(instance, share.grow("volume"))
+    driver.snapshot_volume(instance, share.grow("volume.1", "volume"))
+    assert driver.volume_files(instance, share.device("volume")) == ["volume.2", "volume.1", "volume"]
+    log = wait_for_console(driver, instance, b"agent: rests")
+    assert b"agent: goes on" not in log
+    driver.unquiesce(instance)
+    wait_for_console(driver, instance, b"agent: goes on")
+    # By itself it is at rest for that moment, and no longer.
+    driver.snapshot_volume(instance, share.grow("volume.2", "volume.1", "volume"))
+    wait_for_console(driver, instance, b"agent: goes on", 2)
+
+
+def test_a_guest_without_an_agent_keeps_its_password(driver: Any, guest_image: pathlib.Path) -> None:
+    for properties in ({}, {"hw_qemu_guest_agent": "yes"}):  # no channel to one; nobody at its other end
+        instance = server(properties)
+        driver.prepare(instance, kernel_disks(guest_image))
+        driver.spawn(instance, kernel_disks(guest_image))
+        with pytest.raises(exception.InstancePasswordSetFailed) as raised:
+            driver.set_password(instance, "a new word")
+        assert "agent" in str(raised.value)
+        assert "a new word" not in str(raised.value)
+        driver.destroy(instance)
+    with pytest.raises(exception.GuestNotFound):
+        driver.set_password(instance, "a new word")
+
+
+def test_a_crash_dump_is_an_interrupt_that_the_guest_cannot_ignore(driver: Any, guest_image: pathlib.Path) -> None:
+    instance = server()
+    driver.prepare(instance, kernel_disks(guest_image))
+    driver.spawn(instance, kernel_disks(guest_image))
+    wait_for_console(driver, instance, b"login:")
+    driver.trigger_crash_dump(instance)
+    wait_for_console(driver, instance, b"NMI received")
+    assert driver.power_state(instance.uuid) == states.RUNNING
+    driver.power_off(instance)
+    with pytest.raises(exception.GuestNotRunning):
+        driver.trigger_crash_dump(instance)
+    driver.destroy(instance)
+    with pytest.raises(exception.GuestNotFound):
+        driver.trigger_crash_dump(instance)

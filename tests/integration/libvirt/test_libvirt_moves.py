@@ -1,0 +1,247 @@
+"""Real guests move between two hosts while they are off: resize, cold migration, and the way back."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import subprocess
+from typing import Any
+
+import pytest
+
+from nova import exception
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
+from nova.objects.servers.moves import DiskSource
+from tests.integration.libvirt.driver_pair import LabHost, boot, hosts_fixture, wait_for_text  # noqa: F401 (fixtures)
+from tests.integration.libvirt_fixtures import needs_libvirt, server
+from tests.integration.processes import eventually
+
+pytestmark = needs_libvirt
+Hosts = tuple[LabHost, LabHost]
+ENDED = b"=== nova guest user-data ended: 0 ==="
+NOTE = b"the note of the first boot"
+
+
+def bigger(root_gb: int = 2) -> Flavor:
+    return Flavor(flavorid="2", name="m1.more", memory_mb=192, vcpus=1, root_gb=root_gb, ephemeral_gb=1, swap=64)
+
+
+def leave(host: LabHost, instance: Instance) -> DiskSource:
+    source = host.driver.open_disks(instance, 60)
+    again = host.driver.open_disks(instance, 60)
+    assert (again.port, again.key, again.token) == (source.port, source.key, source.token)
+    assert host.driver.guests() == []
+    assert instance.uuid in host.driver.traces()
+    return source
+
+
+def arrive(host: LabHost, instance: Instance, source: DiskSource) -> None:
+    for verb in (lambda: host.driver.receive_disks(instance, source), lambda: host.driver.finish_move(instance)):
+        for _ in range(2):
+            verb()
+    assert host.driver.power_state(instance.uuid) == states.SHUTDOWN
+    host.driver.power_on(instance)
+
+
+def test_a_guest_is_resized_on_another_host(hosts: Hosts, guest_image: pathlib.Path) -> None:
+    one, two = hosts
+    instance = server()
+    boot(one, instance, guest_image)
+    wait_for_text(one, instance, ENDED)
+    one.driver.check_resize(instance, bigger())
+    source = leave(one, instance)
+    assert source.key not in " ".join(_command_lines(one)), "the key is for those who may read the file"
+
+    instance.flavor = bigger()
+    arrive(two, instance, source)
+    log = wait_for_text(two, instance, b"sectors ")
+    assert NOTE in log, "its disk came along"
+    assert b"sectors 4194304" in log, "2 GiB"
+    assert 150_000 < int(log.split(b"MemTotal:")[1].split()[0]) < 192 * 1024
+    assert two.files() == {"_base", instance.uuid}
+    for _ in range(2):
+        one.driver.close_disks(instance)
+        one.driver.confirm_move(instance)
+    assert one.files() == {"_base"}
+    assert one.processes("qemu-storage-daemon") == []
+    assert one.driver.traces() == set()
+    two.driver.reboot(instance, hard=True)
+    wait_for_text(two, instance, NOTE)
+
+
+@pytest.mark.slow
+def test_a_reverted_guest_is_what_it_was(hosts: Hosts, guest_image: pathlib.Path) -> None:
+    one, two = hosts
+    instance = server()
+    boot(one, instance, guest_image)
+    wait_for_text(one, instance, ENDED)
+    before = instance.flavor
+    source = leave(one, instance)
+    instance.flavor = bigger()
+    arrive(two, instance, source)
+    wait_for_text(two, instance, b"sectors ")
+    for _ in range(2):
+        two.driver.destroy(instance)
+    instance.flavor = before
+    for _ in range(2):
+        one.driver.revert_move(instance)
+    assert one.driver.power_state(instance.uuid) == states.SHUTDOWN
+    one.driver.power_on(instance)
+    log = wait_for_text(one, instance, b"sectors ")
+    assert NOTE in log
+    assert b"sectors 2097152" in log
+    assert two.files() <= {"_base"}
+    assert one.processes("qemu-storage-daemon") == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shared", [False, True], ids=["its own host", "shared storage"])
+def test_disks_that_are_seen_are_not_sent(hosts: Hosts, guest_image: pathlib.Path, shared: bool) -> None:
+    one, two = hosts
+    if shared:
+        for host in hosts:
+            host.start_driver(shared=True)
+    else:
+        two = one
+    instance = server()
+    boot(one, instance, guest_image)
+    wait_for_text(one, instance, ENDED)
+    source = leave(one, instance)
+    one.driver.close_disks(instance)  # nobody needs it
+    instance.flavor = bigger()
+    arrive(two, instance, source)
+    log = wait_for_text(two, instance, b"sectors ")
+    assert NOTE in log
+    assert b"sectors 4194304" in log
+    assert one.files(shared) == {"_base", instance.uuid, f"{instance.uuid}_resize"}
+    if shared:
+        # An order that came far too late.
+        one.driver.destroy(instance)
+        assert two.driver.power_state(instance.uuid) == states.RUNNING
+    one.driver.confirm_move(instance)
+    assert one.files(shared) == {"_base", instance.uuid}, "the disks that another host uses are never removed"
+    two.driver.reboot(instance, hard=True)
+    two.driver.destroy(instance)
+    assert one.files(shared) == {"_base"}
+
+
+@pytest.mark.slow
+def test_a_reverted_guest_on_shared_storage(hosts: Hosts, guest_image: pathlib.Path) -> None:
+    one, two = hosts
+    for host in hosts:
+        host.start_driver(shared=True)
+    instance = server()
+    boot(one, instance, guest_image)
+    source = leave(one, instance)
+    arrive(two, instance, source)
+    two.driver.destroy(instance)
+    one.driver.revert_move(instance)
+    two.driver.destroy(instance)  # late, again
+    assert one.files(shared=True) == {"_base", instance.uuid}
+    one.driver.power_on(instance)
+    assert one.driver.power_state(instance.uuid) == states.RUNNING
+
+
+@pytest.mark.slow
+def test_disks_that_a_lost_host_had_set_aside_are_put_back_by_another(hosts: Hosts, guest_image: pathlib.Path) -> None:
+    one, two = hosts
+    instance = server()
+    two.driver.revert_move(instance)
+    assert not two.driver.has_disks(instance), "of a host with a storage of its own there is nothing to put back"
+    for host in hosts:
+        host.start_driver(shared=True)
+    boot(one, instance, guest_image)
+    wait_for_text(one, instance, ENDED)
+    leave(one, instance)
+    one.stop_driver()
+    assert not two.driver.has_disks(instance)
+    for _ in range(2):
+        two.driver.revert_move(instance)
+    assert two.driver.has_disks(instance)
+    two.driver.destroy(instance, keep_disks=True)  # given up, and tried again
+    assert two.driver.guests() == []
+    assert two.files(shared=True) == {"_base", instance.uuid}
+    boot(two, instance, guest_image)
+    wait_for_text(two, instance, NOTE)
+    one.start_driver(shared=True)
+    one.driver.remove_orphan(instance.uuid, keep_disks=True)
+    one.driver.destroy(instance)  # an order that came far too late
+    assert two.driver.power_state(instance.uuid) == states.RUNNING
+    assert one.files(shared=True) == {"_base", instance.uuid}
+    assert one.processes("qemu-storage-daemon") == []
+
+
+@pytest.mark.slow
+def test_served_disks_outlive_nova_compute_and_need_the_key(hosts: Hosts, guest_image: pathlib.Path) -> None:
+    one, two = hosts
+    instance = server()
+    boot(one, instance, guest_image)
+    source = leave(one, instance)
+    one.stop_driver()
+    url = f"nbd://{source.address}:{source.port}/disk"
+    with pytest.raises(subprocess.CalledProcessError):
+        two.run("qemu-img", "info", url)
+    wrong = DiskSource(host=source.host, token=source.token, address=source.address, port=source.port,
+                       key="00" * 32, files=source.files, bases=source.bases)
+    with pytest.raises(exception.MigrationError):
+        two.driver.receive_disks(instance, wrong)
+    two.driver.receive_disks(instance, source)
+
+    one.start_driver()
+    assert one.driver.open_disks(instance).key == source.key
+    pid, = one.processes("qemu-storage-daemon")
+    os.kill(pid, 9)
+    eventually(lambda: pid not in one.processes("qemu-storage-daemon"), 30, "the daemon is dead")
+    again = one.driver.open_disks(instance)
+    assert again.key != source.key
+    assert again.token == source.token
+    one.driver.remove_orphan(instance.uuid)
+    assert one.driver.traces() == set()
+    assert one.processes("qemu-storage-daemon") == []
+
+
+@pytest.mark.slow
+def test_a_copy_goes_on_where_it_was_cut_and_old_files_do_not_count(hosts: Hosts, guest_image: pathlib.Path) -> None:
+    one, two = hosts
+    instance = server()
+    boot(one, instance, guest_image)
+    wait_for_text(one, instance, ENDED)
+    source = leave(one, instance)
+    place = pathlib.Path(two.state, "instances", instance.uuid)
+    place.mkdir(parents=True)
+    (place / "disk").write_bytes(b"of another time")
+    two.driver.receive_disks(instance, source)
+    whole = os.stat(place / "disk").st_ino
+    (place / "kernel").unlink()
+    (place / "kernel.part").write_bytes(b"half")
+    two.driver.receive_disks(instance, source)
+    assert os.stat(place / "disk").st_ino == whole, "what is complete is not copied again"
+    assert (place / "kernel").stat().st_size == (guest_image / "vmlinuz").stat().st_size
+    assert not (place / "kernel.part").exists()
+    two.driver.finish_move(instance)
+    two.driver.power_on(instance)
+    wait_for_text(two, instance, NOTE)
+
+
+def test_a_disk_does_not_shrink(hosts: Hosts, guest_image: pathlib.Path) -> None:
+    one, _two = hosts
+    instance = server(flavor={"root_gb": 2})
+    boot(one, instance, guest_image)
+    with pytest.raises(exception.ResizeError, match="2 GiB cannot shrink to 1 GiB"):
+        one.driver.check_resize(instance, bigger(1))
+    assert one.driver.power_state(instance.uuid) == states.RUNNING
+
+
+def _command_lines(host: LabHost) -> list[str]:
+    return [pathlib.Path(f"/proc/{pid}/cmdline").read_text() for pid in host.processes("qemu-storage-daemon")]
+
+
+def test_what_moves_nowhere(hosts: Hosts) -> None:
+    one, _two = hosts
+    instance: Any = server()
+    with pytest.raises(exception.GuestNotFound):
+        one.driver.open_disks(instance)
+    one.driver.close_disks(instance)
+    one.driver.confirm_move(instance)

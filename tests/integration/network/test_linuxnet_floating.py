@@ -1,0 +1,123 @@
+"""Floating addresses with packets: from outside to a guest, back, and from guest to guest."""
+
+from __future__ import annotations
+
+import pytest
+
+from nova.objects.networks.network import FilterRule, RuleSet
+from tests.integration.network.linuxnet_lab import Net, connects, needs_root, sh, wait
+
+pytestmark = [needs_root, pytest.mark.root]
+
+FLOATING, OTHER = "203.0.113.7", "203.0.113.8"
+OPEN = [FilterRule()]
+
+
+def rules(server, address, version=1):
+    floating = {server.network_info[0].id: address} if address else {}
+    return RuleSet(version=version, rules=OPEN, floating=floating)
+
+
+def booted(lab, server, address, version=1):
+    lab.driver.plug(server, rules(server, address, version))
+    guest = lab.guest(server)
+    guest.static()
+    return guest
+
+
+@pytest.fixture
+def outside(lab):
+    """Machines behind the uplink resolve floating addresses on the link."""
+    for address in (FLOATING, OTHER):
+        sh("ip", "-n", lab.outside, "route", "add", f"{address}/32", "dev", "eth0", "src", lab.beyond)
+
+    def reaches(address, port=22):
+        return sh("ip", "netns", "exec", lab.outside, "busybox", "nc", "-w", "2", address, str(port),
+                  check=False, text="").stdout == "hello"
+
+    return reaches
+
+
+def test_a_server_is_reached_by_its_floating_address_and_speaks_from_it(lab, outside):
+    guest = booted(lab, Net().instance(5), FLOATING)
+    inside, beyond = lab.listen(guest.ns, "10.77.0.5", 22), lab.listen(lab.outside, lab.beyond, 80)
+    assert wait(lambda: outside(FLOATING))
+    assert wait(lambda: inside.peers[-1] == lab.beyond)
+    assert guest.connects(lab.beyond, 80)
+    assert wait(lambda: beyond.peers == [FLOATING])
+
+
+def test_a_running_server_gets_one_and_loses_it(lab, outside):
+    server = Net().instance(5)
+    guest = booted(lab, server, None)
+    lab.listen(guest.ns, "10.77.0.5", 22)
+    beyond = lab.listen(lab.outside, lab.beyond, 80)
+    assert not outside(FLOATING)
+    lab.driver.refresh_rules(server.uuid, rules(server, FLOATING, 2))
+    assert wait(lambda: outside(FLOATING))
+    lab.driver.refresh_rules(server.uuid, rules(server, None, 1))  # comes late
+    assert outside(FLOATING)
+    lab.driver.refresh_rules(server.uuid, rules(server, None, 3))
+    assert not outside(FLOATING)
+    assert guest.connects(lab.beyond, 80)
+    assert wait(lambda: beyond.peers == [lab.here])
+    shown = sh("ip", "neigh", "show", "proxy", "dev", lab.uplink).stdout + sh("ip", "route", "show", FLOATING).stdout
+    assert shown == ""
+
+
+def test_what_the_server_does_not_let_in_stays_out(lab, outside):
+    server = Net().instance(5)
+    lab.driver.plug(server, RuleSet(version=1, rules=[FilterRule(protocol="tcp", from_port=80, to_port=80)],
+                                    floating={server.network_info[0].id: FLOATING}))
+    guest = lab.guest(server)
+    guest.static()
+    for port in (22, 80):
+        lab.listen(guest.ns, "10.77.0.5", port)
+    assert wait(lambda: outside(FLOATING, 80))
+    assert not outside(FLOATING, 22)
+
+
+def test_servers_of_networks_that_overlap_reach_each_other_by_floating_addresses_alone(lab, outside):
+    here, there = booted(lab, Net().instance(5), FLOATING), booted(lab, Net().instance(5), OTHER)
+    without = booted(lab, Net("10.79.0").instance(6), None)
+    servers = [lab.listen(guest.ns, "10.77.0.5", 22) for guest in (here, there)]
+    assert wait(lambda: outside(FLOATING) and outside(OTHER))
+    assert here.connects(OTHER, 22)
+    assert wait(lambda: servers[1].peers[-1] == FLOATING)
+    assert without.connects(FLOATING, 22)
+    assert not without.connects("10.77.0.5", 22, 0.5)
+    assert here.connects(FLOATING, 22)  # its own
+
+
+def test_they_go_with_the_server_and_outlive_a_restart(lab, outside):
+    net = Net()
+    server, stays = net.instance(5), net.instance(6)
+    guest = booted(lab, server, FLOATING)
+    booted(lab, stays, None)
+    lab.listen(guest.ns, "10.77.0.5", 22)
+    assert wait(lambda: outside(FLOATING))
+    fresh = lab.fresh()
+    fresh.start([server, stays])
+    assert outside(FLOATING)
+    fresh.unplug(server)
+    assert not outside(FLOATING)
+    lab.driver = fresh
+
+
+def test_what_was_lost_while_nobody_looked_is_not_answered_for(lab, outside):
+    server = Net().instance(5)
+    guest = booted(lab, server, FLOATING)
+    lab.listen(guest.ns, "10.77.0.5", 22)
+    assert wait(lambda: outside(FLOATING))
+    fresh = lab.fresh()
+    fresh.refresh_rules(server.uuid, rules(server, None, 2))
+    fresh.start([server])
+    lab.driver = fresh
+    assert sh("ip", "neigh", "show", "proxy", "dev", lab.uplink).stdout == ""
+    assert not outside(FLOATING)
+
+
+def test_the_host_itself_reaches_them(lab, outside):
+    guest = booted(lab, Net().instance(5), FLOATING)
+    lab.listen(guest.ns, "10.77.0.5", 22)
+    assert wait(lambda: connects(FLOATING, 22))

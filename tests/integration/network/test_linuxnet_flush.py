@@ -1,0 +1,250 @@
+"""Flushed packet filters of a host, as after a restart of nftables. Namespaces act as guests."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+
+import pytest
+
+from nova.network.linux import netns
+from nova.objects.networks.network import FilterRule
+from tests.integration.network.linuxnet_lab import (
+    PING,
+    SSH,
+    Net,
+    ear,
+    frame,
+    instance,
+    needs_root,
+    rules,
+    sh,
+    udp_packet,
+    wait,
+)
+
+pytestmark = [needs_root, pytest.mark.root]
+
+
+@pytest.fixture(name="watched")
+def watched_fixture(lab, monkeypatch):
+    """A lab whose driver looks after its filters all the time."""
+    monkeypatch.setattr("nova.network.linux.driver.WATCH_INTERVAL", 0.1)
+    lab.driver.start([])
+    return lab
+
+
+def flush(lab):
+    """Flush the tables of this lab only, since this machine may have others."""
+    for table in lab.tables():
+        sh("nft", "delete", *table.split())
+
+
+def gated(device):
+    return "bpf" in sh("tc", "filter", "show", "dev", device, "egress", check=False).stdout
+
+
+def wait_for_guards(lab, *nets):
+    """Wait until all devices have egress guards."""
+    devices = [guest.vif.devname for guest in lab.guests]
+    devices += [f"{kind}{net.id.replace('-', '')[:11]}" for net in nets for kind in ("nvp", "nvu")]
+    assert wait(lambda: all(map(gated, devices)), 20), [device for device in devices if not gated(device)]
+
+
+def _heard(sock):
+    """Return all packets until none arrives for a while."""
+    found = []
+    with contextlib.suppress(TimeoutError):
+        while True:
+            found.append(sock.recv(2000))
+    sock.close()
+    return found
+
+
+def test_flushed_filters_are_made_again(watched, caplog, monkeypatch):
+    lab, net = watched, Net()
+    counted = []
+    monkeypatch.setattr("nova.telemetry.metrics.FILTERS_RESTORED.inc", lambda: counted.append("restored"))
+    server = net.instance(5)
+    guest, peer = lab.booted(server, [SSH]), lab.booted(net.instance(6))
+    lab.listen(guest.ns, "0.0.0.0", 22)
+    lab.listen(guest.ns, "0.0.0.0", 23)
+    before = sh("nft", "-s", "list", "table", "bridge", f"nova_{lab.tag}").stdout
+    with caplog.at_level(logging.WARNING):
+        flush(lab)
+        assert wait(lambda: "filters of guests are restored" in caplog.text, 20)
+    assert counted == ["restored"]
+    assert peer.connects("10.77.0.5", 22)
+    assert not peer.connects("10.77.0.5", 23, 0.5)
+    assert guest.reaches(lab.beyond)
+    after = sh("nft", "-s", "list", "table", "bridge", f"nova_{lab.tag}").stdout
+    # Apart from the mark of guests whose connections have to be learned anew.
+    assert len(after.splitlines()) >= len(before.splitlines())
+    # What is unplugged stays so.
+    lab.driver.unplug(server)
+    caplog.clear()
+    flush(lab)
+    assert wait(lambda: "filters of guests are restored" in caplog.text, 20)
+    table = sh("nft", "list", "table", "bridge", f"nova_{lab.tag}").stdout
+    assert peer.vif.devname in table
+    assert guest.vif.devname not in table
+
+
+def test_a_guest_that_comes_after_a_flush_does_not_hide_it(lab):
+    """The new devices are a change of the service itself; all other missing filters are an external change."""
+    net = Net()
+    guest = lab.booted(net.instance(5), [SSH])
+    lab.listen(guest.ns, "0.0.0.0", 22)
+    lab.listen(guest.ns, "0.0.0.0", 23)
+    flush(lab)
+    peer = lab.booted(net.instance(6))
+    assert peer.connects("10.77.0.5", 22)
+    assert not peer.connects("10.77.0.5", 23, 0.5)
+
+
+def test_a_connection_outlives_a_flush(watched, caplog):
+    """The guest may only receive on the connection."""
+    lab, net = watched, Net()
+    guest, peer = lab.booted(net.instance(5), [SSH]), lab.booted(net.instance(6))
+    server = netns.call(guest.ns, lambda: socket.create_server(("10.77.0.5", 22)))
+    client = netns.call(peer.ns, lambda: socket.create_connection(("10.77.0.5", 22), 5))
+    taken, _address = server.accept()
+    flush(lab)
+    assert wait(lambda: "filters of guests are restored" in caplog.text, 20)
+    for sock in (taken, client):
+        sock.settimeout(20)
+    # The client's guest has no rules, and did not send anything since.
+    taken.sendall(b"answer")
+    assert client.recv(100) == b"answer"
+    client.sendall(b"more")
+    assert taken.recv(100) == b"more"
+    for sock in (client, taken, server):
+        sock.close()
+
+
+def test_while_nova_compute_is_away_a_flush_closes_everything(watched):
+    lab, net = watched, Net()
+    one, two, free = net.instance(5), net.instance(6), net.instance(7, security=False)
+    guest, peer, heard = lab.booted(one, [FilterRule()]), lab.booted(two, [FilterRule()]), lab.booted(free)
+    lab.listen(None, lab.here, 8083)
+    assert guest.reaches("10.77.0.6")
+    assert guest.reaches("10.77.0.1")
+    assert guest.reaches(lab.beyond)
+    wait_for_guards(lab, net)
+    lab.driver.stop()
+    flush(lab)
+    assert not guest.pings("10.77.0.6")
+    assert not guest.pings("10.77.0.1")
+    assert not guest.pings(lab.beyond)
+    assert not guest.connects(lab.here, 8083, 0.5)
+    assert not guest.connects("198.18.77.9", 8083, 0.5)
+    # Also for what takes another's name.
+    sock = netns.call(heard.ns, ear)
+    forged = frame("fa:16:3e:00:00:99", "ff:ff:ff:ff:ff:ff", b"\x08\x00", b"forged" * 10)
+    guest.raw(forged)
+    assert forged not in _heard(sock)
+    # The next start opens what the rules allow.
+    lab.fresh().start([one, two, free])
+    assert guest.reaches("10.77.0.6")
+    assert guest.reaches("10.77.0.1")
+    assert guest.reaches(lab.beyond)
+    assert peer.reaches("10.77.0.5")
+
+
+def test_on_a_wire_of_the_host_a_guest_keeps_its_name_also_without_filters(watched):
+    """The wire has no gate, since the host uses it otherwise; the guest's own port has."""
+    lab = watched
+    wire, far = f"tw{lab.outside[2:]}", f"tf{lab.outside[2:]}"
+    sh("ip", "netns", "add", far)
+    sh("ip", "link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", far)
+    try:
+        sh("ip", "-n", far, "link", "set", "eth0", "up")
+        net = Net(bridge_interface=wire, v6="fd00:77")
+        guest = lab.booted(net.instance(5))
+        # All that a guest does when it starts goes through its gate.
+        assert wait(lambda: gated(guest.vif.devname), 20)
+        assert guest.dhcp()["ip"] == "10.77.0.5"
+        assert guest.addresses_v6() == [guest.vif.addresses(6)[0]]
+        assert guest.reaches("10.77.0.1")
+        assert guest.reaches("fd00:77::1")
+        lab.driver.stop()
+        flush(lab)
+        mac, all_ = guest.vif.mac, "ff:ff:ff:ff:ff:ff"
+        six = b"\x60\0\0\0\0\x08\x11\x40"
+        forged = [frame("fa:16:3e:00:00:99", all_, b"\x08\x00", udp_packet("10.77.0.5", 9, 9)),
+                  frame(mac, all_, b"\x08\x00", udp_packet("10.77.0.1", 9, 9)),
+                  frame(mac, all_, b"\x08\x06", _arp(mac, "10.77.0.1")),
+                  frame(mac, all_, b"\x08\x06", _arp("fa:16:3e:00:00:99", "10.77.0.5")),
+                  frame(mac, all_, b"\x81\x00", b"\0\5\x08\0" + udp_packet("10.77.0.5", 9, 9)),
+                  frame(mac, all_, b"\x86\xdd", six + socket.inet_pton(socket.AF_INET6, "fd00:77::99") + bytes(24)),
+                  frame(mac, all_, b"\x88\xb5", bytes(46))]
+        fine = [frame(mac, all_, b"\x08\x00", udp_packet("10.77.0.5", 9, 9)),
+                frame(mac, all_, b"\x08\x06", _arp(mac, "10.77.0.5")),
+                frame(mac, all_, b"\x86\xdd",
+                      six + socket.inet_pton(socket.AF_INET6, guest.vif.addresses(6)[0]) + bytes(24))]
+        sock = netns.call(far, ear)
+        for one in (*forged, *fine):
+            guest.raw(one)
+        heard = _heard(sock)
+        assert [one in heard for one in fine] == [True] * 3
+        bodies = [one[14:] for one in heard if one not in fine]
+        assert not [number for number, one in enumerate(forged) if one in heard or one[18:] in bodies]
+    finally:
+        sh("ip", "link", "del", wire)
+        sh("ip", "netns", "del", far)
+
+
+def _arp(mac, address):
+    return b"\0\1\x08\0\6\4\0\1" + bytes.fromhex(mac.replace(":", "")) + socket.inet_aton(address) + bytes(28)
+
+
+def test_what_others_do_with_their_own_filters_changes_nothing(watched, caplog):
+    lab, net = watched, Net()
+    lab.booted(net.instance(5), [SSH])
+    name = f"lab_{lab.tag}"
+    try:
+        with caplog.at_level(logging.WARNING):
+            for command in (f"add table ip {name}", f"add chain ip {name} forwarding", f"add table bridge {name}"):
+                sh("nft", *command.split())
+            lab.driver._filters.verify()
+        assert "filters" not in caplog.text
+    finally:
+        for family in ("ip", "bridge"):
+            sh("nft", "delete", "table", family, name, check=False)
+
+
+def test_a_chain_that_somebody_changed_is_made_again(watched, caplog):
+    lab, net = watched, Net()
+    guest, peer = lab.booted(net.instance(5)), lab.booted(net.instance(6))
+    lab.listen(guest.ns, "0.0.0.0", 22)
+    chain = f"received_{guest.vif.devname.replace('-', '_')}"
+    sh("nft", "flush", "chain", "bridge", f"nova_{lab.tag}", chain)
+    assert wait(lambda: "filters of guests are restored" in caplog.text, 20)
+    assert chain in caplog.text
+    assert not peer.connects("10.77.0.5", 22, 0.5)
+    assert guest.reaches("10.77.0.1")
+
+
+def test_a_port_that_nobody_plugged_is_closed(lab):
+    net = Net()
+    guest, away = lab.booted(net.instance(5), [FilterRule()]), net.instance(6)
+    stranger = lab.guest(away)
+    stranger.static()
+    assert not stranger.pings("10.77.0.5")
+    assert not guest.pings("10.77.0.6")
+    assert not stranger.pings("10.77.0.1")
+    sock = netns.call(stranger.ns, ear)
+    guest.pings("10.77.0.9")
+    assert not [one for one in _heard(sock) if one[6:12] == bytes.fromhex(guest.vif.mac.replace(":", ""))]
+    lab.driver.plug(away, rules(PING))
+    assert guest.reaches("10.77.0.6")
+
+
+def test_interfaces_of_several_networks_are_gated(watched):
+    lab, one, two = watched, Net(), Net("10.78.0", v6="fd00:78")
+    server = instance([one.vif(5), two.vif(5)])
+    lab.driver.plug(server, rules(PING))
+    for number in range(2):
+        lab.guest(server, number)
+    wait_for_guards(lab, one, two)

@@ -1,0 +1,95 @@
+"""A real guest on a port of a real Neutron (ML2/OVN): it gets its address, and nothing is left when Nova is killed."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.databases import Server
+from tests.integration.hosts.two_hosts import RealHosts, needs_hosts, real_hosts
+from tests.integration.network.neutron_lab import NeutronLab, needs_neutron, neutron_lab
+from tests.integration.processes import eventually, free_port
+from tests.integration.rabbit import Rabbit
+from tests.integration.real_cloud import BOOT, RealCloud, real_cloud
+
+pytestmark = [needs_hosts, needs_neutron, pytest.mark.root]
+
+PROJECT = "p" * 32
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[RealHosts]:
+    with real_hosts(1) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def api_port() -> int:
+    return free_port()
+
+
+@pytest.fixture(scope="module")
+def lab(hosts: RealHosts, mariadb: Server, api_port: int) -> Iterator[NeutronLab]:
+    database = mariadb.new_database()
+    with neutron_lab(hosts.site.directory / "neutron", database, f"http://127.0.0.1:{api_port}/v2.1",
+                     hosts.hosts[0]) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def cloud(rabbitmq: Rabbit, hosts: RealHosts, lab: NeutronLab, api_port: int,
+          guest_image: pathlib.Path) -> Iterator[RealCloud]:
+    options = {"network": {"driver": "neutron"}, "neutron": {"endpoint_override": lab.url},
+               "api": {"port": api_port}, "DEFAULT": {"force_config_drive": True}}
+    with real_cloud(rabbitmq, hosts, guest_image, options=options) as made:
+        yield made
+
+
+def test_a_guest_has_its_ports_and_leaves_none(cloud: RealCloud, lab: NeutronLab) -> None:
+    network = lab.network(PROJECT, "10.99.0.0/24")
+    mine = lab.port(network, PROJECT)
+    uuid = cloud.boot("one", cloud.trio, networks=[{"port": mine}])
+    cloud.api.wait(uuid, "ACTIVE", BOOT)
+    port, = lab.ports(device_id=uuid)
+    assert (port["id"], port["status"], port["binding:host_id"]) == (mine, "ACTIVE", "nova-host1")
+    made = cloud.api.post(f"/servers/{uuid}/os-interface", {"interfaceAttachment": {"net_id": network}})
+    second = made["interfaceAttachment"]
+    path = f"/servers/{uuid}/os-interface/{second['port_id']}"
+    eventually(lambda: cloud.api.get(path)["interfaceAttachment"]["port_state"] == "ACTIVE", BOOT, "it is plugged")
+    with cloud.shell(uuid) as shell:
+        # By DHCP, which OVN answers.
+        address = port["fixed_ips"][0]["ip_address"]
+        eventually(lambda: address in shell.run("ip -4 address show"), BOOT, "the guest has its address", interval=1)
+        assert second["mac_addr"] in shell.run("ip link show")
+    cloud.api.delete(path)
+    eventually(lambda: [port["id"] for port in lab.ports(device_id=uuid)] == [mine], BOOT, "the second port is gone")
+    cloud.nova.delete_all(60)
+    assert [(port["id"], port["device_id"]) for port in lab.ports(network_id=network)
+            if not port["device_owner"].startswith("network:")] == [(mine, "")]
+    assert _switch_ports(cloud) == []
+    cloud.nova.audit()
+
+
+def test_nova_killed_in_the_middle_of_boots_leaves_no_port(cloud: RealCloud, lab: NeutronLab) -> None:
+    network = lab.network(PROJECT, "10.98.0.0/24")
+    uuids = [cloud.boot(f"killed-{number}", cloud.trio, networks=[{"uuid": network}]) for number in range(2)]
+    eventually(lambda: lab.ports(device_id=uuids[0]) or lab.ports(device_id=uuids[1]), BOOT, "a port is made",
+               interval=0.02)
+    cloud.nova.kill("conductor-1", "compute-nova-host1")
+    cloud.nova.start("conductor-1", "compute-nova-host1")
+    cloud.nova.all_active(uuids, BOOT)
+    for uuid in uuids:
+        assert [port["status"] for port in lab.ports(device_id=uuid)] == ["ACTIVE"]
+    assert len(_switch_ports(cloud)) == 2
+    cloud.nova.delete_all(60)
+    assert [port for port in lab.ports(network_id=network) if not port["device_owner"].startswith("network:")] == []
+    assert _switch_ports(cloud) == []
+    cloud.nova.audit()
+
+
+def _switch_ports(cloud: RealCloud) -> list[str]:
+    """Return the ports plugged for guests."""
+    listed = cloud.hosts.hosts[0].host.run(["ovs-vsctl", "list-ports", "br-int"]).split()
+    return [name for name in listed if name.startswith("tap")]

@@ -1,0 +1,217 @@
+"""No statement of a list reads more rows in a larger table: every filter, every sort key, counted.
+
+Each list runs on a database of 24,000 servers with small windows. SQLite counts the instructions of each statement,
+PostgreSQL and MariaDB (tests/integration/db/test_db_lists.py) the rows that it reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from nova import conf
+from nova.api.compute.servers import servers_list
+from nova.db import tables
+from nova.db.maintenance import migrate
+from nova.db.servers import actions, server_migrations, server_search
+from nova.db.sql import searches
+from nova.db.sql.engine import Database
+from nova.objects.servers.migration import MigrationQuery
+from nova.objects.servers.server_request import ServerQuery
+from tools.bench import million_rows
+
+LIVE, DELETED = 6_000, 18_000
+FEW, LIMIT = 100, 10
+# What a statement may read: rows of ten ranges and of the servers found; instructions of SQLite, dozens for each.
+MOST_ROWS, MOST_INSTRUCTIONS = 2000, 75_000
+# A list that matches nothing reads all windows of its scope, each with the same statement: the first are counted.
+MOST_STATEMENTS = 24
+NAMES = {"name": "server-0", "display_name": "server-0", "ip": "10.0", "ip6": "fd00", "reservation_id": "r-77",
+         "host": "host-0000007", "node": "host-0000007", "user_id": "user-0000007", "project_id": "project-0000007",
+         "vm_state": ["error"], "task_state": ["rebooting"], "locked": True, "image": million_rows.uuid_of(7),
+         "image_ref": million_rows.uuid_of(7), "uuid": million_rows.uuid_of(7), "flavor": "7", "power_state": "1",
+         "launch_index": "0", "progress": "0", "config_drive": "false", "tags": ["rare"], "tags-any": ["rare"],
+         "not-tags": ["web"], "not-tags-any": ["web"]}
+# Parameters that are no filter of rows, and filters of other tables, which are refused.
+NO_FILTERS = {*servers_list._JOINED, "sort_dir", "sort_key", "all_tenants", "deleted", "soft_deleted", "status",
+              "marker", "limit", "changes-since", "changes-before", "tenant_id"}
+MOMENT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+@pytest.fixture(scope="module")
+def list_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('lists')}/nova.sqlite"
+
+
+@pytest.fixture(scope="module")
+def filled(list_url: str) -> Iterator[Database]:
+    conf.register()
+    migrate.sync(list_url)
+    database = Database(list_url)
+    million_rows.fill(database.engine, LIVE, DELETED)
+    yield database
+    database.close()
+
+
+@pytest.fixture(autouse=True)
+def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searches, "FEW", FEW)
+
+
+class _EnoughStatements(Exception):
+    pass
+
+
+class Reads:
+    """Counts what each statement of a connection reads."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self.connection = connection
+        self.most = 0
+        self.statement = ""
+        self._noted: list[tuple[str, Any]] = []
+        sa.event.listen(connection, "before_execute", self._stop)
+        sa.event.listen(connection, "before_cursor_execute", self._note)
+
+    def _stop(self, *_statement: Any) -> None:
+        if len(self._noted) >= MOST_STATEMENTS:
+            raise _EnoughStatements
+
+    def _note(self, _connection: Any, _cursor: Any, statement: str, parameters: Any, *_rest: Any) -> None:
+        if statement.startswith("SELECT"):
+            self._noted.append((statement, parameters))
+
+    def count(self) -> None:
+        sa.event.remove(self.connection, "before_execute", self._stop)
+        sa.event.remove(self.connection, "before_cursor_execute", self._note)
+        for statement, parameters in self._noted:
+            read = getattr(self, f"_{self.connection.dialect.name}")(statement, parameters)
+            if read > self.most:
+                self.most, self.statement = read, statement
+
+    def _sqlite(self, statement: str, parameters: Any) -> int:
+        raw: Any = self.connection.connection.dbapi_connection
+        steps = [0]
+        raw.set_progress_handler(lambda: steps.__setitem__(0, steps[0] + 100), 100)
+        raw.execute(statement, parameters).fetchall()
+        raw.set_progress_handler(None, 0)
+        return steps[0]
+
+    def _postgresql(self, statement: str, parameters: Any) -> int:
+        found = self.connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {statement}", parameters).scalar()
+        return _scanned((json.loads(found) if isinstance(found, str) else found)[0]["Plan"])
+
+    def _mysql(self, statement: str, parameters: Any) -> int:
+        self.connection.exec_driver_sql("FLUSH STATUS")
+        self.connection.exec_driver_sql(statement, parameters).all()
+        return sum(int(value) for name, value in self.connection.exec_driver_sql(
+            "SHOW SESSION STATUS LIKE 'Handler_read%%'") if name != "Handler_read_rnd_deleted")
+
+
+def _scanned(plan: dict[str, Any]) -> int:
+    """Return the rows that the scans of a plan of PostgreSQL have read."""
+    own = (plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0)) * plan["Actual Loops"]
+    return int(own if "Scan" in plan["Node Type"] and "Relation Name" in plan else 0) + sum(
+        _scanned(each) for each in plan.get("Plans", ()))
+
+
+def server_lists() -> dict[str, ServerQuery]:
+    """Return every filter and every sort key of GET /servers, alone and beside others."""
+    lists: dict[str, dict[str, Any]] = {"": {}, "changes-since": {"changes_since": MOMENT},
+                                        "changes-before": {"changes_before": MOMENT}}
+    filters = sorted({*servers_list.QUERY.fields} - NO_FILTERS)
+    for name in filters:
+        lists[name] = {"filters": {name: NAMES.get(name, "7")}}
+        lists[f"vm_state and {name}"] = {"filters": {name: NAMES.get(name, "7"), "vm_state": ["active"]}}
+    for key in servers_list._SORT_KEYS:
+        for way in ("asc", "desc"):
+            lists[f"sort by {key} {way}"] = {"sort": [(key, way), ("created_at", way)]}
+        lists[f"host, sort by {key}"] = {"sort": [(key, "asc"), ("created_at", "asc")],
+                                         "filters": {"host": "host-0000007"}}
+        lists[f"active, sort by {key}"] = {"sort": [(key, "asc"), ("created_at", "asc")],
+                                           "filters": {"vm_state": ["active"]}}
+    lists["plain expression that matches nothing"] = {"filters": {"name": "nothing"}}
+    lists["expression that matches nothing"] = {"filters": {"name": "(nothing|nobody)"}}
+    queries = {}
+    for name, query in lists.items():
+        for scope, project in (("all projects", None), ("project", "project-0000007")):
+            for deleted in (None,) if "changes" in name else (False, True):
+                queries[f"{name or 'plain'}; {scope}; deleted={deleted}"] = ServerQuery(
+                    **query, project_id=project, deleted=deleted, limit=LIMIT, brief=True)
+    return queries
+
+
+def migration_lists() -> dict[str, MigrationQuery]:
+    """Return every filter of GET /os-migrations."""
+    values: dict[str, Any] = {
+        "project_id": "project-0000007", "user_id": "user-0000007", "instance_uuid": million_rows.uuid_of(70),
+        "host": "host-0000005", "source_compute": "host-0000005", "status": "error",
+        "migration_type": "live-migration", "changes_since": MOMENT, "changes_before": MOMENT}
+    assert {*MigrationQuery.__struct_fields__} == {*values, "limit", "marker"}
+    return {"plain": MigrationQuery(limit=LIMIT), **{
+        name: MigrationQuery(limit=LIMIT, **{name: value}) for name, value in values.items()}, **{
+        f"{name}, one project": MigrationQuery(limit=LIMIT, **{**values, "project_id": "project-0000005", name: value})
+        for name, value in values.items() if name == "status"}}
+
+
+def read_servers(connection: sa.Connection, query: ServerQuery) -> None:
+    list(server_search.search(connection, query, partial=True).servers)
+
+
+def test_no_list_reads_more_than_a_window(filled: Database) -> None:
+    """Pages behind a marker are counted, too."""
+    bound = MOST_INSTRUCTIONS if filled.dialect == "sqlite" else MOST_ROWS
+    marker, moved = million_rows.uuid_of(DELETED + LIVE // 2), None
+    covered, over = 0, list[str]()
+    with filled.engine.connect() as connection, connection.begin():
+        moved = connection.scalar(sa.select(tables.migrations.c.uuid).order_by(tables.migrations.c.id).limit(1))
+
+        def run(name: str, read: Callable[..., Any], *args: Any) -> None:
+            nonlocal covered
+            reads = Reads(connection)
+            with contextlib.suppress(_EnoughStatements):
+                read(connection, *args)
+            reads.count()
+            covered += 1
+            if reads.most > bound:
+                over.append(f"{name}: {reads.most}\n{reads.statement}")
+
+        for name, query in server_lists().items():
+            for place in (None, marker) if query.project_id is None else (None,):
+                query.marker = place
+                run(f"servers, {name}, marker {place}", read_servers, query)
+        for name, moves in migration_lists().items():
+            for place in (None, moved) if moves.project_id is None else (None,):
+                moves.marker = place
+                run(f"migrations, {name}, marker {place}", server_migrations.index, moves)
+        run("actions", actions.index, million_rows.uuid_of(9), LIMIT, None, MOMENT, MOMENT)
+    print(f"{covered} lists on {filled.dialect}: none reads more than {bound}")
+    assert not over, "\n\n".join(over[:5])
+    assert covered > 500
+
+
+def test_pages_show_every_server_once_and_in_order(filled: Database) -> None:
+    """Every sort key, nulls included, forwards and backwards, through windows that are cut."""
+    with filled.engine.connect() as connection, connection.begin():
+        hosts = {"host": [f"host-{number:07d}" for number in (7, 8)], "availability_zone": "zone"}
+        for key in servers_list._SORT_KEYS:
+            for way in ("asc", "desc"):
+                query = ServerQuery(filters=hosts, sort=[(key, way), ("created_at", way)], deleted=None, brief=True)
+                everything = [found.uuid for found in server_search.search(connection, query).servers]
+                paged: list[str] = []
+                query.limit = 17
+                while True:
+                    page = server_search.search(connection, query, partial=True)
+                    uuids = [found.uuid for found in page.servers]
+                    paged += uuids
+                    query.marker = page.marker or (uuids[-1] if len(uuids) == query.limit else None)
+                    if query.marker is None:
+                        break
+                assert len(everything) == 2 * (LIVE + DELETED) // million_rows.HOSTS
+                assert paged == everything, (key, way)

@@ -1,0 +1,1 @@
+"""Benchmark of a cloud of thousands of nodes on one machine (``python -m tools.bench.scale``)."""
