@@ -63,7 +63,7 @@ def parse(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
             raise ValueError(f"line {text.count(chr(10), 0, match.start()) + 1}: a key has more than 16 parts")
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Invalid(f"{name}: it is no {kind.upper()}: {error}") from None
+        raise Invalid(f"{name}: not valid {kind.upper()}: {error}") from None
 
 
 def convert(data: Any, kind: type[T], name: str, tables: Mapping[str, Names] | None = None) -> T:

@@ -47,7 +47,7 @@ def serve(address: str, secret: str) -> http.server.ThreadingHTTPServer:
     """Answers from now on, in a thread. Raises Invalid (no address of loopback), Refused (it is not free)."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or not on_loopback(host):
-        raise Invalid(f"--pprof-addr: {address} is not HOST:PORT of loopback; profiles are for this machine only.")
+        raise Invalid(f"--pprof-addr: {address} is not HOST:PORT of loopback; profiles are served on loopback only.")
     try:
         server = _Server((host.strip("[]"), int(port)), _Handler)
     except (OSError, OverflowError) as error:

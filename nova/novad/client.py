@@ -66,9 +66,9 @@ class Client:
         self.address = address or environ.get("NOVA_ADDR") or DEFAULT
         scheme, _colon, where = self.address.rpartition("://")
         if (scheme not in ("tcp", "tls") or ":" not in where) and (scheme != "unix" or not where.startswith("/")):
-            raise Unreachable(f"{self.address} is no address: tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH")
+            raise Unreachable(f"{self.address} is not an address: use tcp://HOST:PORT, tls://HOST:PORT or unix:///PATH")
         if scheme == "tcp" and not on_loopback(where.rpartition(":")[0]):
-            raise Unreachable(f"{self.address}: beyond loopback the secret travels with TLS only: tls://{where}")
+            raise Unreachable(f"{self.address}: use tls://{where}: without TLS the secret is sent on loopback only")
         local = pathlib.Path(where) if scheme == "unix" else _SOCKET if self.address == DEFAULT else None
         if local is not None and (why := _unusable(local)):
             if scheme == "unix":

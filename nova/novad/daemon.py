@@ -95,8 +95,8 @@ class Daemon:
         """Containers are found by the platform's name: with another one they would be lost. Raises Invalid."""
         stored = self.journal.fact("platform")
         if stored and stored != self.platform.name and self.journal.components():
-            raise Invalid(f"{self.options.platform}: name: components of platform {stored} are deployed here; nova "
-                          f"remove them before the platform is called {self.platform.name}.")
+            raise Invalid(f"{self.options.platform}: name: components of platform {stored} are deployed here; run nova "
+                          f"remove before renaming the platform to {self.platform.name}.")
         self.journal.set_fact("platform", self.platform.name)
 
     def start(self) -> None:
@@ -124,7 +124,7 @@ class Daemon:
         if not secret:
             raise Invalid(f"secret_file: {file} is empty")
         if not secret.isascii() or not secret.isprintable():
-            raise Invalid(f"secret_file: {file} has characters that cannot travel in a header")
+            raise Invalid(f"secret_file: {file} has characters that are not allowed in an HTTP header")
         return secret
 
     # --- changes -----------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ class Daemon:
         existing = self.secrets.names()
         for name in names:
             if name not in existing or name not in self.platform.secrets:
-                raise NotKnown(f"There is no secret {name}.")
+                raise NotKnown(f"Secret {name} does not exist.")
         with self._steering(history.ROTATE) as peers:
             current = self.journal.components()
             users = [name for name in self.deployer.order(current) if current[name].component.secrets() & set(names)]

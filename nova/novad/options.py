@@ -17,67 +17,69 @@ from nova.novad.platform import Absolute, Count, Name, Place, Seconds
 PORT = 18080
 
 EXAMPLE = """\
-# The configuration of novad. Every option is here with its default, unless it says otherwise.
+# The configuration of novad. Every option is listed with its default, unless the comment says otherwise.
 
-# Where commands reach it. Beyond loopback it listens with a secret and TLS only.
+# Address and port of the API of novad. An address other than loopback requires tls_cert and tls_key.
 #listen = "tcp://127.0.0.1:18080"
 
-# Whether it tells the networks of this machine that it is here (mDNS, nova discover): on all addresses that it listens
-# on; or on those of these that it listens on, by address or by name of the interface: ["10.0.0.1", "eth1"]. On
-# loopback only this machine hears it.
+# Announce this novad by mDNS (nova discover). true: on all addresses of listen; a list of addresses or interface names
+# (["10.0.0.1", "eth1"]): on those of them that are addresses of listen; false: not at all. With listen on loopback only
+# this machine receives the announcement.
 #announce = true
 
-# Its journal, and the volumes, backups, secrets and files of components. What it needs to know is all in here.
+# Directory of the journal, the secrets, and the volumes, backups and files of components: all data of novad.
 #data_dir = "/var/lib/novad"
 
-# Which components there are: TOML, or YAML if it is called so. See doc/novad.md. "": a control node tells which.
+# Platform file, TOML or YAML (by the ending of its name; see doc/novad.md). "": a control node sends the components.
 #platform = "/etc/novad/platform.toml"
 
-# The name of this node, and which components it runs: those with one of these roles, and those without any. Where a
-# control node tells what to run, it decides on the roles, too. node is the machine's name by default.
+# Name of this node (by default the name of the machine), and its roles: the node runs the components that have one of
+# these roles, and all components without roles. On a node of a control node, the control node decides on the roles.
 #node = "controller-1"
 #roles = ["control", "compute"]
 
-# The other nodes of a control node: addresses of their novads, their names, and the roles that this node gives them.
-# Their novad.toml has platform = "", and a secret_file with what "nova nodes secret NAME" prints here. An address alone
-# gets nothing. With discover_nodes, nodes that announce themselves by mDNS, and have a certificate of nodes_ca (by
-# default client_ca), are listed, and get roles by "nova nodes accept NAME".
+# The other nodes of a control node: their addresses, names, and the roles that the control node gives them. These nodes
+# have platform = "" and a secret_file with the output of "nova nodes secret NAME". A node without roles (an address
+# alone) receives no components. discover_nodes: list the nodes that announce themselves by mDNS and have a certificate
+# of nodes_ca (default: client_ca); they receive roles by "nova nodes accept NAME".
 #nodes = [{address = "tls://10.0.0.2:18080", node = "host1", roles = ["compute"]}]
 #discover_nodes = false
 #nodes_ca = "/etc/novad/nodes.crt"
 
-# Where other nodes reach what this one publishes: ${address:COMPONENT} of the platform file. By default as listen says.
+# Address at which other nodes reach the published ports of this node: the value of ${address:COMPONENT} in platform
+# files. Default: the address of listen.
 #node_address = "10.0.0.1"
 
-# A file with the shared secret that callers have to know ($NOVA_SHARED_SECRET of the command). Without it novad makes
-# one in data_dir, in the file shared-secret.
+# File with the shared secret that clients need ($NOVA_SHARED_SECRET of the command nova). Default: novad creates a
+# secret in the file shared-secret in data_dir.
 #secret_file = "/etc/novad/shared-secret"
 
-# TLS: a certificate and its key; with client_ca callers need certificates of that authority, too.
+# TLS certificate and key of novad. client_ca: clients need a certificate of this authority, too.
 #tls_cert = "/etc/novad/tls.crt"
 #tls_key = "/etc/novad/tls.key"
 #client_ca = "/etc/novad/clients.crt"
 
-# A file whose content encrypts the platform's secrets at rest. Without it they are kept as they are, for root alone.
+# File whose content is the key for encrypting the platform's secrets at rest. Default: secrets are not encrypted, in
+# files that only root can read.
 #key_file = "/etc/novad/secrets.key"
 
-# The socket of podman's service. Without it novad runs a service of its own, with its own images and containers.
+# Socket of a podman service. Default: novad starts a podman service of its own, with its own images and containers.
 #podman_socket = "/run/podman/podman.sock"
 
-# MiB that the layers of an image may have as they travel; larger images are refused before they are pulled. 0: any
-# size that the disk has room for.
+# Maximum size of an image in MiB (compressed layers). Larger images are refused before they are pulled. 0: no limit
+# besides the free space of the disk.
 #image_limit = 0
 
-# Seconds between two looks at what should run.
+# Seconds between two checks of the components.
 #interval = 5.0
 
-# How many backups of a component are kept at least, and for how many days more than these.
+# Number of backups to keep of each component. Further backups are kept for keep_days days.
 #keep_backups = 5
 #keep_days = 30
 
-# Where releases of novad are (nova update): a directory at https://, http:// or file:///, whose list of releases is
-# signed and has not expired. update_key (a public key of Ed25519, PEM) verifies the signature, and is needed with
-# update_url. A new release that is not healthy after update_watch seconds goes back by itself.
+# Directory with releases of novad (nova update): https://, http:// or file:///. Its list of releases must be signed and
+# not expired. update_key: Ed25519 public key (PEM) that verifies the signature; required with update_url.
+# update_watch: seconds after which novad returns to the previous release if the new one is not healthy.
 #update_url = "https://releases.example.org/novad"
 #update_key = "/etc/novad/releases.pub"
 #update_watch = 60.0
@@ -146,23 +148,23 @@ class Options(Strict, frozen=True, kw_only=True):
 
 
 def load(path: str | pathlib.Path) -> Options:
-    """Raises Invalid, which names the option."""
+    """Read the configuration file. Raises Invalid, which names the option."""
     try:
         text = pathlib.Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise Invalid(f"The configuration {path} cannot be read: {error}") from None
     options = documents.convert(documents.parse(text, "toml", str(path)), Options, str(path))
     if bool(options.tls_cert) != bool(options.tls_key):
-        raise Invalid(f"{path}: tls_cert and tls_key are given together")
+        raise Invalid(f"{path}: tls_cert and tls_key must be set together")
     if options.client_ca and not options.tls_cert:
-        raise Invalid(f"{path}: client_ca needs tls_cert and tls_key")
+        raise Invalid(f"{path}: client_ca requires tls_cert and tls_key")
     if not on_loopback(options.address[0]) and not options.tls_cert:
-        raise Invalid(f"{path}: listen: beyond loopback ({options.listen}) novad wants tls_cert and tls_key")
+        raise Invalid(f"{path}: listen: {options.listen} is not on loopback: it requires tls_cert and tls_key")
     if not 0 < options.address[1] <= 65535:
-        raise Invalid(f"{path}: listen: {options.address[1]} is no port")
+        raise Invalid(f"{path}: listen: {options.address[1]} is not a port (1 to 65535)")
     _check_nodes(path, options)
     if options.update_url and not options.update_key:
-        raise Invalid(f"{path}: update_key: it is needed with update_url: novad installs signed releases only")
+        raise Invalid(f"{path}: update_key: required with update_url, since novad installs only signed releases")
     return options
 
 
@@ -170,18 +172,18 @@ def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
     addresses = [entry.address if isinstance(entry, Node) else entry for entry in options.nodes]
     for url in addresses:
         if url.startswith("tcp://"):
-            raise Invalid(f"{path}: nodes: {url}: values of secrets travel with TLS only: tls://")
+            raise Invalid(f"{path}: nodes: {url}: use tls://, since the values of secrets are sent to nodes")
         if is_wildcard(url.partition("://")[2].rpartition(":")[0]):
-            raise Invalid(f"{path}: nodes: {url}: it is no address of one node")
+            raise Invalid(f"{path}: nodes: {url}: not the address of a single node")
     names = [options.name, *(node.node for node in options.nodes if isinstance(node, Node))]
     for what, values in (("address", addresses), ("node", names)):
         if twice := sorted({value for value in values if values.count(value) > 1}):
             raise Invalid(f"{path}: nodes: {what}: two nodes have {twice[0]}")
     if options.coordinates and not options.platform:
-        raise Invalid(f"{path}: platform: a control node (nodes, discover_nodes) has a platform file")
+        raise Invalid(f"{path}: platform: a control node (nodes, discover_nodes) requires a platform file")
     if options.discover_nodes and not (options.nodes_ca or options.client_ca):
-        raise Invalid(f"{path}: discover_nodes: it needs nodes_ca, by which nodes are known from strangers")
+        raise Invalid(f"{path}: discover_nodes: requires nodes_ca or client_ca, whose certificates identify the nodes")
     if is_wildcard(options.node_address):
         raise Invalid(f"{path}: node_address: other nodes cannot reach {options.node_address}: give one address")
     if options.coordinates and not options.node_address and is_wildcard(options.address[0]):
-        raise Invalid(f"{path}: node_address: it is needed where novad listens on all addresses and has other nodes")
+        raise Invalid(f"{path}: node_address: required if novad listens on all addresses and has other nodes")

@@ -136,7 +136,7 @@ class Component(Strict, frozen=True, kw_only=True):
         """Return the same component at another version: TAG, or TAG@DIGEST. Raises Invalid."""
         tag, at, digest = version.partition("@")
         if not _TAG.match(tag) or (at and not _DIGEST.match(digest)):
-            raise Invalid(f"{version!r} is not the name of a version: TAG, or TAG@sha256:DIGEST.")
+            raise Invalid(f"{version!r} is not a version: use TAG or TAG@sha256:DIGEST.")
         if tag == self.tag:
             return msgspec.structs.replace(self, digest=digest)
         return msgspec.structs.replace(self, version=tag, channel="", digest=digest)
@@ -171,7 +171,7 @@ class Platform(Strict, frozen=True, kw_only=True):
         try:
             return self.components[name]
         except KeyError:
-            raise NotKnown(f"There is no component {name} in platform {self.name}: it has "
+            raise NotKnown(f"Component {name} does not exist in platform {self.name}, which has "
                            f"{', '.join(sorted(self.components))}.") from None
 
     def order(self, names: Iterable[str] | None = None) -> list[str]:
@@ -225,13 +225,13 @@ class Platform(Strict, frozen=True, kw_only=True):
                 raise Invalid(f"{where}: {match.group(0)}: it runs on "
                               f"{f'several nodes: {nodes}' if nodes else 'no node'}.")
             if not candidates[0].address:
-                raise Invalid(f"{where}: {match.group(0)}: node {candidates[0].node} listens on all addresses, so "
-                              "that its own is not known: set node_address in its novad.toml.")
+                raise Invalid(f"{where}: {match.group(0)}: node {candidates[0].node} listens on all addresses: set "
+                              "node_address in its novad.toml.")
             return candidates[0].address
 
         if _NODE in text and not _NODE_NAME.fullmatch(place.node):
-            raise Invalid(f"{where}: {_NODE}: the name of node {place.node!r} (node in novad.toml) is not of letters, "
-                          "digits, dots, hyphens and underscores alone.")
+            raise Invalid(f"{where}: {_NODE}: the name of node {place.node!r} (node in novad.toml) must consist of "
+                          "letters, digits, dots, hyphens and underscores.")
         return _PLACEHOLDER.sub(value, text)
 
 
@@ -246,7 +246,7 @@ def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
     try:
         return list(sorter.static_order())
     except graphlib.CycleError as error:
-        raise Invalid(f"components: they depend on one another in a circle: {' -> '.join(error.args[1])}") from None
+        raise Invalid(f"components: circular dependency: {' -> '.join(error.args[1])}") from None
 
 
 def fill(text: str, secrets: Mapping[str, str]) -> str:
@@ -270,11 +270,11 @@ def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
     try:
         about = file.stat()
         if not stat.S_ISREG(about.st_mode):
-            raise Invalid(f"The platform file {file} cannot be read: it is no file.")
+            raise Invalid(f"The platform file {file} cannot be read: not a regular file.")
         if about.st_size > _MOST:
             raise Invalid(f"The platform file {file} has more than {_MOST} bytes.")
         if (place := file.resolve()) in above:
-            raise Invalid(f"{file}: base: it is based on itself")
+            raise Invalid(f"{file}: base: the file is its own base")
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise Invalid(f"The platform file {file} cannot be read: {error}") from None
@@ -283,11 +283,11 @@ def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
         return data
     base = data.pop("base")
     if not isinstance(base, str) or not base or "\0" in base:
-        raise Invalid(f"{file}: base: it is the path of another platform file")
+        raise Invalid(f"{file}: base: must be the path of another platform file")
     try:
         return _joined(_read(file.parent / base, (*above, place)), data)
     except RecursionError:
-        raise Invalid(f"{file}: base: its tables, or files, have no end") from None
+        raise Invalid(f"{file}: base: too many levels of tables or files") from None
 
 
 def _joined(base: Any, change: Any) -> Any:
@@ -307,7 +307,7 @@ def _platform(data: Any, name: str) -> Platform:
     platform = documents.convert(data, Platform, name, _TABLES)
     try:
         if not platform.components:
-            raise Invalid("components: there are none")
+            raise Invalid("components: at least one component is required")
         check(platform)
     except Invalid as error:
         raise Invalid(f"{name}: {error.message}") from None
@@ -318,8 +318,8 @@ def check(platform: Platform) -> None:
     """Check the references between the parts of a platform. Raises Invalid."""
     for name, secret in platform.secrets.items():
         if len(set(secret.characters)) < 2 or not secret.characters.isprintable():
-            raise Invalid(f"secrets.{name}.alphabet: it needs two different characters at least that can be "
-                          "printed, or is one of "
+            raise Invalid(f"secrets.{name}.alphabet: must have at least two different characters that can be "
+                          "printed, or be one of "
                           f"{', '.join(sorted(_ALPHABETS))}")
     for name, component in platform.components.items():
         _check_component(platform, name, component)
@@ -330,45 +330,45 @@ def check(platform: Platform) -> None:
 def _check_component(platform: Platform, name: str, component: Component) -> None:
     where = f"components.{name}"
     if re.search(r"[\s@]", component.image) or ":" in component.image.rpartition("/")[2]:
-        raise Invalid(f"{where}.image: {component.image!r} is no name of an image alone; version, channel and digest "
-                      "are fields of their own")
+        raise Invalid(f"{where}.image: {component.image!r} is not the name of an image without version; version, "
+                      "channel and digest are separate fields")
     if component.version and component.channel:
-        raise Invalid(f"{where}.channel: give either a version or a channel")
+        raise Invalid(f"{where}.channel: set either version or channel")
     for field, tag in (("version", component.version), ("channel", component.channel)):
         if tag and not _TAG.match(tag):
-            raise Invalid(f"{where}.{field}: {tag!r} is not the name of a version")
+            raise Invalid(f"{where}.{field}: {tag!r} is not a version")
     if component.digest and not _DIGEST.match(component.digest):
-        raise Invalid(f"{where}.digest: it is not sha256: and 64 hexadecimal digits")
+        raise Invalid(f"{where}.digest: must be sha256: and 64 hexadecimal digits")
     for field in ("depends", "data_of"):
         for other in getattr(component, field):
             if other not in platform.components or other == name:
-                raise Invalid(f"{where}.{field}: there is no other component {other}")
+                raise Invalid(f"{where}.{field}: component {other} does not exist or is the component itself")
     for network in component.networks:
         if network not in platform.networks:
             raise Invalid(f"{where}.networks: {network} is not in networks")
     for secret in sorted(component.secrets()):
         if secret not in platform.secrets:
-            raise Invalid(f"{where}: there is no secret {secret!r}")
+            raise Invalid(f"{where}: secret {secret!r} does not exist")
     health = component.health
     if bool(component.dump) != bool(component.restore):
-        raise Invalid(f"{where}.dump: it is given together with restore")
+        raise Invalid(f"{where}.dump: dump and restore must be set together")
     if component.dump and not any(volume.backup for volume in component.volumes):
-        raise Invalid(f"{where}.dump: without volumes that are backed up there is nothing that it could dump")
+        raise Invalid(f"{where}.dump: requires a volume with backups")
     for field, words in (("command", component.command), ("version_command", component.version_command),
                          ("dump", component.dump), ("restore", component.restore),
                          ("health.command", health.command if health else ())):
         if any("${secret:" in word for word in words):
-            raise Invalid(f"{where}.{field}: a secret there shows in the list of processes; use env or files")
+            raise Invalid(f"{where}.{field}: a secret here would show in the list of processes; use env or files")
     for field, texts in (("env", component.env), ("files", component.files)):
         for key, text in texts.items():
             if "${secret:" in _SECRET.sub("", text):
-                raise Invalid(f"{where}.{field}.{key}: a secret is written ${{secret:NAME}}")
+                raise Invalid(f"{where}.{field}.{key}: write a secret as ${{secret:NAME}}")
             _check_placeholders(platform, f"{where}.{field}.{key}", text)
     for word in health.command if health else ():
         _check_placeholders(platform, f"{where}.health.command", word)
     for field in Component.__struct_fields__:
         if _has_zero(msgspec.to_builtins(getattr(component, field))):
-            raise Invalid(f"{where}.{field}: a zero character cannot be in there")
+            raise Invalid(f"{where}.{field}: must not contain a NUL character")
     for key in component.env:
         if not re.fullmatch(r"[^=\0\s]+", key):
             raise Invalid(f"{where}.env: {key!r} cannot be the name of a variable")
@@ -377,12 +377,12 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
                    *(bind.destination for bind in component.binds)):
         place = posixpath.normpath(f"/{target.lstrip('/')}")
         if place == "/":
-            raise Invalid(f"{where}: {target} is the image's own root directory: nothing can be mounted there")
+            raise Invalid(f"{where}: {target} is the root directory of the image: not a valid mount point")
         if place in seen:
             raise Invalid(f"{where}: {target} is mounted twice")
         seen.add(place)
     if len({volume.name for volume in component.volumes}) < len(component.volumes):
-        raise Invalid(f"{where}.volumes: two have the same name")
+        raise Invalid(f"{where}.volumes: two volumes have the same name")
     _check_health(where, health)
 
 
@@ -390,11 +390,11 @@ def _check_placeholders(platform: Platform, where: str, text: str) -> None:
     """Check the placeholders that a node replaces."""
     for other in _ADDRESS.findall(text):
         if other not in platform.components:
-            raise Invalid(f"{where}: there is no component {other!r} to have an address")
+            raise Invalid(f"{where}: component {other!r} does not exist")
     if "${address:" in _ADDRESS.sub("", text):
-        raise Invalid(f"{where}: an address is written ${{address:COMPONENT}}")
+        raise Invalid(f"{where}: write an address as ${{address:COMPONENT}}")
     if "${node:" in text:
-        raise Invalid(f"{where}: the node's name is written {_NODE}")
+        raise Invalid(f"{where}: write the name of the node as {_NODE}")
 
 
 def _has_zero(value: Any) -> bool:
@@ -406,9 +406,9 @@ def _has_zero(value: Any) -> bool:
 
 def _check_health(where: str, health: Health | None) -> None:
     if health and sum(map(bool, (health.command, health.http, health.tcp))) != 1:
-        raise Invalid(f"{where}.health: give one of command, http and tcp")
+        raise Invalid(f"{where}.health: set exactly one of command, http and tcp")
     if health and health.http and not re.match(r"https?://[^/]", health.http):
-        raise Invalid(f"{where}.health.http: {health.http!r} is no URL of http or https")
+        raise Invalid(f"{where}.health.http: {health.http!r} is not a URL of http or https")
     if health and health.tcp and not (re.fullmatch(r".+:\d{1,5}", health.tcp)
                                       and 0 < int(health.tcp.rpartition(":")[2]) <= 65535):
         raise Invalid(f"{where}.health.tcp: {health.tcp!r} is not HOST:PORT")
@@ -421,9 +421,9 @@ def _check_ports(platform: Platform) -> None:
             where = f"components.{name}.ports[{number}].address"
             _check_placeholders(platform, where, port.address)
             if not is_address(port.address) and not _ADDRESS.fullmatch(port.address):
-                raise Invalid(f"{where}: {port.address!r} is no address")
+                raise Invalid(f"{where}: {port.address!r} is not an IP address")
             key = (port.address, port.node, port.protocol)
             if key in taken:
-                raise Invalid(f"components.{name}.ports: port {port.node} of {port.address} is that of "
-                              f"{taken[key]} already")
+                raise Invalid(f"components.{name}.ports: port {port.node} of {port.address} is already "
+                              f"used by {taken[key]}")
             taken[key] = name

@@ -98,11 +98,11 @@ class Secrets:
         try:
             content = (self.directory / name).read_bytes()
         except FileNotFoundError:
-            raise NotKnown(f"There is no secret {name}.") from None
+            raise NotKnown(f"Secret {name} does not exist.") from None
         if not content.startswith(_SEALED):
             return content.decode()
         if self._key is None:
-            raise Invalid(f"Secret {name} is encrypted: key_file is needed to read it.")
+            raise Invalid(f"Secret {name} is encrypted: set key_file to read it.")
         from cryptography.exceptions import InvalidTag  # six megabytes, for encryption only
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 

@@ -73,7 +73,7 @@ class Server:
         except RuntimeError:
             self.port = 0
         if not self.port:
-            raise Refused(f"{options.listen} is not free, or no address of this machine.")
+            raise Refused(f"{options.listen} is in use or not an address of this machine.")
         for path in (str(options.socket), *([launcher] if launcher else [])):
             self._listen_locally(path)
 
@@ -295,7 +295,7 @@ class _Nodes(grpc_api.NodesServicer):
     def Secret(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.NodeSecret:
         with _as_status(context):
             if not self.daemon.options.tls_cert and not context.peer().startswith("unix:"):
-                raise Refused("Secrets do not travel over TCP without TLS: use novad's local socket "
+                raise Refused("Secrets are not sent over TCP without TLS: use novad's local socket "
                                      f"(--addr unix://{self.daemon.options.socket}).")
             return pb.NodeSecret(secret=self._coordinator().secret_of(request.node))
 
@@ -307,7 +307,7 @@ class _Nodes(grpc_api.NodesServicer):
     def _coordinator(self) -> Coordinator:
         """Return the other nodes of this one. Raises NotKnown."""
         if self.daemon.coordinator is None:
-            raise NotKnown("This novad is no control node: nodes and discover_nodes are not set in novad.toml.")
+            raise NotKnown("This novad is not a control node: nodes and discover_nodes are not set in novad.toml.")
         return self.daemon.coordinator
 
 
@@ -347,7 +347,7 @@ class _Logs(grpc_api.LogsServicer):
             if request.name not in self.daemon.journal.components():
                 raise NotKnown(f"Component {request.name} is not deployed.")
             if not self._readers.acquire(blocking=False):
-                raise Refused(f"{_READERS} read logs already.")
+                raise Refused(f"{_READERS} clients are already reading logs.")
             try:
                 lines = self.daemon.runtime.logs(self.daemon.deployer.containers.name(request.name), request.follow,
                                                  max(request.tail, 0) or 100)

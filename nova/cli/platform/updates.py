@@ -47,4 +47,4 @@ def _wait_for_update(novad: Novad, before: str) -> Any:
         if status is not None and not status.trial and status.version != status.failed:
             return status
         time.sleep(_PAUSE)
-    raise CommandError(f"novad {before} did not come back within {_RETURN:.0f} seconds.")
+    raise CommandError(f"novad {before} did not respond again within {_RETURN:.0f} seconds.")

@@ -59,7 +59,7 @@ def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
     if open_paths:
         raise Refused(
             f"Component {deployed.name}: the image {component.reference()} stores data at {', '.join(open_paths)}, "
-            "which the component does not name. The data would be lost whenever its container is made anew. Add a "
+            "which the component does not name. The data would be lost whenever the container is created again. Add a "
             "volume with this destination to the component, with backup = false if the data are disposable, or a "
             "bind. Nothing was changed.")
 
@@ -80,5 +80,5 @@ def check_depends(changes: Sequence[Change], current: Iterable[str]) -> None:
             component = change.after.component
             lacking = [name for name in dict.fromkeys([*component.depends, *component.data_of]) if name not in there]
             if lacking:
-                raise Refused(f"{change.name} depends on what is not deployed: {', '.join(lacking)}. Name that, too, "
-                              "or nothing, which is all. Nothing was changed.")
+                raise Refused(f"{change.name} depends on components that are not deployed: {', '.join(lacking)}. "
+                              "Deploy these, too (without names: all components). Nothing was changed.")

@@ -54,7 +54,7 @@ class Containers:
         """The image of this name, with this digest ("": any). Raises ImageFault."""
         image = self._runtime.fetch(reference)
         if digest and image.digest != digest:
-            raise ImageFault(f"{reference} is {image.digest}, and {digest} was expected.")
+            raise ImageFault(f"{reference} has digest {image.digest} instead of the expected {digest}.")
         return image
 
     def have_image(self, deployed: Deployed, progress: Progress | None = None) -> None:
@@ -62,7 +62,7 @@ class Containers:
         if self._runtime.has_image(deployed.image):
             return
         if not deployed.digest:
-            raise ImageFault(f"The image {deployed.image} of {deployed.name} is gone, and its digest is not known.")
+            raise ImageFault(f"The image {deployed.image} of {deployed.name} is missing, and its digest is unknown.")
         if progress is not None:
             progress(deployed.name, f"fetching {deployed.digest}")
         image = self.fetch(f"{deployed.component.image}@{deployed.digest}", deployed.digest)

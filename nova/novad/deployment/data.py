@@ -90,8 +90,8 @@ class Data:
         wanted = sum(sizes) + max(sizes, default=0)
         free = shutil.disk_usage(self.root).free
         if wanted and free < wanted + _MARGIN:
-            raise Refused(f"Backups and putting them back take up to {wanted} bytes, and {free} are free in "
-                          f"{self.root}. Nothing was changed; nova backup prune makes room.")
+            raise Refused(f"Backups and their restoration need up to {wanted} bytes, and {free} are free in "
+                          f"{self.root}. Nothing was changed. Free space with nova backup prune.")
 
     def back_up(self, name: str, volumes: Iterable[Volume], deployment: str | int) -> tuple[str, int]:
         """Copy the directories of a component that does not run; returns where to, and how many bytes.

@@ -52,7 +52,7 @@ LOG = logging.getLogger(__name__)
 FETCH, BACKUP, APPLY, UNDO = "fetch", "backup", "apply", "undo"
 RESTART, PRUNE, HEALTH_CHECK = "restart", "prune", "health check"
 
-_NOT_YET = " It could not be put back yet: "
+_NOT_YET = " The rollback is not finished: "
 
 
 class Others(Protocol):
@@ -118,7 +118,7 @@ class Deployer:
                 finally:
                     self._waiting -= 1
             if self._doing:
-                raise Busy(f"Another change is under way ({self._doing}); nova history shows it.")
+                raise Busy(f"Another deployment is in progress ({self._doing}); see nova history.")
             self._doing = what
         try:
             yield
@@ -137,11 +137,11 @@ class Deployer:
         """The same for who was asked to change something, which waits until all is put back. Raises Busy."""
         with self.alone(what):
             if self.journal.unfinished():
-                raise Busy("An earlier deployment has still to be put back; nova history shows it.")
+                raise Busy("The rollback of an earlier deployment is not finished; see nova history.")
             if (waits := self.journal.pending()) is not None:
                 origin = self.journal.origin(waits.id)
                 raise Busy(f"Deployment {waits.id} waits for the decision of "
-                           f"{origin.node if origin else 'its control node'}; nova history shows it.")
+                           f"{origin.node if origin else 'its control node'}; see nova history.")
             self.cleanup.run(_quietly)  # data that are still to be removed are none of the next deployment
             yield
 
@@ -215,7 +215,7 @@ class Deployer:
             if isinstance(error, Refused | ImageFault):
                 error.message = self.containers.masker().text(error.message)
                 raise
-            raise Failed(f"{why} All is as it was before{left}.") from error
+            raise Failed(f"{why} The previous state was restored{left}.") from error
         if terms.origin is None:
             pins.record(self.journal, self._deployment(begun.id).changes)
             self.cleanup.run(progress)
@@ -410,7 +410,7 @@ class Deployer:
 
     def _go_on(self) -> None:
         if self.ending.is_set():
-            raise Cancelled("novad ends; the deployment is put back when it starts again.")
+            raise Cancelled("novad is stopping; the deployment is rolled back when novad starts again.")
 
     # --- putting back ------------------------------------------------------------------------------
     def recover(self, progress: Progress) -> list[Deployment]:
@@ -445,7 +445,7 @@ class Deployer:
         except Exception as fault:
             error = f"{error}{_NOT_YET}{self.containers.masker().text(_sentence(fault))}"
             self.journal.finish(ident, STUCK, [], error)
-            raise Failed(f"{error} novad goes on trying.") from fault
+            raise Failed(f"{error} novad keeps retrying.") from fault
         # Of one that was pending: what was deployed before is so again.
         before = [] if deployment.stage == FETCH else [
             Change(name=change.name, after=change.before) for change in deployment.changes]

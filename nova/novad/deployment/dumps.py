@@ -24,13 +24,13 @@ def make(runtime: Runtime, data: Data, container: str, deployed: Deployed, place
     with data.new_dump(place) as file:
         code, words = runtime.pipe(container, deployed.component.dump, _LONGEST, None, file)
         if code:
-            raise Failed(f"The dump command of {deployed.name} ended with {code}: "
+            raise Failed(f"The dump command of {deployed.name} failed with exit code {code}: "
                          f"{masker.text(words).strip()[-_WORDS:]}")
         file.flush()
         os.fsync(file.fileno())
         size = file.tell()
     if not size:
-        raise Failed(f"The dump command of {deployed.name} wrote nothing.")
+        raise Failed(f"The dump command of {deployed.name} wrote no data.")
     return size
 
 
@@ -39,5 +39,5 @@ def restore(runtime: Runtime, data: Data, container: str, deployed: Deployed, pl
     with data.dump(place).open("rb") as file:
         code, words = runtime.pipe(container, deployed.component.restore, _LONGEST, file, None)
     if code:
-        raise Failed(f"The restore command of {deployed.name} ended with {code}: "
+        raise Failed(f"The restore command of {deployed.name} failed with exit code {code}: "
                      f"{masker.text(words).strip()[-_WORDS:]}")

@@ -62,7 +62,7 @@ def wait(runtime: Runtime, container: str, component: Component, ended: Callable
     limit = health.start if health else _SETTLED
     while True:
         if ended():
-            raise Cancelled("novad ends")
+            raise Cancelled("novad is stopping")
         now = time.monotonic()
         try:
             check(runtime, container, health, masker)

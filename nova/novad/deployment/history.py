@@ -47,8 +47,8 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
         changes[name] = Change(name=name, before=current[name], restore=backup, state=state.deployment,
                                after=msgspec.structs.replace(_deployed(journal, state), wanted=True))
     if not changes:
-        raise Nothing("There is nothing to go back to: no other deployment of "
-                      f"{', '.join(chosen) or 'any component'}{f' up to {to}' if to else ''} is known.")
+        raise Nothing("Nothing to roll back to: no other deployment of "
+                      f"{', '.join(chosen) or 'any component'}{f' up to {to}' if to else ''} exists.")
     for name in list(ends):
         for owner, (end, backup) in _written(journal, lines[name], ends[name]).items():
             if owner in current and end < ends.get(owner, end + 1):
@@ -65,12 +65,12 @@ def changes_restored(journal: Journal, ident: int) -> list[Change]:
     """
     backup = next((candidate for candidate in journal.backups(dropped=True) if candidate.id == ident), None)
     if backup is None:
-        raise NotKnown(f"There is no backup {ident}.")
+        raise NotKnown(f"Backup {ident} does not exist.")
     if not backup.path:
-        raise Refused(f"Backup {ident} is not kept any more (keep_backups, keep_days).")
+        raise Refused(f"Backup {ident} was removed (keep_backups, keep_days).")
     current = journal.components().get(backup.component)
     if current is None:
-        raise Refused(f"Component {backup.component} is not deployed: deploy it, then its data can be put back.")
+        raise Refused(f"Component {backup.component} is not deployed: deploy it before its data are restored.")
     writer = journal.deployment(backup.writer)
     change = _of(writer, backup.component) if writer is not None else None
     after = change.after if change is not None and change.after is not None else current
@@ -138,7 +138,7 @@ def _deployed(journal: Journal, state: State) -> Deployed:
     deployment = journal.deployment(state.deployment)
     change = _of(deployment, state.component) if deployment is not None else None
     if change is None or change.after is None:
-        raise Refused(f"Deployment {state.deployment} of {state.component} is not known any more.")
+        raise Refused(f"Deployment {state.deployment} of {state.component} is not in the history any more.")
     return change.after
 
 
@@ -148,8 +148,8 @@ def _backup(journal: Journal, name: str, deployment: int) -> int:
     backups = journal.backups(name, dropped=True)
     backup = next((candidate for candidate in backups if candidate.deployment == deployment), None)
     if backup is not None and not backup.path:
-        raise Refused(f"The data of {name} from before deployment {deployment} are not kept any more "
-                      "(keep_backups, keep_days); without them there is no way back.")
+        raise Refused(f"The data of {name} from before deployment {deployment} were removed "
+                      "(keep_backups, keep_days); a rollback is not possible without them.")
     return backup.id if backup else 0
 
 

@@ -32,8 +32,8 @@ def check(journal: Journal, name: str, component: Component, digest: str) -> Non
     """Raise Refused if the registry has another image behind the tag of component ``name`` than was recorded."""
     if differs(journal, component, digest):
         raise Refused(
-            f"{_tagged(component)} is another image than the one that was deployed: the registry has {digest}, "
-            f"recorded is {recorded(journal, component)}. If that is intended: "
+            f"{_tagged(component)} is not the image that was deployed: the registry has {digest}, "
+            f"the recorded digest is {recorded(journal, component)}. If that is intended: "
             f"nova deploy {name}={component.tag}@{digest}. Nothing was changed.")
 
 

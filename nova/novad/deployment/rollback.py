@@ -51,7 +51,7 @@ class Rollback:
         for backup in self.journal.backups(change.name):
             if backup.id == change.restore:
                 return backup.path
-        raise NotKnown(f"There is no backup {change.restore} of {change.name}.")
+        raise NotKnown(f"Backup {change.restore} of {change.name} does not exist.")
 
     def remove_partial_backups(self, deployment: Deployment) -> None:
         """Remove backups of a deployment that were not completed."""

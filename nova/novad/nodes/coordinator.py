@@ -47,7 +47,7 @@ _SETTLE = 120.0  # timeout in seconds of a call with the decision; the node cont
 _FETCH, _OTHER = 1800.0, 600.0  # seconds that a node has to fetch an image, and for the rest of a component
 # Facts of the journal: nodes that were accepted, and those that an earlier release discovered.
 _ACCEPTED, _EARLIER = "accepted ", "member "
-_AS_BEFORE = " All is as it was before."
+_AS_BEFORE = " The previous state was restored."
 # A node that returns is spoken to at once, and one that vanishes is noticed in half a minute.
 _CHANNEL = [("grpc.keepalive_time_ms", 15000), ("grpc.keepalive_timeout_ms", 15000),
             ("grpc.use_local_subchannel_pool", 1)]
@@ -176,7 +176,7 @@ class Coordinator:
         [(url, name)] = chosen.items()
         if name == self.options.name or any(stored.node == name and other != url
                                             for other, stored in self._accepted().items()):
-            raise Refused(f"Another node is called {name} already; nova nodes forget {name}, if it is gone.")
+            raise Refused(f"Another node has the name {name}. If that node no longer exists: nova nodes forget {name}.")
         try:
             node = msgspec.convert({"address": url, "node": name, "roles": list(roles) or ["compute"]}, Node)
         except msgspec.ValidationError as error:
@@ -193,7 +193,7 @@ class Coordinator:
             (_ACCEPTED, {url: stored.node for url, stored in self._stored().items()}), (_EARLIER, self._earlier()))
             for url, name in entries.items() if node in (name, url)]
         if not removed:
-            raise NotKnown(f"No node {node} was accepted; those of nodes in novad.toml are changed there.")
+            raise NotKnown(f"No accepted node {node}. Nodes of the option nodes are changed in novad.toml.")
         for kind, url in removed:
             self._journal.drop_fact(f"{kind}{url}")
 
@@ -236,8 +236,8 @@ class Coordinator:
         with self._client(url, place.node) as client, _peer_errors(f"{place.node} ({url})", place.node):
             daemon = client.ask(client.daemon.Show, pb.Empty(), _ANSWER)
             if daemon.node != place.node:
-                raise Refused(f"The node at {url} calls itself {daemon.node[:64]!r}, and is {place.node} for this "
-                              "control node (node in its novad.toml)")
+                raise Refused(f"The node at {url} reports the name {daemon.node[:64]!r}, but this control node "
+                              f"expects {place.node} (node in its novad.toml)")
             # Components on nodes with a platform of their own are not this node's concern, and they might query back.
             shown = client.ask(client.platform.Show, pb.Empty(), _ANSWER) if daemon.steered else pb.PlatformAnswer()
         components = tuple(shown.components)
@@ -292,7 +292,7 @@ class Coordinator:
             yield
         except Away:
             if self._ended.is_set():
-                raise Cancelled("novad ends; the deployment is put back when it starts again.") from None
+                raise Cancelled("novad is stopping; the deployment is rolled back when novad starts again.") from None
             raise
 
     def _send_decision(self, participation: Any, done: bool, progress: Progress, seconds: float,
@@ -388,7 +388,7 @@ def _bounded(node: str, reports: Iterator[pb.Progress]) -> Iterator[pb.Progress]
     with contextlib.closing(reports):  # type: ignore[type-var]
         for number, report in enumerate(reports):
             if number >= _REPORTS:
-                raise Failed(f"Node {node} sends more than {_REPORTS} messages about one call.")
+                raise Failed(f"Node {node} sent more than {_REPORTS} messages in one call.")
             yield report
 
 
@@ -411,9 +411,9 @@ def _peer_errors(node: str, name: str = "") -> Iterator[None]:
         code, details = error.code(), error.details() or ""
         words = f"Node {node}: {details.removesuffix(_AS_BEFORE)}"
         if was_lost(error) or code in _SILENT:
-            raise Away(f"Node {node} does not answer: {details}") from None
+            raise Away(f"Node {node} does not respond: {details}") from None
         if code == grpc.StatusCode.UNAUTHENTICATED:
-            raise Refused(f"Node {node} refuses the secret of this control node: the file that secret_file in its "
+            raise Refused(f"Node {node} refuses the secret of this control node: the file secret_file in its "
                           f"novad.toml names has to have what nova nodes secret {name or node} prints here.") from None
         if code == grpc.StatusCode.ABORTED and "under way" in details:
             raise Busy(words) from None

@@ -55,7 +55,7 @@ class Participant:
         with self.deployer.changing(assignment.kind):
             self._accept(assignment)
             if assignment.number <= self._settled(assignment.coordinator):
-                raise Refused(f"Deployment {assignment.number} of {assignment.control} has been given up already.")
+                raise Refused(f"Deployment {assignment.number} of {assignment.control} was already abandoned.")
             self._journal.set_fact(_PLATFORM, msgspec.json.encode(assignment.platform).decode())
             self._journal.set_fact(_COORDINATOR, f"{assignment.coordinator} {assignment.control}")
             renew = self.deployer.secrets.take(assignment.values)
@@ -70,7 +70,7 @@ class Participant:
             if deployment is not None:
                 self._settle(deployment, done, progress)
             elif done:
-                raise NotKnown(f"Node {self.node} knows no deployment {number} of this control node.")
+                raise NotKnown(f"Node {self.node} has no deployment {number} of this control node.")
             if number > self._settled(coordinator):
                 self._journal.set_fact(_SETTLED, f"{coordinator} {number}")
 
@@ -99,7 +99,7 @@ class Participant:
                           "on it first.")
         if current and assignment.platform.name != self.deployer.platform.name:
             raise Invalid(f"Components of platform {self.deployer.platform.name} are deployed on node {self.node}; "
-                          f"nova remove them before the platform is called {assignment.platform.name}.")
+                          f"run nova remove before renaming the platform to {assignment.platform.name}.")
         self.deployer.platform = assignment.platform
 
     def _changes(self, assignment: Assignment) -> list[Change]:

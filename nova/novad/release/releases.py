@@ -24,7 +24,7 @@ _VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,3}")
 def number(version: str) -> tuple[int, ...]:
     """Return the numbers of a version, for comparison. Raises ValueError: it is no version of a release."""
     if not _VERSION.fullmatch(version):
-        raise ValueError(f"{version!r} is no version of a release: numbers with dots between them")
+        raise ValueError(f"{version!r} is not a version of a release (numbers separated by dots)")
     parts = [int(part) for part in version.split(".")]
     while len(parts) > 1 and not parts[-1]:
         parts.pop()

@@ -84,11 +84,11 @@ class Updates:
         try:
             index = msgspec.json.decode(data, type=Index)
         except msgspec.MsgspecError as error:
-            raise Refused(f"{self._url('releases.json')} is no list of releases: {error} {_AS_BEFORE}") from None
+            raise Refused(f"{self._url('releases.json')} is not a list of releases: {error}. {_AS_BEFORE}") from None
         now, expires = datetime.datetime.now(datetime.UTC), index.expires.astimezone(datetime.UTC)
         if expires <= now:
             raise Refused(f"{self._url('releases.json')} expired at {expires:%Y-%m-%d %H:%M} UTC, and it is "
-                          f"{now:%Y-%m-%d %H:%M} UTC here: it has to be signed again. {_AS_BEFORE}")
+                          f"{now:%Y-%m-%d %H:%M} UTC on this node: sign it again. {_AS_BEFORE}")
         releases: dict[tuple[int, ...], Release] = {}
         for release in index.releases:
             try:
@@ -100,12 +100,12 @@ class Updates:
     def update(self, progress: Progress) -> bool:
         """Install a newer release, which starts when this returns; return whether there is one."""
         if not self._single.acquire(blocking=False):
-            raise Busy("Another update is under way.")
+            raise Busy("Another update is in progress.")
         try:
             with self.deployer.changing("update"):
                 pass  # before anything is fetched
             if self.releases.trial():
-                raise Busy(f"novad {__version__} has not shown yet that it is healthy.")
+                raise Busy(f"novad {__version__} is still on trial.")
             self._configured()
             progress("", f"asking {self.options.update_url}")
             release = self.latest()
@@ -151,7 +151,7 @@ class Updates:
             shutil.rmtree(self.releases.directory(release.version), ignore_errors=True)
             fresh.rename(self.releases.directory(release.version))
         except OSError as error:
-            raise Refused(f"The release {release.version} cannot be kept: {error}. {_AS_BEFORE}") from None
+            raise Refused(f"The release {release.version} cannot be stored: {error}. {_AS_BEFORE}") from None
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
 
@@ -163,7 +163,7 @@ class Updates:
                 digest.update(piece)
                 file.write(piece)
         if digest.hexdigest() != wheel.sha256:
-            raise Refused(f"{self._url(wheel.file)} does not have the checksum that releases.json tells. {_AS_BEFORE}")
+            raise Refused(f"{self._url(wheel.file)} does not have the checksum of releases.json. {_AS_BEFORE}")
         return target
 
     def _unpack(self, wheel: pathlib.Path, place: pathlib.Path) -> None:
@@ -175,17 +175,17 @@ class Updates:
                     path = pathlib.PurePosixPath(member.filename)
                     if path.is_absolute() or ".." in path.parts or "\\" in member.filename or stat.S_ISLNK(
                             member.external_attr >> 16):
-                        raise Refused(f"{wheel.name} has a file that would be written elsewhere: {member.filename!r}. "
+                        raise Refused(f"{wheel.name} has a file with a path outside of the wheel: {member.filename!r}. "
                                       f"{_AS_BEFORE}")
                     archive.extract(member, place)
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-            raise Refused(f"{wheel.name} is no wheel: {error}. {_AS_BEFORE}") from None
+            raise Refused(f"{wheel.name} is not a wheel: {error}. {_AS_BEFORE}") from None
         wheel.unlink()
 
     def _check_room(self, size: int) -> None:
         free = shutil.disk_usage(self.releases.place).free
         if size > _UNPACKED * 4 or free < size + _MARGIN:
-            raise Refused(f"The release takes up to {size} bytes, and {free} are free in {self.releases.place}. "
+            raise Refused(f"The release needs up to {size} bytes, but only {free} are free in {self.releases.place}. "
                           f"{_AS_BEFORE}")
 
     def _try(self, release: Release) -> None:
@@ -201,7 +201,7 @@ class Updates:
             said = "nothing"
         if said != f"novad {release.version}":
             shutil.rmtree(place, ignore_errors=True)
-            raise Refused(f"The release {release.version} cannot be used; asked for its version it says: {said}. "
+            raise Refused(f"The release {release.version} cannot be used; its version command printed: {said}. "
                           f"{_AS_BEFORE}")
 
     def _url(self, name: str) -> str:
@@ -216,13 +216,13 @@ class Updates:
         try:
             with urllib.request.urlopen(self._url(name), timeout=_TIMEOUT) as answer:  # noqa: S310 (options checks it)
                 if self.options.update_url.startswith("https:") and not answer.geturl().startswith("https:"):
-                    raise ValueError(f"it is elsewhere, and without TLS: {answer.geturl()}")
+                    raise ValueError(f"redirected to an address without TLS: {answer.geturl()}")
                 while piece := answer.read(_PIECE):
                     left -= len(piece)
                     if left < 0:
-                        raise ValueError(f"it is larger than it may be, {most} bytes")
+                        raise ValueError(f"larger than the allowed {most} bytes")
                     if time.monotonic() > end:
-                        raise ValueError(f"it takes longer than {_FETCHED:.0f} seconds")
+                        raise ValueError(f"the transfer took longer than {_FETCHED:.0f} seconds")
                     yield piece
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = error.reason if isinstance(error, urllib.error.URLError) else error
@@ -239,7 +239,7 @@ class Updates:
         except (OSError, ValueError) as error:
             raise Refused(f"update_key: {self.options.update_key} cannot be read: {error}. {_AS_BEFORE}") from None
         if not isinstance(key, Ed25519PublicKey):
-            raise Refused(f"update_key: {self.options.update_key} is no key of Ed25519. {_AS_BEFORE}")
+            raise Refused(f"update_key: {self.options.update_key} is not an Ed25519 key. {_AS_BEFORE}")
         try:
             key.verify(base64.b64decode(self._get("releases.json.sig", 1024).strip(), validate=True), data)
         except (InvalidSignature, binascii.Error):

@@ -47,9 +47,9 @@ def pull(path: str, reference: str, storage: pathlib.Path, limit: int) -> str:
                 raise ImageFault(f"{what}: {str(report['error'])[-_REASON:]}{disk_note(storage)}")
             ident = str(report.get("id") or ident)
     if full.is_set():
-        raise ImageFault(f"{what}: the pull was ended, since less than {MARGIN // _MIB} MiB are free in {storage}.")
+        raise ImageFault(f"{what}: the pull was cancelled, since less than {MARGIN // _MIB} MiB are free in {storage}.")
     if not ident:
-        raise ImageFault(f"{what}: podman does not say why.{disk_note(storage)}")
+        raise ImageFault(f"{what}: podman reported no reason.{disk_note(storage)}")
     return ident.removeprefix("sha256:")
 
 

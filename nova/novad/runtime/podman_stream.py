@@ -58,7 +58,7 @@ class PodmanStream:
         while b"\r\n\r\n" not in self._buffer:
             piece = self._sock.recv(_AT_ONCE)
             if not piece or len(self._buffer) > _HEAD:
-                raise ValueError("it answers with no HTTP")
+                raise ValueError("the response is not HTTP")
             self._buffer += piece
         head, self._buffer = self._buffer.split(b"\r\n\r\n", 1)
         return int(head.split(None, 2)[1])

@@ -90,7 +90,7 @@ def _located(reference: str) -> str:
             if (wild or re.match(rf"{re.escape(prefix)}($|[/:@])", reference)) and len(prefix) > length:
                 digests, length = {**entry, **({"mirror": [prefix]} if wild else {})}, len(prefix)
     if digests.get("mirror") or digests.get("blocked") or digests.get("insecure"):
-        raise ValueError("registries.conf has mirrors, or no plain location, for it")
+        raise ValueError("registries.conf has mirrors or no plain location for it")
     return f"{digests['location']}{reference[length:]}" if digests.get("location") else reference
 
 
@@ -131,7 +131,7 @@ class _Registry:
         fields = dict(_CHALLENGE.findall(challenge))
         realm = fields.pop("realm", "")
         if urllib.parse.urlsplit(realm).scheme != urllib.parse.urlsplit(url).scheme:
-            raise ValueError(f"it wants a login at {realm!r}")
+            raise ValueError(f"a login at {realm!r} is required")
         answer = _json(f"{realm}?{urllib.parse.urlencode(fields)}", {})
         self._headers["Authorization"] = f"Bearer {answer.get('token') or answer['access_token']}"
         return _json(url, self._headers)
@@ -143,5 +143,5 @@ def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
         body = answer.read(_MOST + 1)
     document = json.loads(body) if len(body) <= _MOST else None
     if not isinstance(document, dict):
-        raise ValueError(f"{url} is no JSON object of at most {_MOST} bytes")
+        raise ValueError(f"{url} is not a JSON object of at most {_MOST} bytes")
     return document

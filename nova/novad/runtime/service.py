@@ -61,8 +61,8 @@ class PodmanService:
         """Returns when it answers. Raises RuntimeFault."""
         absent = missing()
         if absent:
-            raise RuntimeFault(f"What containers need is not installed: {', '.join(absent)} (Debian has packages of "
-                               "these names).")
+            raise RuntimeFault(f"Programs for containers are not installed: {', '.join(absent)} "
+                               "(Debian has packages of these names).")
         for place in (self.directory, self.run.parent, self.run):
             private_directory(place)
         conf = self.directory / "containers.conf"

@@ -222,7 +222,7 @@ def test_what_fails_on_one_node_is_undone_on_all(nodes, wanted):
     before = [content(node.data / "volumes") for node in nodes.all]
     err = nodes.nova("deploy", *wanted, code=1).err
     assert "does not become healthy" in err
-    assert "All is as it was before." in err
+    assert "The previous state was restored." in err
     nodes.settled()
     assert nodes.run() == ONE
     for node, written in zip(nodes.all, before, strict=True):  # the one before has started again on it

@@ -78,12 +78,12 @@ def test_an_upgrade_goes_back_by_itself_or_by_its_user(node):
     assert column(node.nova("platform-info", "-f", "table"), "Image")["db"] == "registry/db:2"
     node.nova("rollback", "db")
     assert column(node.nova("platform-info", "-f", "table"), "Image")["db"] == "registry/db:1"
-    assert "nothing to go back to" in node.nova("rollback", "api", code=1).err
+    assert "Nothing to roll back to" in node.nova("rollback", "api", code=1).err
 
 
 def test_what_is_wrong_is_said_with_its_exit_code(node):
     assert "no component dbb" in node.nova("deploy", "dbb", code=3).err
-    assert "'a b' is not the name of a version" in node.nova("deploy", "db=a b", code=2).err
+    assert "'a b' is not a version" in node.nova("deploy", "db=a b", code=2).err
     assert "registry/db:9 cannot be fetched" in node.nova("deploy", "db=9", code=1).err
     assert "no secret none" in node.nova("secrets", "rotate", "none", code=3).err
     assert "is not deployed" in node.nova("restart", "db", code=3).err
@@ -98,7 +98,7 @@ def test_what_is_wrong_is_said_with_its_exit_code(node):
     node.server.stop()
     assert "is novad serve running there?" in node.nova("info", code=4).err
     assert "no address" in node.nova("--addr", "here", "info", code=2).err
-    assert "with TLS only" in node.nova("--addr", "tcp://192.0.2.1:1", "info", code=2).err
+    assert "without TLS the secret" in node.nova("--addr", "tcp://192.0.2.1:1", "info", code=2).err
 
 
 def test_backups_are_made_listed_and_pruned(node):
@@ -167,7 +167,7 @@ def test_a_deployment_goes_on_when_its_client_goes_away_and_a_second_one_is_refu
     stream = client.follow(client.platform.Deploy, pb.DeployRequest())
     next(stream)
     assert reached.wait(30)
-    assert "Another change is under way (deploy)" in node.nova("deploy", "api=2", code=1).err
+    assert "Another deployment is in progress (deploy)" in node.nova("deploy", "api=2", code=1).err
     stream.close()
     client.close()
     go_on.set()
@@ -209,7 +209,7 @@ def test_too_many_readers_of_logs_leave_threads_for_others(node):
     client = Client()
     streams = [client.follow(client.logs.Read, pb.LogsRequest(name="db", follow=True)) for _n in range(module._READERS)]
     assert {next(stream).text for stream in streams} == {"a line"}
-    assert "read logs already" in node.nova("service-logs", "db", code=1).err
+    assert "already reading logs" in node.nova("service-logs", "db", code=1).err
     assert node.nova("info").code == 0
     for stream in streams:
         stream.close()

@@ -93,7 +93,7 @@ def test_a_platform_is_deployed_upgraded_and_goes_back_with_its_data(node: Node)
     assert (versions(node), node.written("db")) == ({"db": "2", "web": "2"}, ["1", "2"])
 
     failed = node.nova("deploy", "db=3", "web=broken", check=False)
-    assert (failed.returncode, "All is as it was before" in failed.stderr) == (1, True)
+    assert (failed.returncode, "The previous state was restored" in failed.stderr) == (1, True)
     assert versions(node) == {"db": "2", "web": "2"}
     assert (node.written("db"), node.written("web")) == (["1", "2", "2"], ["1", "2", "2"])
 

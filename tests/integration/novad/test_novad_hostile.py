@@ -125,7 +125,7 @@ volumes = [{{name = "state", destination = "/data"}}]
 stop_timeout = 1
 """) as node:
         failed = node.nova("deploy", check=False)
-        assert (failed.returncode, "All is as it was before" in failed.stderr) == (1, True), failed.stderr
+        assert (failed.returncode, "The previous state was restored" in failed.stderr) == (1, True), failed.stderr
         assert "address already in use" in failed.stderr
         assert versions(node) == {}
         taken.close()
@@ -242,7 +242,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_copy_loses_nothing(tmp_path: pat
             if (verb, name) == ("stop", "suite-db") and not (small / "filler").exists():
                 (small / "filler").write_bytes(b"x" * (14 << 20))
         node.runtime.before = fill
-        with pytest.raises(Failed, match=r"No space left on device.* All is as it was before"):
+        with pytest.raises(Failed, match=r"No space left on device.* The previous state was restored"):
             node.deploy(db="2", conductor="2")
         assert (node.versions(), rows.read_bytes() == content) == ({"db": "1", "conductor": "1", "api": "1"}, True)
         assert list((small / "backups").glob("*/*")) == []
@@ -278,7 +278,7 @@ def test_a_component_that_fills_the_disk_is_put_back_all_the_same(tmp_path: path
                     while os.statvfs(small).f_bavail * 4096 > rest:
                         file.write(bytes(4096))
         node.runtime.before = fill
-        with pytest.raises(Failed, match=r"All is as it was before"):
+        with pytest.raises(Failed, match=r"The previous state was restored"):
             node.deploy(db="sick")
         assert (node.versions(), rows.read_bytes() == content) == ({"db": "1", "conductor": "1", "api": "1"}, True)
         assert node.deployer.journal.unfinished() == []

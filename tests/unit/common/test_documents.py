@@ -70,7 +70,7 @@ def test_no_more_is_read_than_the_bound(monkeypatch):
 @pytest.mark.parametrize("text", TAGS + WRONG)
 @pytest.mark.parametrize("around", ["{}", "name: {}", "name: x\ncomponents:\n  a:\n    env: {}"])
 def test_tags_and_values_that_cannot_be_read_are_errors_with_their_place(text, around):
-    with pytest.raises(Invalid, match=r"platform: (it is no YAML: |.*Expected )") as told:
+    with pytest.raises(Invalid, match=r"platform: (not valid YAML: |.*Expected )") as told:
         parse(around.format(text), "yaml")
     if text in TAGS:
         assert LOCATED.search(told.value.message)

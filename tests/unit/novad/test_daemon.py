@@ -132,7 +132,7 @@ def test_what_was_cut_short_is_put_back_at_the_first_look(options, daemon, runti
         daemon.deploy({"conductor": "2"}, QUIET)
     runtime.before = lambda _verb, _name: None
     again = Daemon(options, parse(TEXT, "toml"), runtime)
-    with pytest.raises(Busy, match="still to be put back"):
+    with pytest.raises(Busy, match="rollback of an earlier deployment is not finished"):
         again.restart([], QUIET)
     again.check_components()
     assert {one.deployed.component.tag for one in again.states()} == {"1"}
@@ -192,7 +192,7 @@ def test_there_is_no_way_back_to_data_that_are_not_kept(daemon):
     for version in ("2", "3"):
         daemon.deploy({"db": version}, QUIET)
     assert len(daemon.journal.backups("db")) == 1
-    with pytest.raises(Refused, match="not kept any more"):
+    with pytest.raises(Refused, match=r"removed \(keep"):
         daemon.rollback(["db"], 1, QUIET)
     daemon.rollback(["db"], 2, QUIET)
     assert daemon.journal.components()["db"].component.tag == "2"
@@ -203,7 +203,7 @@ def test_a_rollback_can_itself_be_taken_back(daemon):
     daemon.rollback(["api"], 1, QUIET)
     daemon.rollback(["api"], 2, QUIET)
     assert daemon.journal.components()["api"].component.tag == "2"
-    with pytest.raises(Refused, match="nothing to go back to"):
+    with pytest.raises(Refused, match="Nothing to roll back to"):
         daemon.rollback(["api"], 2, QUIET)
 
 
@@ -211,7 +211,7 @@ def test_a_deployment_that_changed_nothing_is_no_step_of_the_way_back(daemon):
     daemon.deploy({"db": "2"}, QUIET)
     daemon.deploy({"db": "2"}, QUIET)
     assert daemon.journal.deployments()[0].changes == []
-    with pytest.raises(Refused, match="nothing to go back to"):
+    with pytest.raises(Refused, match="Nothing to roll back to"):
         daemon.rollback(["db"], 3, QUIET)
     daemon.rollback(["db"], None, QUIET)
     assert daemon.journal.components()["db"].component.tag == "1"

@@ -46,7 +46,7 @@ def world(request, tmp_path):
 
 def refused(world, tag, component):
     fresh, before = world.push(tag), world.runs(component)
-    with pytest.raises(Refused, match=f"{world.host}/{tag} is another image .*{fresh}, recorded is {before}. "
+    with pytest.raises(Refused, match=f"{world.host}/{tag} is not the image .*{fresh}, the recorded .* is {before}. "
                                       f".*nova deploy {component}={tag.partition(':')[2]}@{fresh}"):
         world.node.deploy()
     assert world.runs(component) == before
@@ -115,7 +115,7 @@ def test_what_an_earlier_release_deployed_counts_as_recorded(world):
 @pytest.mark.parametrize("version", ["1@", "1@sha256:0", "@sha256:" + "0" * 64, "1@sha1:" + "0" * 40,
                                      "1@sha256:" + "g" * 64])
 def test_a_digest_that_is_none_is_refused(version):
-    with pytest.raises(Invalid, match="not the name of a version"):
+    with pytest.raises(Invalid, match="is not a version"):
         Component(image="i", version="1").of_version(version)
 
 

@@ -47,7 +47,7 @@ def test_a_port_is_published_once_at_each_address(address, ports):
 
 def test_a_node_that_is_reached_by_a_name_cannot_publish_there():
     here = Place(node="n1", address="n1.example", roles=("control", "compute"))
-    with pytest.raises(Invalid, match=r"components\.compute\.ports\[1\]\.address: 'n1\.example' is no address"):
+    with pytest.raises(Invalid, match=r"components\.compute\.ports\[1\]\.address: 'n1\.example' is not an IP address"):
         parse(TEXT, "toml").at(here, [here])
 
 
@@ -85,7 +85,7 @@ def test_an_address_that_is_none_or_several_is_refused_by_the_name_of_the_field(
     ("${address:db}:1", "env.URL"), ('${address:db} db', "files./etc/hosts"), ("${address:db}\",", "health.command"),
     ("${address:compute}", r"ports[1].address")])
 @pytest.mark.parametrize(("wrong", "said"), [
-    ("${address:nobody}", "nobody"), ("${address:db", "address:COMPONENT"), ("${node:n1}", r"is written \$\{node}")])
+    ("${address:nobody}", "nobody"), ("${address:db", "address:COMPONENT"), ("${node:n1}", r"as \$\{node}")])
 def test_what_a_node_cannot_fill_in_is_refused_when_the_file_is_read(right, field, wrong, said):
     text = TEXT.replace('SELF = "${address:compute}"', 'SELF = ""')
     assert right in text

@@ -92,7 +92,7 @@ def test_the_latest_release_is_fetched_and_started_on_trial(site):
     assert (releases.current(nova.__version__), releases.trial(), site.restarts) == ("0.10", "0.10", [1])
     assert (releases.directory("0.10") / "nova/novad/daemon.py").exists()
     assert site.said[-1] == f"starting novad 0.10 in place of {nova.__version__}"
-    with pytest.raises(Busy, match="has not shown yet"):
+    with pytest.raises(Busy, match="is still on trial"):
         site.update()
 
 
@@ -127,13 +127,13 @@ def test_without_a_key_nothing_is_asked_for(site, url, tmp_path):
     with pytest.raises(Refused, match="update_key is not set"):
         site.update(update_url=url, update_key="")
     (tmp_path / "novad.toml").write_text(f'update_url = "{url}"')
-    with pytest.raises(Invalid, match=r"novad.toml: update_key: it is needed with update_url"):
+    with pytest.raises(Invalid, match=r"novad.toml: update_key: required with update_url"):
         load(tmp_path / "novad.toml")
 
 
 def test_a_list_that_has_expired_is_refused_until_it_is_signed_again(site):
     site.release(NEXT, days=-0.01)
-    with pytest.raises(Refused, match=r"releases.json expired at .* UTC here: it has to be signed again. Nothing was"):
+    with pytest.raises(Refused, match=r"releases.json expired at .* UTC on this node: sign it again. Nothing was"):
         site.update()
     site.unchanged()
     add(site.place, [], site.key)
@@ -148,7 +148,7 @@ def test_a_list_without_an_expiry_is_refused(site, expires):
     data = {"releases": data["releases"], **({} if expires is None else {"expires": expires})}
     (site.place / "releases.json").write_text(json.dumps(data))
     sign(site.place / "releases.json", site.key)
-    with pytest.raises(Refused, match=r"is no list of releases: .*expires.*Nothing was changed"):
+    with pytest.raises(Refused, match=r"is not a list of releases: .*expires.*Nothing was changed"):
         site.update()
     site.unchanged()
 
@@ -158,15 +158,15 @@ def test_a_key_that_is_none_is_told(site):
     with pytest.raises(Refused, match=r"update_key: /nowhere cannot be read"):
         site.update(update_key="/nowhere")
     site.new_key(lambda: ec.generate_private_key(ec.SECP256R1()))
-    with pytest.raises(Refused, match="is no key of Ed25519"):
+    with pytest.raises(Refused, match="is not an Ed25519 key"):
         site.update()
 
 
 @pytest.mark.parametrize(("change", "said"), [
-    ({"sha256": "0" * 64}, "does not have the checksum"), ({"size": 100}, "larger than it may be"),
-    ({"file": "other.whl"}, "cannot be fetched"), ({"file": "../../etc/passwd.whl"}, "no list of releases.*file"),
-    ({"file": "/etc/passwd"}, "no list of releases"), ({"sha256": "x"}, "no list of releases.*sha256"),
-    ({"size": 0}, "no list of releases.*size"), ({"size": 10**9}, "takes up to")])
+    ({"sha256": "0" * 64}, "does not have the checksum"), ({"size": 100}, "larger than the allowed"),
+    ({"file": "other.whl"}, "cannot be fetched"), ({"file": "../../etc/passwd.whl"}, "not a list of releases.*file"),
+    ({"file": "/etc/passwd"}, "not a list of releases"), ({"sha256": "x"}, "not a list of releases.*sha256"),
+    ({"size": 0}, "not a list of releases.*size"), ({"size": 10**9}, "needs up to")])
 def test_what_is_not_as_the_list_says_is_refused(site, change, said):
     site.release(NEXT)
     site.index(lambda one: one["wheels"][0].update(change))
@@ -180,7 +180,7 @@ def test_a_list_that_is_none_is_refused(site, text):
     site.place.mkdir()
     (site.place / "releases.json").write_text(text, encoding="latin-1")
     sign(site.place / "releases.json", site.key)
-    with pytest.raises(Refused, match="is no list of releases"):
+    with pytest.raises(Refused, match="is not a list of releases"):
         site.update()
 
 
@@ -204,7 +204,7 @@ def evil(site, name, content="x", mode=0o644):
 @pytest.mark.parametrize(("name", "mode"), [("../../escaped", 0o644), ("/tmp/escaped", 0o644), ("link", 0o120777)])
 def test_a_wheel_writes_nothing_elsewhere(site, name, mode):
     evil(site, name, mode=mode)
-    with pytest.raises(Refused, match="would be written elsewhere"):
+    with pytest.raises(Refused, match="a path outside of the wheel"):
         site.update()
     site.unchanged()
 
@@ -214,7 +214,7 @@ def test_a_wheel_that_is_none_is_refused(site):
     path = site.place / f"nova-{NEXT}-py3-none-any.whl"
     path.write_bytes(b"no zip")
     add(site.place, [path], site.key)
-    with pytest.raises(Refused, match="is no wheel"):
+    with pytest.raises(Refused, match="is not a wheel"):
         site.update()
     site.unchanged()
 
@@ -223,7 +223,7 @@ def test_a_wheel_that_is_none_is_refused(site):
                                      {"cmd/novad.py": ("import argparse", "import no_such_module")}])
 def test_a_release_that_is_another_version_or_cannot_be_loaded_is_refused(site, changed):
     site.release(NEXT, changed=changed)
-    with pytest.raises(Refused, match=r"(?s)cannot be used; asked for its version it says: .*(7.7|no_such_module)"):
+    with pytest.raises(Refused, match=r"(?s)cannot be used; its version command printed: .*(7.7|no_such_module)"):
         site.update()
     site.unchanged()
 
@@ -240,10 +240,10 @@ def test_a_release_that_the_disk_has_no_room_for_is_refused_before_it_is_fetched
 
 def test_novad_is_not_replaced_during_a_deployment(site):
     site.release(NEXT)
-    with site.deployer.changing(deploy.DEPLOY), pytest.raises(Busy, match="under way"):
+    with site.deployer.changing(deploy.DEPLOY), pytest.raises(Busy, match="in progress"):
         site.update()
     site.deployer.journal.begin(deploy.DEPLOY, deploy.FETCH, [])
-    with pytest.raises(Busy, match="still to be put back"):
+    with pytest.raises(Busy, match="rollback of an earlier deployment is not finished"):
         site.update()
     assert site.restarts == []
 
@@ -342,7 +342,7 @@ def test_killed_at_any_point_it_ends_with_one_of_the_two(releases, monkeypatch, 
 
 @pytest.mark.parametrize("version", ["", "1.", "a", "1.2rc1", "../1", "1.2.3.4.5", "1234567", "-1"])
 def test_what_is_no_version_of_a_release_is_none(version):
-    with pytest.raises(ValueError, match="no version of a release"):
+    with pytest.raises(ValueError, match="not a version of a release"):
         number(version)
 
 
