@@ -25,28 +25,29 @@ from nova.novad.api import novad_pb2_grpc as grpc_api
 LOG = logging.getLogger(__name__)
 
 DEFAULT = "tcp://127.0.0.1:18080"
-# In the metadata behind an error of novad's own; behind one of the connection there is none.
+# Metadata key of errors raised by novad itself; connection errors do not have it.
 ANSWERED = "novad-answered"
-# Of a novad with the default data_dir: the socket that local callers try first, and the secret without secret_file.
+# Files of a novad with the default data_dir: the socket that local clients try first, and the generated secret.
 _SOCKET = pathlib.Path("/var/lib/novad/novad.sock")
 _SECRET_FILE = pathlib.Path("/var/lib/novad/shared-secret")
 _CONNECT = 5.0  # seconds to connect to a local socket
 _PEER = struct.Struct("3i")  # pid, uid and gid of SO_PEERCRED
-_TIMEOUT = 30.0  # seconds of an answer that is no stream
-_OUTCOME = 5.0  # seconds until the outcome of a call that has ended is logged
+_TIMEOUT = 30.0  # Timeout in seconds of a call without a stream.
+_OUTCOME = 5.0  # Seconds until the outcome of a finished call is logged.
 
 
 def was_lost(error: Any) -> bool:
-    """Return True if the connection was lost or not made, so that the result is not known.
+    """Return True if the connection failed or was lost, so that the result is unknown.
 
-    For a stream in progress gRPC sometimes reports UNKNOWN."""
+    For a stream in progress gRPC sometimes reports UNKNOWN.
+    """
     return ANSWERED not in dict(error.trailing_metadata() or ()) and (
         error.code() == grpc.StatusCode.UNAVAILABLE
         or (error.code() == grpc.StatusCode.UNKNOWN and "Stream removed" in (error.details() or "")))
 
 
 class Unreachable(Exception):
-    """The address is no address, or a file of the login cannot be read."""
+    """The address is invalid, or a file for the login cannot be read."""
 
 
 class Client:
@@ -87,7 +88,8 @@ class Client:
         self._call_log = _CallLog(self.address) if LOG.isEnabledFor(logging.DEBUG) else None
         if self._call_log:
             self._channel = grpc.intercept_channel(self._channel, self._call_log)
-        if scheme == "tcp" and local is None and given:  # outermost: what it refuses is no call, and has no outcome
+        # Outermost interceptor: calls that it refuses are never sent and have no outcome.
+        if scheme == "tcp" and local is None and given:
             self._channel = grpc.intercept_channel(self._channel, _Signer(self._channel, self.address, given))
         self.platform = grpc_api.PlatformStub(self._channel)
         self.services = grpc_api.ServicesStub(self._channel)
@@ -99,11 +101,11 @@ class Client:
         self.nodes = grpc_api.NodesStub(self._channel)
 
     def ask(self, method: Any, request: Any, timeout: float = _TIMEOUT) -> Any:
-        """The answer. Raises grpc.RpcError."""
+        """Return the response to a call. Raises grpc.RpcError."""
         return method(request, metadata=self._metadata(), timeout=timeout)
 
     def follow(self, method: Any, request: Any, timeout: float | None = None) -> Iterator[Any]:
-        """Yield the messages of a stream, which ends after ``timeout`` seconds. Raises grpc.RpcError."""
+        """Yield the messages of a stream, at most ``timeout`` seconds long. Raises grpc.RpcError."""
         stream = method(request, metadata=self._metadata(), timeout=timeout)
         try:
             yield from stream
@@ -132,7 +134,7 @@ class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercept
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._open: set[Any] = set()  # calls whose outcome is not logged yet
+        self._open: set[Any] = set()  # Calls whose outcome is not logged yet.
         self._ended = threading.Condition()
 
     def wait(self, call: Any) -> None:
@@ -163,7 +165,7 @@ class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercept
     intercept_unary_unary = intercept_unary_stream = _logged
 
 
-class _Details(grpc.ClientCallDetails):  # grpc gives no constructor
+class _Details(grpc.ClientCallDetails):  # grpc has no public constructor.
     def __init__(self, details: Any, metadata: list[tuple[str, str]]) -> None:
         self.method, self.timeout, self.credentials = details.method, details.timeout, details.credentials
         self.wait_for_ready, self.compression = details.wait_for_ready, details.compression
@@ -171,7 +173,7 @@ class _Details(grpc.ClientCallDetails):  # grpc gives no constructor
 
 
 class _Unproven(grpc.RpcError):
-    """The listener at an address does not know the shared secret. Nothing was sent to it."""
+    """The server at an address did not prove that it knows the shared secret. Nothing was sent to it."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -190,7 +192,7 @@ class _Unproven(grpc.RpcError):
 
 
 class _Signer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
-    """Signs each call over ``channel``, after the listener has proved that it knows the secret."""
+    """Signs each call over ``channel`` after the server has proved that it knows the secret."""
 
     def __init__(self, channel: grpc.Channel, address: str, secret: str) -> None:
         self._address, self._secret = address, secret
@@ -219,7 +221,7 @@ class _Signer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercepto
 
 
 def _unusable(path: pathlib.Path) -> str:
-    """Return why a socket must not be used, or "" if root or this user listens at it."""
+    """Return the reason why a socket must not be used, or "" if root or this user listens on it."""
     trusted = (0, os.geteuid())
     try:
         status, above = path.lstat(), path.parent.stat()

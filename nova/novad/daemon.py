@@ -1,4 +1,4 @@
-"""The daemon: what it is asked, and what it does by itself (components that should run, run)."""
+"""The daemon: requests of clients, and the periodic check that deployed components run."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ LOG = logging.getLogger(__name__)
 
 RUNNING, UNHEALTHY, STOPPED, MISSING = "running", "unhealthy", "stopped", "missing"
 _DAY = 86400.0
-# Seconds between two starts of a component that ends again and again: twice as many each time, up to the last.
+# Seconds between two restarts of a component that keeps exiting: doubled each time, up to the last value.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
-_CALM = 60.0  # seconds after which a component that was started again is one like any other
-_LAST_WORK = 20.0  # seconds that a deployment gets to stop where it is
+_CALM = 60.0  # Seconds after which a restarted component counts as stable.
+_LAST_WORK = 20.0  # Seconds within which a deployment must stop when novad stops.
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,9 +48,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Daemon:
-    """The daemon of a node. Raises the errors of :mod:`nova.common.errors`.
+    """The daemon of a node. Raises the errors of :mod:`nova.common.errors` and :mod:`nova.novad.errors`.
 
-    ``platform``: from its file, with the components of other nodes; None: a control node decides what runs here.
+    ``platform``: the platform file, with the components of other nodes; None: a control node assigns the components.
     """
 
     def __init__(self, options: Options, platform: Platform | None, runtime: Runtime) -> None:
@@ -83,7 +83,7 @@ class Daemon:
         self._failures: dict[str, int] = {}
         self._checked: dict[str, float] = {}
         self._unhealthy: dict[str, str] = {}
-        self._starts: dict[str, tuple[int, float]] = {}  # number of restarts, and the time of the last one
+        self._starts: dict[str, tuple[int, float]] = {}  # Number of restarts and the time of the last one.
         self._thread = threading.Thread(target=self._keep, name="keep", daemon=True)
 
     @property
@@ -92,7 +92,7 @@ class Daemon:
         return self.deployer.platform
 
     def _same_platform(self) -> None:
-        """Containers are found by the platform's name: with another one they would be lost. Raises Invalid."""
+        """Raise Invalid if deployed containers have another platform name: containers are identified by it."""
         stored = self.journal.fact("platform")
         if stored and stored != self.platform.name and self.journal.components():
             raise Invalid(f"{self.options.platform}: name: components of platform {stored} are deployed here; run nova "
@@ -106,7 +106,7 @@ class Daemon:
             self.coordinator.start()
 
     def stop(self) -> None:
-        """Containers go on. A deployment that is under way is put back at the next start."""
+        """Stop the daemon. Containers keep running; a deployment in progress is rolled back at the next start."""
         self.deployer.ending.set()
         if self._thread.is_alive():
             self._thread.join(10)
@@ -116,7 +116,7 @@ class Daemon:
             self.journal.close()
 
     def shared_secret(self) -> str:
-        """Return the secret that callers need; created at the first start unless secret_file names it."""
+        """Return the shared secret that clients need. Created at the first start unless secret_file names a file."""
         file = pathlib.Path(self.options.secret_file or self.data.root / "shared-secret")
         if not file.exists() and not self.options.secret_file:
             write_private(file, random.token_hex(32).encode())
@@ -136,7 +136,7 @@ class Daemon:
         self._done(made.id, progress)
 
     def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[tuple[str, Any]]]:
-        """Return what deploy would do: changes of this node, and (node, change) of the others."""
+        """Return the changes that deploy would make: those of this node, and (node, change) of other nodes."""
         if self.coordinator is None and not self.participant.steered:
             return self._wanted(wanted, []), []
         with self._steering("plan") as peers:
@@ -161,7 +161,7 @@ class Daemon:
         self._done(made.id, progress)
 
     def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
-        """Remove all components; data and secrets stay unless ``volumes`` and ``secrets`` are set."""
+        """Remove all components. Data and secrets are removed only with ``volumes`` and ``secrets``."""
         self.participant.give_up_waiting(progress)
         with self._steering(history.REMOVE, steered=True) as peers:
             current = self.journal.components()
@@ -174,7 +174,7 @@ class Daemon:
 
     @contextlib.contextmanager
     def _steering(self, kind: str, steered: bool = False) -> Iterator[list[Peer]]:
-        """Lock out other changes, and connect to the other nodes. Raises Busy, Refused."""
+        """Lock out other changes and connect to the other nodes. Raises Busy, Refused."""
         if self.participant.steered and not steered:
             raise Refused(f"A control node assigns the components of node {self.options.name}. Run the command there.")
         with self.deployer.changing(kind):
@@ -198,7 +198,7 @@ class Daemon:
 
     def _assignments(self, peers: Sequence[Peer], kind: Any, versions: dict[str, str], names: Sequence[str] = (),
                 **more: Any) -> list[Part]:
-        """Return the assignments of the other nodes. Nodes without any of the named components get none."""
+        """Return the assignments of the other nodes, without nodes that have none of the named components."""
         if self.coordinator is None:
             return []
         places = [self.options.place, *(peer.place for peer in peers)]
@@ -225,7 +225,10 @@ class Daemon:
         return changed
 
     def restart(self, names: Iterable[str], progress: Progress) -> None:
-        """Restart in the order of dependencies, each when the one before is healthy. Raises NotKnown, Busy, Failed."""
+        """Restart components in the order of dependencies, each after the previous one is healthy.
+
+        Raises NotKnown, Busy, Failed.
+        """
         with self.deployer.changing(deploy.RESTART):
             current = self.journal.components()
             chosen = self._existing(names, current)
@@ -239,7 +242,7 @@ class Daemon:
                 progress(name, "is healthy")
 
     def rotate(self, names: Sequence[str], progress: Progress) -> None:
-        """New values; what uses them is made anew. If that fails, the old values are back with everything else."""
+        """Replace secrets and recreate the components that use them. A failure restores the old values."""
         existing = self.secrets.names()
         for name in names:
             if name not in existing or name not in self.platform.secrets:
@@ -260,12 +263,15 @@ class Daemon:
         self._done(self.deployer.run(history.BACK_UP, changes, progress).id, progress)
 
     def restore(self, ident: int, progress: Progress) -> None:
-        """A component's data as a backup has them, with the image that wrote them; what is there now is backed up."""
+        """Restore the data of a component from a backup, with the image that wrote them.
+
+        The current data are backed up before.
+        """
         changes = history.changes_restored(self.journal, ident)
         self._done(self.deployer.run(history.RESTORE, changes, progress).id, progress)
 
     def prune(self, keep: int | None = None) -> list[Backup]:
-        """Remove backups that are neither among the newest of their component nor young; returns them."""
+        """Remove backups that are neither among the newest of their component nor recent; return them."""
         with self.deployer.changing(deploy.PRUNE):
             oldest = time.time() - self.options.keep_days * _DAY
             least = self.options.keep_backups if keep is None else keep
@@ -275,7 +281,7 @@ class Daemon:
                 seen[backup.component] = seen.get(backup.component, 0) + 1
                 if seen[backup.component] > least and backup.made < oldest:
                     dropped.append(backup)
-            for backup in reversed(dropped):  # the oldest first, wherever this ends
+            for backup in reversed(dropped):  # Oldest first, so that an interruption leaves the newest.
                 self.journal.drop_backup(backup.id, cleanup.BACKUP)
             self.deployer.cleanup.run(lambda _name, _what: None)
             return dropped
@@ -293,7 +299,7 @@ class Daemon:
         try:
             dropped = self.prune()
         except Busy:
-            return  # the change that runs now prunes backups when it ends
+            return  # The running change prunes backups when it ends.
         for backup in dropped:
             LOG.info("Removed backup %d of component %s (%s): it is older than %d days", backup.id, backup.component,
                      backup.version, self.options.keep_days)
@@ -310,7 +316,7 @@ class Daemon:
                 raise NotKnown(f"Component {name} is not deployed{' on this node' if self.coordinator else ''}.")
         return self.deployer.order(names or current)
 
-    # --- what there is -----------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------
     def states(self) -> list[State]:
         containers = {present.name: present for present in self.runtime.containers(self.platform.name)}
         states = []
@@ -328,14 +334,14 @@ class Daemon:
             states.append(state)
         return states
 
-    # --- what it does by itself --------------------------------------------------------------------
+    # --- periodic check ----------------------------------------------------------------------------
     def _keep(self) -> None:
         while True:
             try:
                 self.check_components()
             except Cancelled:
                 return
-            except Exception as error:  # the next round may succeed, whatever the error
+            except Exception as error:  # The next check may succeed, whatever the error is.
                 LOG.exception("The check of components failed: %s", error)
             if self.deployer.ending.wait(self.options.interval):
                 return
@@ -358,11 +364,11 @@ class Daemon:
                 current = self.journal.components()
                 for name in self.deployer.order(current):
                     if self.deployer.awaited:
-                        return  # a runtime that is slow to answer must not keep changes waiting for all of them
+                        return  # A slow runtime must not block changes while all components are checked.
                     if current[name].wanted:
                         self._check_component(current[name])
         except Busy:
-            return  # a deployment starts and stops them
+            return  # The deployment starts and stops these components.
 
     def _check_component(self, deployed: Deployed) -> None:
         name, container = deployed.name, self.deployer.containers.name(deployed.name)
@@ -401,7 +407,7 @@ class Daemon:
             health.check(self.runtime, self.deployer.containers.name(name), check, self.secrets.masker)
         except health.Unhealthy as error:
             if 0 <= time.time() - started < check.start:
-                return  # the pause has not ended; a start in the future was recorded by another clock
+                return  # The pause has not ended. A start in the future was recorded with another clock.
             self._failures[name] = self._failures.get(name, 0) + 1
             self._unhealthy[name] = error.message
             if self._failures[name] >= check.retries and self._may_start(name):

@@ -14,16 +14,16 @@ class Nothing(Refused):
 
 
 class RuntimeFault(ReportedError):
-    """The container runtime, or the registry behind it, refused or did not answer."""
+    """The container runtime or the registry behind it refused a request or did not respond."""
 
 
 class ImageFault(RuntimeFault):
-    """An image could not be fetched, or is not the one that was expected."""
+    """An image cannot be pulled or is not the expected one."""
 
 
 class Failed(ReportedError):
-    """A deployment failed, and the platform is as it was before."""
+    """A deployment failed, and the previous state was restored."""
 
 
 class Cancelled(ReportedError):
-    """The daemon ends; the deployment is put back when it starts again."""
+    """novad is stopping; the deployment is rolled back at the next start."""

@@ -1,4 +1,4 @@
-"""Admission of callers over the network: the shared secret with TLS, signed calls without."""
+"""Admission of clients over the network: the shared secret with TLS, signed calls without TLS."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LOG = logging.getLogger(__name__)
 
 
 class Login(grpc.ServerInterceptor):
-    """Admits callers that know the shared secret; anybody may request whether novad is there.
+    """Admits clients that know the shared secret. Health checks need no secret.
 
-    With TLS a call carries the secret, without it a signature. Both are in the metadata, so that a caller without the
-    secret is refused before its request has come, and holds no thread.
+    With TLS a call has the secret in its metadata, without TLS a signature. Therefore a client without the secret is
+    refused before its request arrives, and occupies no thread.
     """
 
     def __init__(self, secret: str, tls: bool, health: Callable[[], Any]) -> None:

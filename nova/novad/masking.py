@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 
 MASK = "********"
 _PIECE = 4  # bytes of a piece of a secret at the beginning or end that are masked
-_LEAST = 8  # minimum number of bytes of a form or line of a secret that is masked on its own
-_WHOLE = -1  # the stream with the lines of all other streams
+_LEAST = 8  # Minimum length in bytes of a form or line of a secret that is masked on its own.
+_WHOLE = -1  # Number of the stream that combines the lines of all streams.
 
 
 class Masker:
@@ -35,7 +35,9 @@ class Masker:
             character if character.isprintable() or character == "\n" else "?" for character in masked)
 
     def spans(self, text: bytes, beginning: bool) -> list[tuple[int, int]]:
-        """Return where secrets are: whole ones, pieces at the end, and at the ``beginning`` if it is one."""
+        """Return the positions of secrets: whole ones, partial ones at the end, and with ``beginning`` at the
+        beginning.
+        """
         spans: list[tuple[int, int]] = []
         for form in self.forms:
             start = text.find(form)
@@ -53,19 +55,19 @@ class Masker:
 
 
 class MaskedStream:
-    """Masks the lines of a log, which come in several lots."""
+    """Masks secrets in the lines of a log, which arrive in batches."""
 
     def __init__(self, masker: Masker) -> None:
         self._masker = masker
         self._keep = max((len(form) for form in masker.forms), default=1) - 1
-        self._ends: dict[int, bytes] = {}  # the last bytes of each stream
+        self._ends: dict[int, bytes] = {}  # The last bytes of each stream.
 
     def lines(self, lines: Sequence[tuple[int, bytes]]) -> list[str]:
         """Return lines, each of which has the number of its output stream, with their secrets masked."""
         marked: dict[int, list[tuple[int, int]]] = {}
         streams = {stream for stream, _line in lines} if self._masker.forms else set()
         if len(all_streams := self._ends.keys() | streams) > 1 and len(self._ends) == 1:
-            self._ends[_WHOLE] = next(iter(self._ends.values()))  # until now all lines were of one stream
+            self._ends[_WHOLE] = next(iter(self._ends.values()))  # Until now all lines belong to one stream.
         for stream in (*streams, *([_WHOLE] if len(all_streams) > 1 and streams else [])):
             self._mark(stream, [number for number, (origin, _line) in enumerate(lines) if stream in (origin, _WHOLE)],
                        lines, marked)
@@ -73,7 +75,7 @@ class MaskedStream:
 
     def _mark(self, stream: int, numbers: Sequence[int], lines: Sequence[tuple[int, bytes]],
               marked: dict[int, list[tuple[int, int]]]) -> None:
-        """Find secrets in the lines of a stream, behind the end of those before."""
+        """Find secrets in the lines of a stream, including those that began in earlier lines."""
         end = self._ends.get(stream)
         text = (end or b"") + b"".join(lines[number][1] for number in numbers)
         self._ends[stream] = text[max(0, len(text) - self._keep):]
@@ -103,11 +105,11 @@ def _masked(line: bytes, spans: Iterable[tuple[int, int]]) -> str:
 
 
 def _forms(value: str) -> set[bytes]:
-    """Return what a secret looks like in a text without line ends."""
+    """Return the forms of a secret in a text without line ends."""
     plain = value.encode(errors="surrogateescape")
     forms = {urllib.parse.quote(value, safe="", errors="surrogateescape").encode(), json.dumps(value)[1:-1].encode(),
              json.dumps(value, ensure_ascii=False)[1:-1].encode(errors="surrogateescape")}
-    for skipped, shift in ((0, 0), (2, 1), (3, 2)):  # of three positions in groups of three bytes
+    for skipped, shift in ((0, 0), (2, 1), (3, 2)):  # Base64 at the three positions within groups of three bytes.
         encoded = base64.b64encode(bytes(shift) + plain)[skipped:(shift + len(plain)) * 8 // 6]
         forms |= {encoded, encoded.translate(bytes.maketrans(b"+/", b"-_"))}
     lines = plain.splitlines()

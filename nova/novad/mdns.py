@@ -1,7 +1,7 @@
-"""novads on the network, by mDNS: what is announced, and who watches what others announce.
+"""Announcement and discovery of novad instances by mDNS.
 
-What comes from the network is nobody's word: it is cut, letters that are not printed are left out, and whoever uses it
-has still to show the shared secret and a certificate.
+Data from the network are not trusted: they are limited in length and to printable characters, and an instance must
+prove that it knows the shared secret or has a certificate before it is used.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TYPE = "_nova._tcp.local."
 
 _ROLE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _MOST_INSTANCES, _MOST_ROLES, _MOST_ADDRESSES = 500, 16, 16
-_RESOLVERS = 8  # instances resolved at a time, so that a silent one delays no other
+_RESOLVERS = 8  # Number of concurrent resolvers, so that a silent instance delays no other.
 _ANSWER = 2.0  # timeout of a query for an address
-_TTL = 120  # seconds until one that was killed is forgotten
+_TTL = 120  # Seconds after which the announcement of a killed novad expires.
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """A novad that says it is there. ``addresses``: tcp://HOST:PORT or tls://HOST:PORT."""
+    """An announced novad. ``addresses``: tcp://HOST:PORT or tls://HOST:PORT."""
 
     name: str
     node: str
@@ -39,7 +39,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def quiet() -> None:
-    """zeroconf writes what strangers send into the log."""
+    """Silence the logger of zeroconf, which logs data of strangers."""
     logging.getLogger("zeroconf").setLevel(logging.CRITICAL + 1)
 
 
@@ -50,7 +50,7 @@ def printable(value: bytes | str | None, most: int) -> str:
 
 
 def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Sequence[bytes], port: int) -> Instance:
-    """Build an instance from values of the network; none of them raises an error."""
+    """Build an instance from data of the network. Never raises."""
     label = printable(name.removesuffix(f".{TYPE}"), 63)
     scheme = "tls" if properties.get(b"tls") == b"1" else "tcp"
     usable: list[str] = []
@@ -72,8 +72,8 @@ class Watch:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
 
         quiet()
-        self._instances: dict[str, Instance | None] = {}  # an instance is None until its address is resolved
-        self._queued: set[str] = set()  # names that a resolver has not taken up yet
+        self._instances: dict[str, Instance | None] = {}  # An instance is None until its address is resolved.
+        self._queued: set[str] = set()  # Names that no resolver has processed yet.
         self._events: queue.SimpleQueue[tuple[bool, str, Instance | None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._pool = concurrent.futures.ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="mdns")
@@ -85,7 +85,7 @@ class Watch:
         self._zeroconf.close()
 
     def events(self, seconds: float | None = None) -> Iterator[tuple[bool, Instance]]:
-        """(whether it is there, which) for so many seconds; without them for ever."""
+        """Yield (present, instance) for ``seconds`` seconds; None: for ever."""
         end = None if seconds is None else time.monotonic() + seconds
         while (left := 0.5 if end is None else min(0.5, end - time.monotonic())) > 0:
             with contextlib.suppress(queue.Empty):
@@ -102,10 +102,10 @@ class Watch:
                     yield False, before
 
     def _changed(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
-        """Called by zeroconf's own thread, which may not wait."""
+        """Queue a change. Called in zeroconf's own thread, which must not block."""
         from zeroconf import ServiceStateChange
 
-        with self._lock, contextlib.suppress(RuntimeError):  # already closed
+        with self._lock, contextlib.suppress(RuntimeError):  # The watch is already closed.
             if state_change is ServiceStateChange.Removed:
                 self._events.put((False, name, None))
             elif name not in self._queued and self._has_room(name):
@@ -114,7 +114,9 @@ class Watch:
                 self._pool.submit(self._resolve, name)
 
     def _has_room(self, name: str) -> bool:
-        """Return True if the name is known, or fits in; a full table loses the oldest name without an address."""
+        """Return True if the table has the name or has room for it. A full table drops the oldest name without an
+        address.
+        """
         if name in self._instances or len(self._instances) < _MOST_INSTANCES:
             return True
         oldest = next((candidate for candidate, instance in self._instances.items()
@@ -130,7 +132,7 @@ class Watch:
             info = self._zeroconf.get_service_info(TYPE, name, int(_ANSWER * 1000))
             if info is not None and info.port and (addresses := info.addresses_by_version(_all_versions())):
                 self._events.put((True, name, instance(name, info.properties, addresses, info.port)))
-        except Exception:  # an invalid announcement: the instance cannot be reached
+        except Exception:  # Invalid announcement: the instance cannot be reached.
             logging.getLogger(__name__).debug("An instance could not be asked", exc_info=True)
 
 

@@ -87,7 +87,7 @@ EXAMPLE = """\
 
 
 class Node(Strict, frozen=True, kw_only=True):
-    """A node of a control node. ``roles``: decide what runs there, whatever the node itself requests."""
+    """Another node of a control node. ``roles``: they decide which components run there, whatever the node requests."""
 
     address: Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}\Z")]
     node: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\Z")]
@@ -131,7 +131,9 @@ class Options(Strict, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Place:
-        """Return this node. Its address is written as in URLs, "" if novad listens on all and has no node_address."""
+        """Return this node. Its address is in URL form, or "" if novad listens on all addresses and node_address is not
+        set.
+        """
         address = (self.node_address or self.address[0]).strip("[]")
         if is_wildcard(address):
             address = ""

@@ -1,4 +1,4 @@
-"""Consequences of the changes of a deployment, by the dependencies of their components."""
+"""Consequences of the changes of a deployment by the dependencies of their components."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from nova.novad.platform import Component, Volume, in_order
 
 
 def ordered(components: Mapping[str, Component], sure: Collection[str] = ()) -> list[str]:
-    """Names behind those that they depend on.
+    """Return the names in the order of dependencies.
 
-    What components of several platform files say of one another may be a circle; then only what those of ``sure`` say
-    counts, which are of one file.
+    Components of several platform files may depend on one another in a circle. In that case only the dependencies of
+    ``sure``, which come from one file, are used.
     """
     dependencies = {name: [dependency for dependency in component.depends if dependency in components]
                     for name, component in components.items()}
@@ -25,17 +25,18 @@ def ordered(components: Mapping[str, Component], sure: Collection[str] = ()) -> 
 
 
 def volumes_of(change: Change) -> list[Volume]:
-    """Return the volumes that the component had, and those that it gets."""
+    """Return the volumes that the component has before or after the change."""
     volumes = {volume.name: volume for deployed in (change.after, change.before) if deployed is not None
                for volume in deployed.component.volumes}
     return list(volumes.values())
 
 
 def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Deployed]:
-    """Return the components of ``former`` (those to change, in order) that stop while data are copied.
+    """Return the components of ``former`` (components to change, in order) that stop while data are copied.
 
-    These are the ones that write the data, and those that depend on one that stops: they would wait for it, and some
-    do not end before it is back."""
+    These are the components that write the data, and the components that depend on a stopped one: they would wait for
+    it, and some do not stop before it is back.
+    """
     stopped: dict[str, Deployed] = {}
     for name, deployed in former.items():
         component = deployed.component
@@ -47,8 +48,8 @@ def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Depl
 def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
     """Raise Refused if the image declares a volume at a path that no mount of the component covers.
 
-    A mount covers its destination and everything below. Data elsewhere end with their container, without a backup.
-    ``paths``: as the image declares them.
+    A mount covers its destination and all paths below. Data elsewhere are lost with the container and have no backup.
+    ``paths``: the paths as the image declares them.
     """
     component = deployed.component
     mounts = [_path(destination) for destination in (
@@ -70,9 +71,9 @@ def _path(path: str) -> str:
 
 
 def check_depends(changes: Sequence[Change], current: Iterable[str]) -> None:
-    """Raises Refused: something would be deployed whose dependency is not, or whose data it changes.
+    """Raise Refused if a component depends on, or writes the data of, a component that is not deployed.
 
-    It would wait for that in vain; and data of an earlier life of it, which are kept, would not be put back.
+    The component would wait for it in vain, and retained data of an earlier deployment of it would not be restored.
     """
     there = {*current, *(change.name for change in changes)} - {change.name for change in changes if not change.after}
     for change in changes:

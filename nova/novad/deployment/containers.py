@@ -1,4 +1,4 @@
-"""Containers of components as they were deployed: made, started, waited for, and asked for their version."""
+"""Containers of deployed components: creation, start, health and version."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
 
-# (component, progress): called for clients that watch a change
+# (component, progress): called for clients that follow a change.
 Progress = Callable[[str, str], None]
 
 
 class Containers:
-    """Containers of a platform. ``platform``: returns its present name; ``ending``: set when no wait may go on."""
+    """The containers of a platform. ``platform``: returns its current name; ``ending``: set when waiting must stop."""
 
     def __init__(self, platform: Callable[[], str], runtime: Runtime, data: Data, secrets: Secrets,
                  ending: threading.Event) -> None:
@@ -38,12 +38,12 @@ class Containers:
         return f"{self._platform()}-{name}"
 
     def masker(self) -> Masker:
-        """Return what masks secrets in what components say."""
+        """Return the masker for secrets in the output of components."""
         return self._secrets.masker()
 
     @contextlib.contextmanager
     def _masking(self) -> Iterator[None]:
-        """Mask secrets in what the runtime says of a failure."""
+        """Mask secrets in the messages of runtime errors."""
         try:
             yield
         except RuntimeFault as error:
@@ -51,14 +51,14 @@ class Containers:
             raise
 
     def fetch(self, reference: str, digest: str) -> Image:
-        """The image of this name, with this digest ("": any). Raises ImageFault."""
+        """Return the image with this name and digest ("": any digest), pulled if necessary. Raises ImageFault."""
         image = self._runtime.fetch(reference)
         if digest and image.digest != digest:
             raise ImageFault(f"{reference} has digest {image.digest} instead of the expected {digest}.")
         return image
 
     def have_image(self, deployed: Deployed, progress: Progress | None = None) -> None:
-        """Fetch the image of something that was deployed, if this node has lost it. Raises ImageFault."""
+        """Pull the image of a deployed component if this node has lost it. Raises ImageFault."""
         if self._runtime.has_image(deployed.image):
             return
         if not deployed.digest:
@@ -70,7 +70,7 @@ class Containers:
             raise ImageFault(f"{deployed.component.image}@{deployed.digest} is not the image that was deployed.")
 
     def make(self, deployed: Deployed) -> None:
-        """The container of a component as it was deployed, in place of any other."""
+        """Create the container of a component as it was deployed, in place of an existing one."""
         name, component = deployed.name, deployed.component
         self.have_image(deployed)
         for network in component.networks:
@@ -113,7 +113,7 @@ class Containers:
         self.wait(deployed)
 
     def version(self, deployed: Deployed) -> str:
-        """Return the output of its version command; without one, or if it fails, the name of the version."""
+        """Return the output of the version command; without a command, or if it fails, the name of the version."""
         component = deployed.component
         if component.version_command:
             try:

@@ -28,11 +28,11 @@ from nova.novad.secrets import private_directory, write_private
 
 LOG = logging.getLogger(__name__)
 
-_DUMP = ".dump"  # no volume is called so
+_DUMP = ".dump"  # Not a valid name of a volume.
 # Bytes that stay free on the file system, since a full disk stops the whole node.
 _MARGIN = 64 * 1024 * 1024
-_SLACK = 1024 * 1024  # bytes that a copy may take beyond the size of its original
-_WORDS = 300  # characters of the reason of a command that failed
+_SLACK = 1024 * 1024  # Maximum number of bytes that a copy takes in addition to the size of its original.
+_WORDS = 300  # Maximum number of characters of the error output of a failed command.
 
 
 class Data:
@@ -45,7 +45,7 @@ class Data:
         return self.root / "volumes" / component / volume
 
     def prepare(self, name: str, component: Component) -> None:
-        """Volumes that are still empty belong to the component's user."""
+        """Give empty volumes to the user of the component."""
         for volume in component.volumes:
             place = self.volume(name, volume.name)
             place.mkdir(parents=True, exist_ok=True)
@@ -57,12 +57,13 @@ class Data:
                 _give(place, component)
 
     def components(self) -> list[str]:
-        """Return the components that have data here, deployed or not."""
+        """Return the components that have data on this node, deployed or not."""
         return sorted(place.name for place in (self.root / "volumes").iterdir())
 
     def remove(self, name: str) -> None:
-        """Remove all volumes of a component, also those that an administrator has moved to another disk. Raises
-        OSError."""
+        """Remove all volumes of a component, including those that an administrator moved to another disk. Raises
+        OSError.
+        """
         place = self.root / "volumes" / name
         for volume in (*place.iterdir(), place) if place.is_dir() else ():
             _remove(volume.resolve())
@@ -72,7 +73,7 @@ class Data:
     def clear(self, name: str, volume: str) -> None:
         """Remove the data of one volume. Raises OSError."""
         _remove(self.volume(name, volume).resolve())
-        with contextlib.suppress(OSError):  # other files are in it
+        with contextlib.suppress(OSError):  # The directory contains unrelated files.
             self.volume(name, volume).parent.rmdir()
 
     # --- backups -----------------------------------------------------------------------------------
@@ -82,11 +83,11 @@ class Data:
                    (self.volume(name, volume.name) for volume in volumes if volume.backup))
 
     def size(self, name: str, volumes: Iterable[Volume]) -> int:
-        """Bytes that a backup of them takes at most."""
+        """Return the maximum size of a backup of the component in bytes."""
         return sum(_size(self.volume(name, volume.name)) for volume in volumes if volume.backup)
 
     def check_room(self, sizes: Sequence[int]) -> None:
-        """Raises Refused: backups of so many bytes, and one of them put back, would fill the disk."""
+        """Raise Refused if backups of this size and the restoration of one of them would fill the disk."""
         wanted = sum(sizes) + max(sizes, default=0)
         free = shutil.disk_usage(self.root).free
         if wanted and free < wanted + _MARGIN:
@@ -94,16 +95,17 @@ class Data:
                           f"{self.root}. Nothing was changed. Free space with nova backup prune.")
 
     def back_up(self, name: str, volumes: Iterable[Volume], deployment: str | int) -> tuple[str, int]:
-        """Copy the directories of a component that does not run; returns where to, and how many bytes.
+        """Copy the directories of a stopped component; return the path and size of the backup.
 
-        ``deployment``: what it is called; no other one of the component ever was.
+        ``deployment``: name of the backup, unique for the component.
         """
         place = self.place(name, deployment)
         target = self.root / place
         _remove(target)
         target.mkdir(parents=True)
         for volume in volumes:
-            source = self.volume(name, volume.name).resolve()  # an administrator may have moved it to another disk
+            # An administrator may have moved the volume to another disk.
+            source = self.volume(name, volume.name).resolve()
             if volume.backup and source.is_dir():
                 _copy(source, target / volume.name)
         return place, _size(target)
@@ -123,15 +125,14 @@ class Data:
         return self.root / place / _DUMP
 
     def new_dump(self, place: str) -> BinaryIO:
-        """The file of one, for root alone."""
+        """Return an open file for a dump, accessible only to root."""
         self.dump(place).parent.mkdir(parents=True)
         return open(os.open(self.dump(place), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def restore(self, name: str, place: str) -> None:
-        """Put the directories back as they were copied. It may be done again after it was cut short anywhere.
+        """Restore the directories from a backup. The call may be repeated after an interruption at any point.
 
-        What is there now is removed before the copy is made if the disk has no room for both. Raises ReportedError,
-        OSError.
+        The current data are removed before the copy if the disk has no room for both. Raises ReportedError, OSError.
         """
         source = self.root / place
         if not source.is_dir():
@@ -147,11 +148,11 @@ class Data:
             for former in target.parent.iterdir():
                 if leftover.fullmatch(former.name):
                     _remove(former)
-            # A copy of a novad that was killed never writes to the one of this time.
+            # The copy command of a killed novad must never write to the directory of the current one.
             fresh = target.with_name(f".{copy.name}.{os.urandom(4).hex()}.restored")
             old = target.with_name(f".{copy.name}.replaced")
             if shutil.disk_usage(target.parent).free < _size(copy) + _SLACK:
-                _remove(target)  # the backup has all that is wanted
+                _remove(target)  # The backup has all volumes.
             _copy(copy, fresh)
             if target.exists():
                 try:
@@ -160,13 +161,13 @@ class Data:
                     if error.errno != errno.EBUSY:
                         raise
                     _remove(fresh)
-                    _refill(copy, target)  # something of the same disk is mounted there
+                    _refill(copy, target)  # Another file system is mounted there.
                     continue
             fresh.rename(target)
             _remove(old)
 
     def drop_backup(self, place: str) -> None:
-        """Delete the directory of a backup; nothing else, whatever the journal contains."""
+        """Delete the directory of a backup. Refuses any other path, whatever the journal contains."""
         target = self.root / place
         if (self.root / "backups") in target.parents:
             _remove(target)
@@ -203,7 +204,8 @@ def _size(place: pathlib.Path) -> int:
     linked: set[tuple[int, int]] = set()
     waiting = [str(place)]
     while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:  # a component changes it meanwhile
+        # A running component may change the directory during the scan.
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
@@ -219,8 +221,10 @@ def _size(place: pathlib.Path) -> int:
 
 
 def _remove(place: pathlib.Path) -> None:
-    """Remove a file, or a directory with all that is in it, however deep: a component may nest directories until
-    shutil.rmtree and paths end. A mount point is emptied, and stays. Raises OSError."""
+    """Remove a file, or a directory with its content at any depth. Raises OSError.
+
+    A component may nest directories so deeply that shutil.rmtree and paths fail. A mount point is emptied and kept.
+    """
     if not os.path.lexists(place):
         return
     done = subprocess.run(["rm", "-rf", "--", str(place)], capture_output=True, text=True, check=False)
@@ -229,21 +233,21 @@ def _remove(place: pathlib.Path) -> None:
 
 
 def _last_line(text: str) -> str:
-    """Return why a command failed, without the paths of a component: they may be as long as a path can be."""
+    """Return the last line of a command's error output without paths of the component, which may be very long."""
     lines = text.strip().splitlines() or ["it says nothing"]
     return lines[-1].rpartition(": ")[2][:_WORDS]
 
 
 def _refill(source: pathlib.Path, target: pathlib.Path) -> None:
-    """The same in a directory that cannot be replaced, since it is a file system of its own."""
+    """Restore into a directory that cannot be replaced, because it is a mount point."""
     for path in target.iterdir():
         _remove(path)
     _copy(source, target)
 
 
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
-    """Owners, times, links and holes as they are; where the file system can, no block is copied before it changes."""
-    # The copy ends with novad; otherwise the next novad would find it still writing.
+    """Copy with owners, times, links and holes; without copying blocks where the file system supports it."""
+    # The copy command ends with novad; otherwise the next novad would find it still writing.
     for command in (["setpriv", "--pdeathsig", "KILL", "cp", "-a", "--reflink=auto", "--sparse=auto", "-T",
                      str(source), str(target)], ["sync", "-f", str(target)]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)

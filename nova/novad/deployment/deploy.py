@@ -59,13 +59,13 @@ class Others(Protocol):
     """The other nodes of a deployment. Requests to them are written to the journal before they are sent."""
 
     def prepare(self, ident: int, assignments: Sequence[Any], progress: Progress) -> None:
-        """Fetch the images of the nodes, without a change of components. Raises Refused, Failed."""
+        """Fetch the images on the nodes without changing components. Raises Refused, Failed."""
 
     def apply(self, ident: int, assignments: Sequence[Any], progress: Progress) -> None:
         """Apply the changes of the nodes, which then wait for the decision. Raises Refused, Failed."""
 
     def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
-        """Send the decision to the nodes; return the nodes that did not receive it. It is sent to them again later."""
+        """Send the decision to the nodes; return the nodes that did not receive it, to which it is sent again later."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,7 @@ _NONE: Mapping[str, Deployed] = {}
 
 
 class Deployer:
-    """The deployer of a node. It runs one deployment at a time: another one meanwhile raises Busy."""
+    """The deployer of a node. One deployment runs at a time; a second one raises Busy."""
 
     def __init__(self, platform: Platform, journal: Journal, runtime: Runtime, data: Data, secrets: Secrets) -> None:
         self.platform = platform
@@ -105,7 +105,7 @@ class Deployer:
         self.rollback = Rollback(journal, runtime, data, self.containers)
         self._turn = threading.Condition()
         self._doing = ""
-        self._waiting = 0  # for the end of a look
+        self._waiting = 0  # Number of changes that wait for the end of a health check.
 
     @contextlib.contextmanager
     def alone(self, what: str) -> Iterator[None]:
@@ -134,7 +134,7 @@ class Deployer:
 
     @contextlib.contextmanager
     def changing(self, what: str) -> Iterator[None]:
-        """The same for who was asked to change something, which waits until all is put back. Raises Busy."""
+        """Lock out other changes for a request of a client, after pending rollbacks have finished. Raises Busy."""
         with self.alone(what):
             if self.journal.unfinished():
                 raise Busy("The rollback of an earlier deployment is not finished; see nova history.")
@@ -142,20 +142,22 @@ class Deployer:
                 origin = self.journal.origin(waits.id)
                 raise Busy(f"Deployment {waits.id} waits for the decision of "
                            f"{origin.node if origin else 'its control node'}; see nova history.")
-            self.cleanup.run(_quietly)  # data that are still to be removed are none of the next deployment
+            self.cleanup.run(_quietly)  # Data that are still to be removed are not part of the next deployment.
             yield
 
     def idle(self, seconds: float) -> bool:
-        """Wait until nothing is under way; whether that came true."""
+        """Wait until no change is in progress; return True if that happened in time."""
         with self._turn:
             return self._turn.wait_for(lambda: not self._doing, seconds)
 
-    # --- what there is to do -----------------------------------------------------------------------
+    # --- plans -------------------------------------------------------------------------------------
     def plan(self, wanted: Mapping[str, str]) -> list[Change]:
-        """Return what a deployment of these components at these versions ("": the platform file's) would do.
+        """Return the changes that a deployment of these components at these versions would make.
 
-        Without names: of all components, and those that are no longer in the platform file are removed. Images that
-        are not fetched yet have no id. Raises NotKnown, Invalid, Refused."""
+        "" as version: the version of the platform file. Without names: all components, and components that are no
+        longer in the platform file are removed. Images that are not pulled yet have no id. Raises NotKnown, Invalid,
+        Refused.
+        """
         current = self.journal.components()
         for name in wanted:
             self.platform.component(name)
@@ -175,7 +177,7 @@ class Deployer:
         return self._ordered(history.changes_back(self.journal, names, to))
 
     def order(self, names: Iterable[str], of: Mapping[str, Deployed] = _NONE) -> list[str]:
-        """Sort by the dependencies of deployed components and of the platform file; for those in ``of``, by theirs."""
+        """Sort by the dependencies of deployed components and of the platform file; those in ``of`` by their own."""
         file = self.platform.components
         components = {**{name: deployed.component for name, deployed in self.journal.components().items()}, **file,
                       **{name: deployed.component for name, deployed in of.items()}}
@@ -184,24 +186,26 @@ class Deployer:
         return [name for name in ordered(components, sure) if name in wanted]
 
     def _ordered(self, changes: Mapping[str, Change]) -> list[Change]:
-        """Sort by dependencies, those of a rollback's components too, which the platform file may lack."""
+        """Sort by dependencies, including those of components of a rollback that the platform file lacks."""
         of = {name: deployed for name, change in changes.items()
               if (deployed := change.after or change.before) is not None}
         return [changes[name] for name in self.order(changes, of)]
 
-    # --- carrying it out ---------------------------------------------------------------------------
+    # --- execution ---------------------------------------------------------------------------------
     def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
-        """Raises Busy, Refused, Failed (the platform is as before), and ImageFault before anything was touched."""
+        """Execute a deployment. Raises Busy, Refused, Failed (the previous state was restored), ImageFault (nothing
+        changed).
+        """
         with self.changing(kind):
             return self.run_alone(kind, list(changes), progress, terms)
 
     def run_alone(self, kind: str, changes: list[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
-        """The same, for who is within :meth:`changing`."""
+        """Execute a deployment within :meth:`changing`. Raises as run()."""
         begun = self.journal.begin(kind, FETCH, changes, terms.origin)
         try:
             changes = self._fetched(begun.id, kind, changes, progress)
             if not changes and not terms.renew and not terms.assignments:
-                self.journal.advance(begun.id, FETCH, [])  # the planned changes did not happen
+                self.journal.advance(begun.id, FETCH, [])  # The planned changes did not happen.
                 self.journal.finish(begun.id, DONE, [], cleanup=terms.cleanup)
                 self.cleanup.run(progress)
                 return self._deployment(begun.id)
@@ -226,7 +230,7 @@ class Deployer:
         return self._deployment(begun.id)
 
     def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
-        """Deploy here and on other nodes: all of them are prepared before any component stops."""
+        """Deploy here and on other nodes. All nodes are prepared before any component stops."""
         ident, kind = begun.id, begun.kind
         self._check(kind, changes)
         if self.others is not None and terms.assignments:
@@ -237,7 +241,7 @@ class Deployer:
         self.journal.advance(ident, APPLY)
         for name in terms.renew:
             self.secrets.renew(name, self.platform.secrets[name], terms.values.get(name))
-        if kind == REMOVE:  # components that use others are removed first
+        if kind == REMOVE:  # Components that use others are removed first.
             self._apply_elsewhere(ident, progress, terms)
         changes = self._apply(kind, changes, progress)
         if kind != REMOVE:
@@ -255,13 +259,16 @@ class Deployer:
             self.others.apply(ident, terms.assignments, progress)
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
-        """Fetch what a deployment needs, without a change. The caller is within :meth:`changing`; raises as run()."""
+        """Fetch the images of a deployment without changing components. Called within :meth:`changing`; raises as
+        run().
+        """
         self._check(kind, self._fetched(0, kind, changes, progress))
 
     def decide(self, ident: int, done: bool, progress: Progress, removals: Sequence[CleanupTask] = ()) -> None:
-        """Commit the pending changes and record the removals, or undo the changes.
+        """Commit the pending changes and store the removals, or undo the changes. Called within :meth:`alone`.
 
-        The caller is within :meth:`alone`. Raises Failed."""
+        Raises Failed.
+        """
         if done:
             deployment = self._deployment(ident)
             self.journal.finish(ident, DONE, [], cleanup=[*removals, *self._cleanup_after(deployment.changes)],
@@ -274,7 +281,7 @@ class Deployer:
         LOG.info("Deployment %d is %s by the decision of the control node", ident, "done" if done else "undone")
 
     def removal_tasks(self, volumes: bool, secrets: bool) -> list[CleanupTask]:
-        """Return what a removal also removes: all data here, all secrets."""
+        """Return the removal tasks of all data and all secrets on this node."""
         return [*(CleanupTask(kind=cleanup.DATA, name=name) for name in self.data.components() if volumes),
                 *([CleanupTask(kind=cleanup.SECRETS, name="")] if secrets else [])]
 
@@ -293,7 +300,7 @@ class Deployer:
         return deployment
 
     def _fetched(self, ident: int, kind: str, changes: list[Change], progress: Progress) -> list[Change]:
-        """Return the changes with ids of images, without those that change nothing, with those whose data change."""
+        """Return the changes with image ids, without ineffective changes, with the components whose data change."""
         current = self.journal.components()
         fetched: dict[str, Change] = {}
         for change in changes:
@@ -321,7 +328,7 @@ class Deployer:
         return self._ordered(fetched)
 
     def _check(self, kind: str, changes: Sequence[Change]) -> None:
-        """Check what can be known before anything stops. Raises Refused, ImageFault, Invalid."""
+        """Check all conditions that can be checked before a component stops. Raises Refused, ImageFault, Invalid."""
         for change in changes:
             if change.after is not None and _remakes(kind, change):
                 check_data_paths(change.after, self.runtime.data_paths(change.after.image))
@@ -343,7 +350,8 @@ class Deployer:
             writer, volumes = change.before or change.after, volumes_of(change)
             is_backed_up = change.before is not None and any(volume.backup for volume in volumes)
             if writer is None or not (is_backed_up or self.data.holds(change.name, volumes)):
-                continue  # without volumes, or new: an empty backup would mean that an earlier state had no data
+                # No volumes, or a new component: an empty backup would mean that an earlier state had no data.
+                continue
             if change.name in dumped:
                 progress(change.name, "dumping its data")
                 place = self.data.place(change.name, label(begun))
@@ -363,7 +371,7 @@ class Deployer:
         return container is not None and container.running
 
     def _apply(self, kind: str, changes: Sequence[Change], progress: Progress) -> list[Change]:
-        """Removals first, the last ones in the order of dependencies before the others; then the rest."""
+        """Apply removals first, in reverse order of dependencies, then the other changes."""
         applied: list[Change] = []
         for change in reversed(changes):
             if change.after is None:
@@ -412,9 +420,11 @@ class Deployer:
         if self.ending.is_set():
             raise Cancelled("novad is stopping; the deployment is rolled back when novad starts again.")
 
-    # --- putting back ------------------------------------------------------------------------------
+    # --- rollback ----------------------------------------------------------------------------------
     def recover(self, progress: Progress) -> list[Deployment]:
-        """Put back what a daemon that was killed left half done. Raises Busy; faults leave it for the next time."""
+        """Roll back changes that a killed daemon left unfinished. Raises Busy; other errors are retried at the next
+        call.
+        """
         with self.alone("putting back"):
             unfinished = self.journal.unfinished()
             for deployment in unfinished:
@@ -426,16 +436,18 @@ class Deployer:
             return unfinished
 
     def _undo(self, ident: int, error: str, progress: Progress) -> str:
-        """Undo a deployment, on other nodes first. Return a text about nodes that did not receive the decision, or "".
+        """Undo a deployment, on other nodes first.
 
-        Raises Failed when it cannot be put back now: the journal remembers it, and so does recover()."""
+        Returns a text about nodes that did not receive the decision, or "". Raises Failed if the undo cannot finish
+        now: the journal keeps it for recover().
+        """
         deployment = self._deployment(ident)
         left = self.others.settle(ident, False, progress) if self.others is not None else []
         try:
             if deployment.stage != FETCH:
                 if deployment.stage != BACKUP:
                     self.journal.advance(ident, UNDO)
-                    if deployment.kind != BACK_UP:  # a backup changes no component
+                    if deployment.kind != BACK_UP:  # A backup changes no component.
                         self.rollback.restore_data(ident, deployment.changes, progress)
                     self.secrets.put_back()
                 self.rollback.restore_containers(deployment.changes, progress)
@@ -446,7 +458,7 @@ class Deployer:
             error = f"{error}{_NOT_YET}{self.containers.masker().text(_sentence(fault))}"
             self.journal.finish(ident, STUCK, [], error)
             raise Failed(f"{error} novad keeps retrying.") from fault
-        # Of one that was pending: what was deployed before is so again.
+        # The deployment was pending: the previously deployed components are current again.
         before = [] if deployment.stage == FETCH else [
             Change(name=change.name, after=change.before) for change in deployment.changes]
         words = f"; {', '.join(left)} did not answer, and will be undone when they answer again" if left else ""

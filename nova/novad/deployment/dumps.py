@@ -1,7 +1,7 @@
-"""Backups by a component's own command, while it runs: its output is the backup, and the input of what restores it.
+"""Backups by a component's own commands while it runs: ``dump`` writes the backup, ``restore`` reads it.
 
-A deployment copies directories, which is exact and fast, since the component stops for it anyway; a dump is for backups
-of something that should go on.
+A deployment copies directories, which is exact and fast, because the component stops anyway. A dump is for backups of
+components that must keep running.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from nova.novad.errors import Failed
 from nova.novad.masking import Masker
 from nova.novad.runtime.base import Runtime
 
-_LONGEST = 6 * 3600.0  # seconds of a command
-_WORDS = 300  # characters of its output in an error
+_LONGEST = 6 * 3600.0  # Timeout of a command in seconds.
+_WORDS = 300  # Maximum number of characters of its output in an error.
 
 
 def make(runtime: Runtime, data: Data, container: str, deployed: Deployed, place: str, masker: Masker) -> int:
-    """Write a dump of what runs to a backup's place; returns its bytes. Raises Failed, OSError. ``masker`` masks what
-    the command says, before it is cut."""
+    """Write a dump of a running component to the place of a backup; return its size. Raises Failed, OSError.
+
+    ``masker`` masks secrets in the error output before it is shortened.
+    """
     with data.new_dump(place) as file:
         code, words = runtime.pipe(container, deployed.component.dump, _LONGEST, None, file)
         if code:
@@ -35,7 +37,7 @@ def make(runtime: Runtime, data: Data, container: str, deployed: Deployed, place
 
 
 def restore(runtime: Runtime, data: Data, container: str, deployed: Deployed, place: str, masker: Masker) -> None:
-    """Hand a dump to the component, which runs on empty directories. Raises Failed."""
+    """Send the dump to the restore command of the component, which runs with empty volumes. Raises Failed."""
     with data.dump(place).open("rb") as file:
         code, words = runtime.pipe(container, deployed.component.restore, _LONGEST, file, None)
     if code:

@@ -17,9 +17,9 @@ from nova.novad.masking import MaskedStream, Masker
 from nova.novad.platform import Component, Health
 from nova.novad.runtime.base import Runtime
 
-_POLL_INTERVAL = 0.25  # seconds between two polls of a starting container
-_WORDS = 300  # characters of the output of a health command that are shown
-_SETTLED = 1.0  # seconds that one without a check has to run
+_POLL_INTERVAL = 0.25  # Seconds between two checks of a starting container.
+_WORDS = 300  # Maximum number of characters shown of the output of a health command.
+_SETTLED = 1.0  # Seconds that a component without a health check must run.
 _NOTHING = functools.partial(Masker, ())
 
 
@@ -28,7 +28,7 @@ class Unhealthy(ReportedError):
 
 
 def check(runtime: Runtime, container: str, health: Health | None, masker: Callable[[], Masker] = _NOTHING) -> None:
-    """Check once. Raises RuntimeFault; Unhealthy, in which ``masker`` masks what the component says."""
+    """Run the health check once. Raises RuntimeFault, Unhealthy. ``masker`` masks secrets in the output."""
     container_state = runtime.find(container)
     if container_state is None:
         raise Unhealthy("its container is not there")
@@ -56,7 +56,8 @@ def wait(runtime: Runtime, container: str, component: Component, ended: Callable
          masker: Callable[[], Masker] = _NOTHING) -> None:
     """Wait until a component is healthy for the first time.
 
-    Raises Unhealthy, after ``start`` seconds or when it has ended; Cancelled when the daemon ends (``ended``)."""
+    Raises Unhealthy after ``start`` seconds or when the container exits; Cancelled when novad stops (``ended``).
+    """
     health = component.health
     begun = time.monotonic()
     limit = health.start if health else _SETTLED
@@ -76,7 +77,7 @@ def wait(runtime: Runtime, container: str, component: Component, ended: Callable
 
 
 def _shown(output: str, masker: Callable[[], Masker]) -> str:
-    """Return the end of what a component says; masked before it is cut."""
+    """Return the end of the output of a component, masked before it is shortened."""
     return " | ".join(masker().text(output).strip()[-_WORDS:].splitlines())
 
 
@@ -99,7 +100,7 @@ def _get(health: Health) -> None:
     try:
         connection = kind(url.hostname or "", url.port, timeout=health.timeout)
         connection.connect()
-        # The time of all of it: an answer that comes byte by byte is none.
+        # The timeout covers the whole response: one that arrives byte by byte counts as none.
         timer = threading.Timer(health.timeout, _end, (connection.sock, late))
         timer.start()
         try:

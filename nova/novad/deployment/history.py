@@ -21,14 +21,14 @@ from nova.novad.errors import Nothing
 
 DEPLOY, ROLLBACK, REMOVE, ROTATE, BACK_UP, RESTORE = "deploy", "rollback", "remove", "rotate", "backup", "restore"
 
-_RECORDED = 100  # deployments that are read at a time when the states of an older journal are recorded
+_RECORDED = 100  # Number of deployments read at a time when the states of an older journal are recorded.
 
 
 def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict[str, Change]:
-    """Return the changes that bring components (all, if none is named) back to a former state, image and data.
+    """Return the changes that return components (default: all) to a former state, with image and data.
 
     ``to``: a deployment, after which the component had that state; None: the parent of the current state. Raises
-    NotKnown; Nothing if no component has such a state; Refused if its data are no longer kept.
+    NotKnown; Nothing if no component has such a state; Refused if its backup was removed.
     """
     current = journal.components()
     for name in names:
@@ -59,9 +59,9 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
 
 
 def changes_restored(journal: Journal, ident: int) -> list[Change]:
-    """Return the change that gives a component the data of a backup, with the image that wrote them.
+    """Return the change that restores the data of a component from a backup, with the image that wrote them.
 
-    Raises NotKnown; Refused if the backup is no longer kept, or the component is not deployed.
+    Raises NotKnown; Refused if the backup was removed or the component is not deployed.
     """
     backup = next((candidate for candidate in journal.backups(dropped=True) if candidate.id == ident), None)
     if backup is None:
@@ -79,20 +79,20 @@ def changes_restored(journal: Journal, ident: int) -> list[Change]:
 
 
 def states_made(journal: Journal, deployment: Deployment) -> list[State]:
-    """Return the states that a deployment makes of its components, when it is done."""
+    """Return the states of components that a successful deployment creates."""
     made = [_state(journal, deployment, change) for change in deployment.changes]
     return [state for state in made if state is not None]
 
 
 def record_missing(journal: Journal) -> None:
-    """Record the states of deployments that a novad carried out which recorded none (an earlier release)."""
+    """Record the states of deployments of an earlier release, which recorded none."""
     while unrecorded := journal.unrecorded(_RECORDED):
         for deployment in unrecorded:
             journal.record(deployment.id, states_made(journal, deployment))
 
 
 def _state(journal: Journal, deployment: Deployment, change: Change) -> State | None:
-    """Return the state that a change makes; None if image, configuration and data of the component stay."""
+    """Return the state that a change creates; None if image, configuration and data of the component stay."""
     before, after = change.before, change.after
     states = journal.states(change.name)
     current = states[-1] if states else State()
@@ -112,8 +112,10 @@ def _state(journal: Journal, deployment: Deployment, change: Change) -> State | 
 
 
 def _guessed(journal: Journal, states: Sequence[State], change: Change) -> State | None:
-    """Return the state that a rollback of an earlier release went back to: the one whose end made the backup, or
-    without data the last of the same version."""
+    """Return the state to which a rollback of an earlier release returned.
+
+    This is the state whose end created the backup, or without data the last state of the same version.
+    """
     backups = journal.backups(change.name, dropped=True)
     backup = next((candidate for candidate in backups if candidate.id == change.restore), None)
     return next((candidate for candidate in reversed(states) if change.after is not None and not candidate.removed
@@ -122,7 +124,7 @@ def _guessed(journal: Journal, states: Sequence[State], change: Change) -> State
 
 
 def _target(states: Sequence[State], to: int | None) -> State | None:
-    """Return the state to go back to; None if there is none, or the component has it already."""
+    """Return the target state; None if it does not exist or is the current one."""
     if not states:
         return None
     current = states[-1]
@@ -134,7 +136,7 @@ def _target(states: Sequence[State], to: int | None) -> State | None:
 
 
 def _deployed(journal: Journal, state: State) -> Deployed:
-    """Return what ran in a state. Raises Refused if the journal has lost it."""
+    """Return the component as deployed in a state. Raises Refused if the journal no longer has it."""
     deployment = journal.deployment(state.deployment)
     change = _of(deployment, state.component) if deployment is not None else None
     if change is None or change.after is None:
@@ -143,8 +145,9 @@ def _deployed(journal: Journal, state: State) -> Deployed:
 
 
 def _backup(journal: Journal, name: str, deployment: int) -> int:
-    """Return the backup of a component's data that a deployment made; 0: there were no data. Raises Refused if the
-    backup is no longer kept."""
+    """Return the backup of a component that a deployment created, or 0 if there were no data. Raises Refused if it was
+    removed.
+    """
     backups = journal.backups(name, dropped=True)
     backup = next((candidate for candidate in backups if candidate.deployment == deployment), None)
     if backup is not None and not backup.path:
@@ -154,8 +157,10 @@ def _backup(journal: Journal, name: str, deployment: int) -> int:
 
 
 def _written(journal: Journal, states: Sequence[State], end: int) -> Mapping[str, tuple[int, int]]:
-    """Return the components whose data a component has changed since the end of one of its states (``data_of``), each
-    with the deployment before which it had not, and the backup that this deployment made."""
+    """Return the components whose data a component has changed since the end of one of its states (``data_of``).
+
+    Each has the deployment before which its data were unchanged, and the backup that this deployment created.
+    """
     written: dict[str, tuple[int, int]] = {}
     for state in states:
         if state.deployment >= end and not state.removed:

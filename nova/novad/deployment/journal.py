@@ -20,9 +20,9 @@ from nova.novad.platform import Component
 from nova.novad.reserve import Reserve
 
 RUNNING, DONE, UNDONE, STUCK = "running", "done", "undone", "stuck"
-# Done on this node and not decided yet: the control node decides whether the changes stay.
+# Finished on this node; the control node decides whether the changes stay.
 PENDING = "pending"
-_RECORDED = "states-recorded"  # fact of the journal: the last deployment whose states are recorded
+_RECORDED = "states-recorded"  # Name of a fact: the last deployment whose states are recorded.
 
 _SCHEMA = """
 create table if not exists deployments (
@@ -47,8 +47,9 @@ create index if not exists backups_by_component on backups (component, deploymen
 
 
 class Deployed(msgspec.Struct, frozen=True, kw_only=True):
-    """A component as it runs: what it was made from. ``image``: the id of the image itself, which no tag can change;
-    ``deployment``: the one that brought it; ``wanted``: whether it should run."""
+    """A deployed component. ``image``: the id of the image, which no tag can change; ``deployment``: the deployment
+    that created it; ``wanted``: True if it should run.
+    """
 
     name: str
     component: Component
@@ -60,10 +61,11 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of a component by a deployment. No ``after``: it is removed; no ``before``: it is new.
+    """The change of a component by a deployment. No ``after``: removal; no ``before``: new component.
 
-    ``restore``: the backup whose data it gets (a rollback); 0: it keeps its data. ``state``: in a rollback, the
-    deployment that made the state to go back to; 0 for what only gets other data, and in journals of older releases.
+    ``restore``: the backup whose data it gets (a rollback), or 0 to keep its data. ``state``: in a rollback, the
+    deployment that created the target state; 0 for components that only get other data, and in journals of older
+    releases.
     """
 
     name: str
@@ -74,11 +76,11 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """A state that a component had, see :mod:`nova.novad.deployment.history`. ``deployment``: the one that made it.
+    """A state of a component, see :mod:`nova.novad.deployment.history`.
 
-    ``parent``: the state that a rollback from it goes back to; 0: there is none. ``source``: the state that it was made
-    a copy of, by a rollback. ``origin``: the deployment that brought its image and configuration. ``removed``: the
-    component was removed.
+    ``deployment``: the deployment that created it. ``parent``: the target state of a rollback from it, or 0.
+    ``source``: the state that a rollback copied. ``origin``: the deployment of its image and configuration.
+    ``removed``: the component was removed.
     """
 
     component: str = ""
@@ -90,7 +92,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
-    """``stage``: how far it has come, see :mod:`nova.novad.deployment.deploy`. Times are seconds since 1970."""
+    """A deployment. ``stage``: see :mod:`nova.novad.deployment.deploy`. Times are seconds since 1970."""
 
     id: int
     kind: str
@@ -103,8 +105,10 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The control node of a deployment: its id, its name, and the number of the deployment there.
-    ``volumes``, ``secrets``: what a removal takes as well, when it is decided."""
+    """The control node of a deployment: its id, its name, and its number of the deployment.
+
+    ``volumes``, ``secrets``: True if the removal includes them once it is decided.
+    """
 
     coordinator: str
     node: str
@@ -127,8 +131,9 @@ class Participation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of a component as they were before ``deployment``, written by what ``writer`` had deployed. ``path``:
-    below the data directory; "" when the copy was dropped."""
+    """The data of a component before ``deployment``. ``writer``: the deployment of the component that wrote them.
+    ``path``: below the data directory; "" after the copy was removed.
+    """
 
     id: int
     component: str
@@ -149,18 +154,18 @@ class CleanupTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalFault(ReportedError):
-    """The journal cannot be read: nothing is deployed before somebody has looked at it."""
+    """The journal cannot be read. Nothing is deployed until an operator has repaired it."""
 
 
 class Journal:
-    """Calls are transactions of their own, and may come from any thread. Raises JournalFault for a damaged file."""
+    """The journal. Each call is a transaction and may come from any thread. Raises JournalFault for a damaged file."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
         self._lock = threading.Lock()
         self._closed = False
         self._reserve = Reserve(path.with_name(f"{path.name}.reserve"))
-        # Before there are threads: msgspec crashes where two of them decode a type for the first time at once.
+        # Before threads start: msgspec crashes if two threads decode a type for the first time at once.
         self._decode_deployed = msgspec.json.Decoder(Deployed).decode
         self._decode_changes = msgspec.json.Decoder(list[Change]).decode
         try:
@@ -217,7 +222,7 @@ class Journal:
                 _record(connection, ident, states)
 
     def deployments(self, limit: int = 100) -> list[Deployment]:
-        """The newest first."""
+        """Return deployments, the newest first."""
         with self._transaction() as connection:
             rows = connection.execute("select * from deployments order by id desc limit ?", (limit,)).fetchall()
         return [self._deployment(row) for row in rows]
@@ -228,7 +233,7 @@ class Journal:
         return self._deployment(row) if row else None
 
     def unfinished(self) -> list[Deployment]:
-        """Return the deployments that a killed daemon left, or could not undo; the newest first."""
+        """Return the deployments that a killed daemon left or could not undo, the newest first."""
         with self._transaction() as connection:
             rows = connection.execute("select * from deployments where state in (?, ?) order by id desc",
                                       (RUNNING, STUCK)).fetchall()
@@ -236,7 +241,7 @@ class Journal:
 
     # --- states of components ----------------------------------------------------------------------
     def states(self, component: str) -> list[State]:
-        """Return the states that a component had, the oldest first."""
+        """Return the states of a component, the oldest first."""
         with self._transaction() as connection:
             rows = connection.execute("select component, deployment, parent, source, origin, removed from states "
                                       "where component = ? order by deployment", (component,)).fetchall()
@@ -244,7 +249,7 @@ class Journal:
                       removed=bool(removed)) for component, deployment, parent, source, origin, removed in rows]
 
     def unrecorded(self, limit: int) -> list[Deployment]:
-        """Return the oldest deployments that are done and whose states are not recorded."""
+        """Return the oldest successful deployments whose states are not recorded."""
         with self._transaction() as connection:
             rows = connection.execute("select * from deployments where state = ? and id > coalesce((select cast(value "
                                       "as integer) from facts where name = ?), 0) order by id limit ?",
@@ -252,7 +257,7 @@ class Journal:
         return [self._deployment(row) for row in rows]
 
     def record(self, ident: int, states: Sequence[State]) -> None:
-        """Record the states that a deployment made."""
+        """Record the states that a deployment created."""
         with self._transaction() as connection:
             _record(connection, ident, states)
 
@@ -262,7 +267,7 @@ class Journal:
         return self.origins([ident]).get(ident)
 
     def given(self, coordinator: str, number: int) -> Deployment | None:
-        """Return the deployment here for a deployment of a control node."""
+        """Return the deployment on this node for a deployment of a control node."""
         with self._transaction() as connection:
             row = connection.execute(
                 "select * from deployments where id = (select max(deployment) from given where coordinator = ? and "
@@ -270,7 +275,7 @@ class Journal:
         return self._deployment(row) if row else None
 
     def given_until(self, coordinator: str, number: int) -> int:
-        """The last deployment here that belongs to one of a control node up to this number; 0: there is none."""
+        """Return the last deployment on this node for deployments of a control node up to this number, or 0."""
         with self._transaction() as connection:
             row = connection.execute("select max(deployment) from given where coordinator = ? and number <= ?",
                                      (coordinator, number)).fetchone()
@@ -356,7 +361,7 @@ class Journal:
         return Backup(**dict(zip(Backup.__struct_fields__, row, strict=True)))
 
     def backups(self, component: str | None = None, dropped: bool = False) -> list[Backup]:
-        """The newest first."""
+        """Return backups, the newest first."""
         with self._transaction() as connection:
             rows = connection.execute("select * from backups where (? is null or component = ?) and (? or path != '') "
                                       "order by id desc", (component, component, dropped)).fetchall()

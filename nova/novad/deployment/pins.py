@@ -1,7 +1,7 @@
-"""Digests of tags. The first deployment of a tag records its digest, and later ones refuse another image behind it.
+"""Digests of tags. The first deployment of a tag records its digest; later ones refuse another image behind the tag.
 
-A tag is resolved once per deployment. A new digest is accepted if the deployment names it (``COMPONENT=TAG@sha256:…``),
-or if the platform file does (``digest``). A channel may move by itself where the registry is known by TLS.
+A tag is resolved once per deployment. A new digest is accepted if the deployment names it (``COMPONENT=TAG@sha256:…``)
+or the platform file does (``digest``). A channel may move by itself if the registry is authenticated by TLS.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from nova.novad.deployment.journal import Change, Journal
 from nova.novad.platform import Component
 from nova.novad.runtime import registry
 
-_DIGEST = "digest "  # facts of the journal
+_DIGEST = "digest "  # Prefix of facts in the journal.
 
 
 def recorded(journal: Journal, component: Component) -> str:
@@ -38,7 +38,7 @@ def check(journal: Journal, name: str, component: Component, digest: str) -> Non
 
 
 def differs(journal: Journal, component: Component, digest: str) -> bool:
-    """Return True if a digest of the component's tag is another one than was recorded, and has to be named."""
+    """Return True if the component's tag has another digest than the recorded one, which must be confirmed."""
     if component.digest or moves(component):
         return False
     before = recorded(journal, component)
@@ -46,7 +46,9 @@ def differs(journal: Journal, component: Component, digest: str) -> bool:
 
 
 def moves(component: Component) -> bool:
-    """Return True if another image behind the tag is an update: it is a channel, and TLS proves the registry."""
+    """Return True if another image behind the tag is an update: the tag is a channel, and TLS authenticates the
+    registry.
+    """
     return not component.version and not registry.is_on_loopback(component.image)
 
 
@@ -58,7 +60,7 @@ def record(journal: Journal, changes: Iterable[Change]) -> None:
 
 
 def without_digest(component: Component) -> Component:
-    """Return the component without the digest by which it was wanted: the image itself is compared."""
+    """Return the component without the requested digest, for a comparison of the image itself."""
     return msgspec.structs.replace(component, digest="")
 
 

@@ -34,7 +34,8 @@ class Rollback:
         self._restore_volumes(change, "" if path and self.data.dump(path).exists() else path)
 
     def _restore_volumes(self, change: Change, path: str) -> None:
-        """Restore the volumes in the backup at ``path`` ("": none) and clear the others, which had no data then.
+        """Restore the volumes in the backup at ``path`` ("": none) and clear the others, which had no data at that
+        time.
 
         Leftovers of an interrupted first start would disturb the next one.
         """

@@ -1,4 +1,4 @@
-"""novad tells the network that it is there, for as long as it serves."""
+"""The announcement of a serving novad by mDNS."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from nova.novad.options import Options
 
 LOG = logging.getLogger(__name__)
 
-_CHECK_INTERVAL = 30.0  # seconds between two checks of the machine's addresses
+_CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the machine.
 
 
 class Announcer:
-    """Announces addresses that novad listens on and no others; those that come later, too. Without a network that can
-    be told anything novad serves all the same."""
+    """Announces the addresses that novad listens on, including addresses that are added later.
+
+    novad also serves if no network accepts announcements.
+    """
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -41,7 +43,7 @@ class Announcer:
         while True:
             try:
                 self._update_announcement()
-            except Exception as error:  # the next look may succeed
+            except Exception as error:  # The next check may succeed.
                 LOG.warning("Not announcing novad by mDNS: %s", error or type(error).__name__)
             if self._ending.wait(_CHECK_INTERVAL):
                 break
@@ -67,7 +69,7 @@ class Announcer:
 
 
 def announced(options: Options) -> list[str]:
-    """The addresses that it listens on, of those that ``announce`` wants, in a steady order."""
+    """Return the listening addresses that the option ``announce`` selects, in a stable order."""
     addresses = _listening(options.address[0])
     if isinstance(options.announce, tuple):
         wanted = set(options.announce)
@@ -76,7 +78,9 @@ def announced(options: Options) -> list[str]:
 
 
 def _listening(host: str) -> dict[str, str]:
-    """{address: the interface that has it}. Who listens everywhere is told elsewhere, if there is an elsewhere."""
+    """Return {address: interface} of the addresses that novad listens on. With a wildcard address, loopback is included
+    only if the machine has no other address.
+    """
     import ifaddr
 
     ours: dict[str, str] = {}

@@ -39,16 +39,16 @@ LOG = logging.getLogger(__name__)
 
 _ANSWER = 10.0  # timeout in seconds for the reply of a node with its name
 _AT_ONCE = 16  # maximum number of concurrent calls to nodes
-_TRY = 10.0  # seconds in which the decision is sent to a node repeatedly; after that a background thread continues
+_TRY = 10.0  # Seconds in which the decision is sent to a node repeatedly; after that a background thread continues.
 _PAUSE = 0.5
 _WORDS = 4096  # maximum number of characters of a report that the journal stores
 _REPORTS = 10_000  # maximum number of reports of a node per call; a deployment has a few per component
 _SETTLE = 120.0  # timeout in seconds of a call with the decision; the node continues without its caller
-_FETCH, _OTHER = 1800.0, 600.0  # seconds that a node has to fetch an image, and for the rest of a component
-# Facts of the journal: nodes that were accepted, and those that an earlier release discovered.
+_FETCH, _OTHER = 1800.0, 600.0  # Seconds that a node has to pull an image, and for the other steps of a component.
+# Facts of the journal: nodes that were accepted, and nodes that an earlier release discovered.
 _ACCEPTED, _EARLIER = "accepted ", "member "
 _AS_BEFORE = " The previous state was restored."
-# A node that returns is spoken to at once, and one that vanishes is noticed in half a minute.
+# Reconnect to a returning node at once, and detect a vanished node within half a minute.
 _CHANNEL = [("grpc.keepalive_time_ms", 15000), ("grpc.keepalive_timeout_ms", 15000),
             ("grpc.use_local_subchannel_pool", 1)]
 _ERRORS: dict[grpc.StatusCode, type[ReportedError]] = {
@@ -58,13 +58,14 @@ _SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.
 
 
 class Away(ReportedError):
-    """A node does not answer."""
+    """A node does not respond."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """A node that was accepted, and answers. ``place``: its name and roles, as this control node has decided;
-    ``components``: what is deployed there, as it reports; ``steered``: a control node assigns its components."""
+    """An accepted node that responds. ``place``: its name and roles by decision of this control node; ``components``:
+    what the node reports as deployed; ``steered``: True if a control node assigns its components.
+    """
 
     url: str
     place: Place
@@ -80,7 +81,9 @@ Part = tuple[Peer, Assignment]
 
 
 class Coordinator:
-    """Implements :class:`nova.novad.deployment.deploy.Others`. ``ident``: of this novad; ``ended``: whether it ends."""
+    """Implements :class:`nova.novad.deployment.deploy.Others`. ``ident``: id of this novad; ``ended``: set when it
+    stops.
+    """
 
     def __init__(self, options: Options, ident: str, secret: str, journal: Journal, secrets: Secrets,
                  ended: threading.Event) -> None:
@@ -93,7 +96,7 @@ class Coordinator:
         self._files = {"NOVA_CACERT": options.nodes_ca or options.client_ca, "NOVA_CERT": options.tls_cert,
                        "NOVA_KEY": options.tls_key}
         self.discovery = Discovery(self._files, ended) if options.discover_nodes else None
-        self._clients: set[Client] = set()  # connections that are in use
+        self._clients: set[Client] = set()  # Connections in use.
         self._thread = threading.Thread(target=self._keep, name="settle", daemon=True)
 
     def start(self) -> None:
@@ -102,7 +105,7 @@ class Coordinator:
             self.discovery.start()
 
     def stop(self) -> None:
-        """End calls of other nodes, and wait for the threads. Call it after ``ended`` was set."""
+        """Cancel calls of other nodes and wait for the threads. Called after ``ended`` was set."""
         for client in list(self._clients):
             client.close()
         if self._thread.is_alive():
@@ -112,8 +115,7 @@ class Coordinator:
 
     # --- peer nodes --------------------------------------------------------------------------------
     def survey(self) -> list[Peer]:
-        """Return the nodes of the platform. Raises Refused naming nodes that do not answer or accept no assignments.
-        """
+        """Return the nodes of the platform. Raises Refused naming nodes that do not respond or accept assignments."""
         if pending := self._unaccepted():
             raise Refused(f"{'; '.join(pending.values())}. Nothing was changed.")
         peers, silent = self.query_nodes()
@@ -134,9 +136,8 @@ class Coordinator:
         return peers
 
     def query_nodes(self) -> tuple[list[Peer], dict[str, str]]:
-        """Return the accepted nodes that answer, by name, and {name: reason} of those that do not.
-
-        No other address is connected to.
+        """Return the accepted nodes that respond, by name, and {name: reason} for the others. Connects to no other
+        address.
         """
         accepted = list(self._accepted().items())
         peers: list[Peer] = []
@@ -149,7 +150,7 @@ class Coordinator:
         return sorted(peers, key=lambda peer: peer.node), silent
 
     def listed(self) -> list[pb.NodeEntry]:
-        """Return the nodes that were accepted, those that wait for it, and those that were discovered."""
+        """Return the accepted nodes, the nodes without roles, and the discovered nodes."""
         peers, silent = self.query_nodes()
         accepted, pending = self._accepted(), self._unaccepted()
         rows = [pb.NodeEntry(node=peer.node, address=peer.url, roles=peer.place.roles,
@@ -162,9 +163,9 @@ class Coordinator:
         return rows
 
     def accept(self, wanted: str, roles: Sequence[str]) -> pb.NodeEntry:
-        """Deploy to a node from now on. ``wanted``: its name or address; ``roles``: compute by default.
+        """Accept a node for deployments. ``wanted``: its name or address; ``roles``: compute by default.
 
-        The name is bound to the address: a node that moves has to be accepted again. Raises NotKnown, Refused, Invalid.
+        The name is bound to the address: a node that moves must be accepted again. Raises NotKnown, Refused, Invalid.
         """
         names = {url: name for name, url in self._discovered()} | self._earlier() | {
             url: stored.node for url, stored in self._stored().items()}
@@ -188,7 +189,7 @@ class Coordinator:
         return pb.NodeEntry(node=name, address=url, roles=node.roles, state="ready" if peer.steered else "independent")
 
     def forget(self, node: str) -> None:
-        """Stop deploying to a node that was accepted by a command. Raises NotKnown."""
+        """Remove an accepted node from deployments. Raises NotKnown."""
         removed = [(kind, url) for kind, entries in (
             (_ACCEPTED, {url: stored.node for url, stored in self._stored().items()}), (_EARLIER, self._earlier()))
             for url, name in entries.items() if node in (name, url)]
@@ -213,11 +214,11 @@ class Coordinator:
         return {node.address: node for node in accepted if node.node not in names}
 
     def _earlier(self) -> dict[str, str]:
-        """Return {address: name} of the nodes that an earlier release discovered, and trusted by that alone."""
+        """Return {address: name} of nodes that an earlier release accepted by discovery alone."""
         return {key.removeprefix(_EARLIER): node for key, node in self._journal.facts(_EARLIER).items()}
 
     def _unaccepted(self) -> dict[str, str]:
-        """Return {address: what to do} of nodes that have no roles yet: they would be left out without a word."""
+        """Return {address: required action} of nodes without roles, which a deployment would skip silently."""
         accepted = self._accepted()
         bare = {url: f'Node {url} has no name and roles: write {{address = "{url}", node = "NAME", roles = '
                      '["compute"]}} into nodes of novad.toml' for url in self.options.nodes if isinstance(url, str)}
@@ -226,12 +227,12 @@ class Coordinator:
         return {url: why for url, why in {**earlier, **bare}.items() if url not in accepted}
 
     def _discovered(self) -> list[tuple[str, str]]:
-        """Return (name, address) of the nodes that announce themselves with a certificate, without this one."""
+        """Return (name, address) of the nodes that announce themselves with a certificate, without this node."""
         trusted = self.discovery.trusted() if self.discovery is not None else []
         return [(name, url) for name, url in trusted if name != self.options.name]
 
     def _ask(self, accepted: tuple[str, Place]) -> Peer:
-        """Ask a node how it is. What it says of its name and roles decides nothing."""
+        """Query the state of a node. The name and roles that it reports decide nothing."""
         url, place = accepted
         with self._client(url, place.node) as client, _peer_errors(f"{place.node} ({url})", place.node):
             daemon = client.ask(client.daemon.Show, pb.Empty(), _ANSWER)
@@ -245,9 +246,9 @@ class Coordinator:
             component.node = place.node
         return Peer(url=url, place=place, steered=daemon.steered, components=components)
 
-    # --- what they do ------------------------------------------------------------------------------
+    # --- assignments -------------------------------------------------------------------------------
     def plan(self, parts: Sequence[Part]) -> list[tuple[str, Any]]:
-        """(node, what would be done there)."""
+        """Return (node, change) for the changes of other nodes."""
         def ask(part: Part) -> Any:
             with self._client(part[0].url, part[0].node) as client, _peer_errors(part[0].node):
                 return client.ask(client.nodes.Plan, pb.ShareRequest(share=part[1].encode())).changes
@@ -258,7 +259,7 @@ class Coordinator:
         self._all(assignments, lambda part: self._do("Prepare", ident, part, progress))
 
     def apply(self, ident: int, assignments: Sequence[Part], progress: Progress) -> None:
-        """Apply the assignments of nodes with the role control first; then those of all others at the same time."""
+        """Apply the assignments of nodes with the role control first, then those of all other nodes concurrently."""
         first = [part for part in assignments if "control" in part[0].place.roles]
         last = [part for part in assignments if part not in first]
         removal = any(assignment.kind == "remove" for _peer, assignment in assignments)
@@ -287,7 +288,7 @@ class Coordinator:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """Raise Cancelled for a call that fails because novad ends."""
+        """Raise Cancelled for a call that fails because novad is stopping."""
         try:
             yield
         except Away:
@@ -297,9 +298,9 @@ class Coordinator:
 
     def _send_decision(self, participation: Any, done: bool, progress: Progress, seconds: float,
                        longest: float = _SETTLE) -> None:
-        """Send the decision on a deployment to a node, repeatedly for ``seconds``; one call may take ``longest``.
+        """Send the decision on a deployment to a node, repeatedly for ``seconds``. ``longest``: timeout of a call.
 
-        Raises ReportedError if the node does not answer.
+        Raises ReportedError if the node does not respond.
         """
         end = time.monotonic() + seconds
         while True:
@@ -319,11 +320,11 @@ class Coordinator:
         while not self._ended.wait(self.options.interval):
             try:
                 self._settle_all()
-            except Exception:  # the next round may succeed, whatever the error
+            except Exception:  # The next attempt may succeed, whatever the error is.
                 LOG.exception("Cannot send the decision on a deployment to its nodes, retrying")
 
     def _settle_all(self, longest: float = _SETTLE) -> None:
-        """Tell the nodes that do not know it how deployments ended: all at the same time, since each may be slow."""
+        """Send pending decisions to all nodes concurrently, since each node may be slow."""
         def settle(item: tuple[Any, bool]) -> None:
             participation, done = item
             if self._ended.is_set():
@@ -342,7 +343,7 @@ class Coordinator:
     # --- helpers -----------------------------------------------------------------------------------
     @contextlib.contextmanager
     def _client(self, url: str, node: str) -> Iterator[Client]:
-        """Connect to a node with the secret that is its own."""
+        """Connect to a node with the secret of that node."""
         try:
             client = Client(url, self.secret_of(node), self._files, _CHANNEL)
         except Unreachable as error:
@@ -355,7 +356,7 @@ class Coordinator:
                 self._clients.discard(client)
 
     def _concurrently(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
-        """Run ``act`` for all items at the same time; return the result of each: an answer, or the error."""
+        """Run ``act`` for all items concurrently; return the result or the error of each."""
         def safely(item: Any) -> Any:
             try:
                 return act(item)
@@ -368,7 +369,7 @@ class Coordinator:
             return list(pool.map(safely, items))
 
     def _all(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
-        """The answers, when all have answered. Raises the first error."""
+        """Return all results. Raises the first error."""
         answers = self._concurrently(items, act)
         for answer in answers:
             if isinstance(answer, ReportedError):
@@ -377,7 +378,7 @@ class Coordinator:
 
 
 def _longest(assignment: Assignment) -> float:
-    """Return the seconds after which a node's part is given up: a node that was broken into might never end it."""
+    """Return the timeout of a node's part in seconds: a compromised node might never finish."""
     return sum((_FETCH + _OTHER + 3.0 * component.stop_timeout
                 + 2.0 * (component.health.start if component.health else 0.0)
                 for component in assignment.platform.components.values()), _OTHER)
@@ -393,7 +394,7 @@ def _bounded(node: str, reports: Iterator[pb.Progress]) -> Iterator[pb.Progress]
 
 
 def _pass_on(progress: Progress, node: str, report: pb.Progress) -> None:
-    """Show what a node reports, as far as it can be printed."""
+    """Forward the progress of a node, limited to printable characters."""
     component = printable(report.component, 63)
     progress(f"{node}/{component}" if component else node, printable(report.message, _WORDS))
 
@@ -404,7 +405,7 @@ def _place(node: Node) -> Place:
 
 @contextlib.contextmanager
 def _peer_errors(node: str, name: str = "") -> Iterator[None]:
-    """Raise what another node refuses, in its words. ``node``: what it is called there, ``name`` and its address."""
+    """Raise the error that another node reports. ``node``: its name in messages, ``name``: with its address."""
     try:
         yield
     except grpc.RpcError as error:

@@ -1,6 +1,6 @@
-"""A bounded table of novads that announce themselves, kept in the background: commands read it and never wait.
+"""A bounded table of announced novad instances, maintained in the background: commands read it without waiting.
 
-Announcements are not trusted. Each is tried without any secret: an entry counts as known once it has shown a
+Announcements are not trusted. Each instance is tried without any secret and is confirmed once it has presented a
 certificate of the authority of nodes.
 """
 
@@ -20,30 +20,30 @@ from nova.novad.mdns import Instance, Watch
 
 LOG = logging.getLogger(__name__)
 
-LIMIT = 2.0  # seconds in which an address has to complete its TLS handshake
-MOST = 64  # instances in the table
-_RETRY_AFTER = 60.0  # seconds until a known instance is tried again
-_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 120.0  # between attempts at an instance that fails
-_FORGOTTEN = 600.0  # seconds of failing after which an instance leaves the table
-_RETRY = 10.0  # seconds until browsing is started again after a fault of the network
+LIMIT = 2.0  # Timeout of a TLS handshake in seconds.
+MOST = 64  # Maximum number of instances in the table.
+_RETRY_AFTER = 60.0  # Seconds until a confirmed instance is tried again.
+_FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 120.0  # Seconds between attempts at a failing instance.
+_FORGOTTEN = 600.0  # Seconds of failures after which an instance is removed from the table.
+_RETRY = 10.0  # Seconds until browsing is restarted after a network error.
 
 
 @dataclasses.dataclass
 class Entry:
-    """An instance. ``failing``: since when it fails (monotonic; None: it is known); ``due``: its next attempt."""
+    """An instance. ``failing``: since when it fails (monotonic; None: confirmed); ``due``: time of its next attempt."""
 
     instance: Instance
     failing: float | None
     due: float
     pause: float = _FIRST_PAUSE
-    turn: int = 0  # index of the next address to try
-    address: str = ""  # the one that has shown a certificate
+    turn: int = 0  # Index of the next address to try.
+    address: str = ""  # The address that presented a certificate.
 
 
 class Discovery:
-    """Browses by mDNS, and tries one address of one instance at a time.
+    """Browses by mDNS and tries one address of one instance at a time.
 
-    ``files``: NOVA_CACERT (the authority of nodes), NOVA_CERT and NOVA_KEY; ``ended``: set when novad ends.
+    ``files``: NOVA_CACERT (the authority of nodes), NOVA_CERT and NOVA_KEY; ``ended``: set when novad stops.
     """
 
     def __init__(self, files: Mapping[str, str], ended: threading.Event,
@@ -62,14 +62,14 @@ class Discovery:
             thread.start()
 
     def stop(self) -> None:
-        """Wait for the threads. Call it after ``ended`` was set."""
+        """Wait for the threads. Called after ``ended`` was set."""
         self._news.set()
         for thread in self._threads:
             if thread.is_alive():
                 thread.join(5)
 
     def trusted(self) -> list[tuple[str, str]]:
-        """Return (name that it announces, address) of each instance that has shown a certificate."""
+        """Return (announced name, address) of each instance that presented a certificate."""
         with self._lock:
             return [(entry.instance.node, entry.address) for entry in self._entries.values() if entry.address]
 
@@ -79,7 +79,7 @@ class Discovery:
             return len(self._entries)
 
     def add(self, instance: Instance) -> None:
-        """Enter an instance, or its new addresses. A full table loses the instance that fails for the longest time."""
+        """Add an instance or its new addresses. A full table drops the instance that failed for the longest time."""
         urls = tuple(url for url in instance.addresses if url.startswith("tls://"))
         if not urls:
             self.remove(instance.name)
@@ -110,7 +110,7 @@ class Discovery:
                     while not self._ended.is_set():
                         for there, instance in watch.events(1.0):
                             self.add(instance) if there else self.remove(instance.name)
-            except Exception as error:  # the network may come back
+            except Exception as error:  # The network may return.
                 LOG.warning("Browsing for nodes by mDNS failed, retrying in %d s: %s", _RETRY,
                             error or type(error).__name__)
                 self._ended.wait(_RETRY)
@@ -125,12 +125,12 @@ class Discovery:
                 continue
             try:
                 self._try(entry)
-            except Exception:  # an announcement must not end the thread
+            except Exception:  # An announcement must not end the thread.
                 LOG.debug("Cannot query an announced novad", exc_info=True)
                 self.remove(entry.instance.name)
 
     def _next(self) -> Entry | None:
-        """Return the instance to try: of those that are due, new and known ones before those that have failed."""
+        """Return the instance to try: among the due ones, new and confirmed instances before failing ones."""
         now = time.monotonic()
         with self._lock:
             return min(self._entries.values(), default=None, key=lambda entry: (
@@ -157,7 +157,7 @@ class Discovery:
 
 
 def certified(url: str, files: Mapping[str, str]) -> bool:
-    """Return True if a server with a certificate of the authority of nodes answers there within LIMIT seconds."""
+    """Return True if a server with a certificate of the authority of nodes responds within LIMIT seconds."""
     try:
         client = Client(url, "", files, [("grpc.use_local_subchannel_pool", 1)])
     except Unreachable as error:

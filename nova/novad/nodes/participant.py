@@ -1,7 +1,7 @@
-"""A node whose components are assigned by the novad of a control node.
+"""A node whose components are assigned by a control node.
 
-Its part in a deployment is carried out as any other deployment, and then waits (``pending``) until the control node
-says whether it stays. Before that novad puts it back by itself when it is killed in the middle: nothing was promised.
+Its part in a deployment is executed like any other deployment and then waits (``pending``) for the decision of the
+control node. If novad is killed before that state, the part is rolled back at the next start.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from nova.novad.platform import Platform
 
 LOG = logging.getLogger(__name__)
 
-_PLATFORM, _COORDINATOR, _SETTLED = "given-platform", "coordinator", "settled"  # facts
+_PLATFORM, _COORDINATOR, _SETTLED = "given-platform", "coordinator", "settled"  # Facts of the journal.
 
 
 class Participant:
@@ -35,21 +35,23 @@ class Participant:
             deployer.platform = msgspec.json.decode(platform, type=Platform)
 
     def plan(self, assignment: Assignment) -> list[Change]:
-        """Return what a assignment would do here. Raises Busy, Refused, NotKnown, Invalid."""
+        """Return the changes that an assignment would make here. Raises Busy, Refused, NotKnown, Invalid."""
         with self.deployer.changing("plan"):
             self._accept(assignment)
             return self._changes(assignment)
 
     def prepare(self, assignment: Assignment, progress: Progress) -> None:
-        """Fetch and check what it needs; nothing is changed."""
+        """Pull the images of an assignment and check its conditions; nothing is changed."""
         with self.deployer.changing("prepare"):
             self._accept(assignment)
             self.deployer.secrets.take(assignment.values)
             self.deployer.prepare(assignment.kind, self._changes(assignment), progress)
 
     def apply(self, assignment: Assignment, progress: Progress) -> list[str]:
-        """Do it, and wait for the decision; returns what was changed. Raises as the deployer does, and then all is as
-        before."""
+        """Apply an assignment and wait for the decision; return the changed components.
+
+        Raises as the deployer does; the previous state is restored in that case.
+        """
         origin = Origin(coordinator=assignment.coordinator, node=assignment.control, number=assignment.number,
                         volumes=assignment.volumes, secrets=assignment.secrets)
         with self.deployer.changing(assignment.kind):
@@ -83,7 +85,7 @@ class Participant:
             raise Failed(f"Deployment {deployment.id} is {deployment.state} on node {self.node} already.")
 
     def give_up_waiting(self, progress: Progress) -> None:
-        """Commit the pending changes, before all is removed because the control node does not come back."""
+        """Commit the pending changes before a removal of all components, because the control node does not return."""
         with self.deployer.alone("settle"):
             if self.steered and (pending := self._journal.pending()) is not None:
                 self._settle(pending, True, progress)
@@ -119,6 +121,6 @@ class Participant:
         return []
 
     def _settled(self, coordinator: str) -> int:
-        """The last deployment of the control node that was decided: nothing that is late is begun."""
+        """Return the last decided deployment of the control node, so that late requests are not executed."""
         settled_by, _space, number = self._journal.fact(_SETTLED).partition(" ")
         return int(number) if settled_by == coordinator else 0
