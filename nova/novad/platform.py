@@ -59,8 +59,10 @@ class Bind(Strict, frozen=True, kw_only=True):
 
 
 class PublishedPort(Strict, frozen=True, kw_only=True):
-    """A port of the container on an address of the node (without a network of its own it has the node's anyway);
-    ``${address:COMPONENT}`` is the one by which other nodes reach it."""
+    """A published port of the container. Without a network of its own the container uses the ports of the node anyway.
+
+    ``${address:COMPONENT}`` as address is the address at which other nodes reach the component.
+    """
 
     container: Port
     node: Port
@@ -69,10 +71,10 @@ class PublishedPort(Strict, frozen=True, kw_only=True):
 
 
 class Health(Strict, frozen=True, kw_only=True):
-    """A health check by ``command`` (in the container), ``http`` (a URL) or ``tcp`` (HOST:PORT).
+    """A health check by ``command`` (in the container), ``http`` (a URL) or ``tcp`` (HOST:PORT). Times are in seconds.
 
-    ``interval`` between two checks, ``timeout`` of one, ``retries`` failures until it counts as unhealthy, ``start``:
-    for how long a component may not answer after its start. Seconds.
+    ``interval``: between two checks; ``timeout``: of one check; ``retries``: failures after which the component is
+    unhealthy; ``start``: grace period after the start.
     """
 
     command: tuple[str, ...] = ()
@@ -96,9 +98,12 @@ class Secret(Strict, frozen=True, kw_only=True):
 
 
 class Component(Strict, frozen=True, kw_only=True):
-    """``data_of``: other components whose data it changes when it is upgraded (a conductor those of its database): they
-    are backed up and put back together with its own. ``dump``, ``restore``: commands in the running container that
-    write its data to their output, and read them from their input."""
+    """A component. ``data_of``: other components whose data it changes in an upgrade (a conductor: those of its
+    database).
+
+    Their data are backed up and restored together with its own. ``dump``, ``restore``: commands in the running
+    container that write its data to their output and read them from their input.
+    """
 
     image: Annotated[str, msgspec.Meta(min_length=1)]
     version: str = ""
@@ -142,24 +147,26 @@ class Component(Strict, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, version=tag, channel="", digest=digest)
 
     def secrets(self) -> set[str]:
-        """The names of the secrets that it uses."""
+        """Return the names of the secrets that the component uses."""
         return {name for text in (*self.env.values(), *self.files.values()) for name in _SECRET.findall(text)}
 
 
 class Place(Strict, frozen=True, kw_only=True):
-    """A node that runs components; ``address``: where other nodes reach what it publishes."""
+    """A node that runs components. ``address``: where other nodes reach its published ports."""
 
     node: str
     address: str
     roles: tuple[str, ...]
 
     def runs(self, component: Component) -> bool:
-        """Components without roles run everywhere."""
+        """Return True if the node runs the component. Components without roles run on all nodes."""
         return not component.roles or bool(set(component.roles) & set(self.roles))
 
 
 class Platform(Strict, frozen=True, kw_only=True):
-    """``name`` begins the names of its containers. ``networks``: those of the node that novad makes for it."""
+    """A platform. ``name``: the prefix of the names of its containers. ``networks``: networks that novad creates on the
+    node.
+    """
 
     name: Name
     networks: tuple[Name, ...] = ()
@@ -167,7 +174,7 @@ class Platform(Strict, frozen=True, kw_only=True):
     components: dict[Name, Component]
 
     def component(self, name: str) -> Component:
-        """Raises NotKnown."""
+        """Return a component. Raises NotKnown."""
         try:
             return self.components[name]
         except KeyError:
@@ -193,8 +200,9 @@ class Platform(Strict, frozen=True, kw_only=True):
     def at(self, place: Place, places: Sequence[Place]) -> Platform:
         """Return the part of the platform for a node, one of ``places``, with names and addresses filled in.
 
-        Raises Invalid: a component whose address is needed runs nowhere, or on several other nodes; or its name
-        cannot be written into files."""
+        Raises Invalid if a component whose address is needed runs on no node or on several other nodes, or if the name
+        of the node has characters that are not allowed in files.
+        """
         remaining = self.of_roles(place.roles)
         placed = msgspec.structs.replace(remaining, components={name: self._placed(name, component, place, places)
                                                                 for name, component in remaining.components.items()})
@@ -210,7 +218,7 @@ class Platform(Strict, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             component, env={key: resolved(f"env.{key}", text) for key, text in component.env.items()},
             files={key: resolved(f"files.{key}", text) for key, text in component.files.items()},
-            ports=tuple(dict.fromkeys(ports)),  # all nodes have the same address on loopback
+            ports=tuple(dict.fromkeys(ports)),  # All nodes have the same loopback address.
             health=component.health and msgspec.structs.replace(component.health, command=tuple(
                 resolved("health.command", word) for word in component.health.command)))
 
@@ -241,7 +249,7 @@ _TABLES = {"components": Names(Component, NAME), "secrets": Names(Secret, NAME),
 
 
 def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
-    """Names behind those that they depend on; the same order every time. Raises Invalid for a circle."""
+    """Return the names in the order of dependencies, the same order every time. Raises Invalid for a cycle."""
     sorter = graphlib.TopologicalSorter({name: sorted(depends[name]) for name in sorted(depends)})
     try:
         return list(sorter.static_order())
@@ -250,12 +258,12 @@ def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def fill(text: str, secrets: Mapping[str, str]) -> str:
-    """``text`` with the values of its secrets."""
+    """Return ``text`` with the values of its secrets filled in."""
     return _SECRET.sub(lambda match: secrets[match.group(1)], text)
 
 
 def load(path: str | pathlib.Path) -> Platform:
-    """The platform of a file that ends in .toml, .yaml or .yml, and of those that it is based on. Raises Invalid."""
+    """Return the platform of a file that ends in .toml, .yaml or .yml, merged with its bases. Raises Invalid."""
     file = pathlib.Path(path)
     return _platform(_read(file, ()), str(file))
 
@@ -291,7 +299,7 @@ def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
 
 
 def _joined(base: Any, change: Any) -> Any:
-    """Tables field by field, where null takes one away; all else as ``change`` says."""
+    """Merge ``change`` into ``base``: tables field by field, where null removes a field; other values are replaced."""
     if not isinstance(change, dict):
         return change
     joined = dict(base) if isinstance(base, dict) else {}

@@ -1,6 +1,6 @@
 """Health check of a novad: ``python -m nova.novad.probe SOCKET START STEADY``.
 
-It must become healthy, by the health service of gRPC, within START seconds, and stay so for STEADY more. Exit code 0;
+novad must become healthy (gRPC health service) within START seconds and stay healthy for STEADY seconds. Exit code 0;
 otherwise 1, with the reason on standard output.
 """
 
@@ -16,7 +16,7 @@ _PAUSE = 0.2
 
 
 def check(socket: str) -> str:
-    """Return why it is not healthy now, or ""."""
+    """Return the reason why novad is not healthy, or ""."""
     with grpc.insecure_channel(f"unix:{socket}", [("grpc.enable_http_proxy", 0)]) as channel:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
@@ -26,7 +26,7 @@ def check(socket: str) -> str:
 
 
 def watch(socket: str, start: float, steady: float) -> str:
-    """The same after these seconds."""
+    """Return the result of a check after these seconds."""
     limit, since = time.monotonic() + start, 0.0
     while True:
         why, now = check(socket), time.monotonic()

@@ -1,4 +1,4 @@
-"""Room on the disk for the journal: a component that fills the disk must not keep novad from putting it back."""
+"""Reserved disk space for the journal, so that novad can roll back a component that fills the disk."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import contextlib
 import os
 import pathlib
 
-_SIZE = 1024 * 1024  # bytes: what the journal writes until the component that filled the disk is stopped
-_SCARCE = 256 * 1024  # free bytes at which the reserve is given up
-_PLENTY = 16 * _SIZE  # free bytes at which the reserve is made anew
+_SIZE = 1024 * 1024  # Bytes that the journal writes until the component that filled the disk is stopped.
+_SCARCE = 256 * 1024  # Free bytes below which the reserve is released.
+_PLENTY = 16 * _SIZE  # Free bytes above which the reserve is created again.
 
 
 class Reserve:
-    """A file that occupies blocks of the disk until the disk is full. For callers that hold a lock."""
+    """A file that occupies disk blocks until the disk is full. Callers hold a lock."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
         self._there = path.exists()
 
     def adjust(self) -> None:
-        """Give the reserve up if the disk is full; make it if it is not there and the disk has room. Cheap."""
+        """Release the reserve if the disk is full; create it if it is missing and the disk has room."""
         about = os.statvfs(self._path.parent)
         free = about.f_bfree * about.f_frsize
         if self._there and free < _SCARCE:

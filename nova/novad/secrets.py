@@ -1,4 +1,4 @@
-"""Secrets of a platform: made once, kept in files that root alone reads, as an option encrypted."""
+"""Secrets of a platform: generated once, stored in files that only root can read, optionally encrypted."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ _NONCE = 12
 
 
 class Secrets:
-    """Values by name, one file each of mode 0600 below ``directory`` (0700).
+    """Values by name, one file of mode 0600 each below ``directory`` (0700).
 
-    ``passphrase``: what encrypts them at rest (the content of a key file will do); None: they are kept as they are.
-    What was kept before a passphrase was given is still read, and is encrypted when it is renewed.
+    ``passphrase``: encrypts the values at rest (the content of a key file); None: values are stored unencrypted. Values
+    stored before a passphrase was set remain readable, and are encrypted when they are renewed.
     """
 
     def __init__(self, directory: pathlib.Path, passphrase: bytes | None = None) -> None:
         self.directory = directory
         self._passphrase = passphrase
         private_directory(directory)
-        for left in directory.glob(".*.new"):  # by a novad that was killed
+        for left in directory.glob(".*.new"):  # Left by a killed novad.
             left.unlink()
         self._key = self._derived() if passphrase else None
 
@@ -41,18 +41,18 @@ class Secrets:
         return sorted(path.name for path in self.directory.iterdir() if not path.name.startswith("."))
 
     def make(self, wanted: Mapping[str, Secret]) -> list[str]:
-        """Make those that are not there yet; returns their names."""
+        """Generate missing secrets; return their names."""
         made = [name for name in sorted(wanted) if not (self.directory / name).exists()]
         for name in made:
             self.renew(name, wanted[name])
         return made
 
     def renew(self, name: str, how: Secret, value: str | None = None) -> None:
-        """A new value (``value``, or a random one) in place of the old one."""
+        """Replace a secret by ``value`` or a random one."""
         self._write(name, value or "".join(random.choice(how.characters) for _ in range(how.length)))
 
     def take(self, values: Mapping[str, str]) -> list[str]:
-        """Keep those that are not there yet; returns the names of those that are there with another value."""
+        """Store missing secrets; return the names of existing secrets with another value."""
         names = self.names()
         for name, value in values.items():
             if name not in names:
@@ -60,27 +60,27 @@ class Secrets:
         return sorted(name for name, value in values.items() if name in names and self._read(name) != value)
 
     def keep(self, names: Iterable[str]) -> None:
-        """Remember the values that these have now, and no others, until put_back()."""
+        """Store the current values of these secrets, and of no others, until put_back()."""
         self.forget()
         for name in names:
             write_private(self.directory / f".kept-{name}", (self.directory / name).read_bytes())
 
     def forget(self) -> None:
-        """Delete the kept values."""
+        """Delete the stored previous values."""
         for path in self.directory.glob(".kept-*"):
             path.unlink(missing_ok=True)
 
     def put_back(self) -> None:
-        """The values that were kept; it may be done again."""
+        """Restore the stored previous values. The call may be repeated."""
         for path in self.directory.glob(".kept-*"):
             write_private(self.directory / path.name.removeprefix(".kept-"), path.read_bytes())
 
     def values(self, names: Iterable[str]) -> dict[str, str]:
-        """Raises NotKnown, Invalid (encrypted, and the passphrase is missing or another one)."""
+        """Return the values. Raises NotKnown, Invalid (encrypted, and the passphrase is missing or wrong)."""
         return {name: self._read(name) for name in names}
 
     def masker(self) -> Masker:
-        """Return what masks the values that all secrets have now, but those that cannot be read."""
+        """Return a masker for the current values of all secrets that can be read."""
         values = []
         for name in self.names():
             with contextlib.suppress(Invalid, NotKnown):
@@ -103,7 +103,7 @@ class Secrets:
             return content.decode()
         if self._key is None:
             raise Invalid(f"Secret {name} is encrypted: set key_file to read it.")
-        from cryptography.exceptions import InvalidTag  # six megabytes, for encryption only
+        from cryptography.exceptions import InvalidTag  # Imported on demand: it needs six megabytes.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         try:
@@ -122,7 +122,7 @@ class Secrets:
         write_private(self.directory / name, content)
 
     def _derived(self) -> bytes:
-        """The key of the passphrase; its salt is kept beside the secrets."""
+        """Return the key of the passphrase. Its salt is stored beside the secrets."""
         assert self._passphrase is not None
         salt = self.directory / ".salt"
         if not salt.exists():
@@ -131,7 +131,7 @@ class Secrets:
 
 
 def private_directory(path: pathlib.Path) -> None:
-    """Create a directory that this process's user alone can enter (0700), or restrict an existing one to it.
+    """Create a directory that only the user of this process can enter (0700), or restrict an existing one.
 
     A repair is logged. Raises OSError.
     """
@@ -148,7 +148,7 @@ def private_directory(path: pathlib.Path) -> None:
 
 
 def write_private(path: pathlib.Path, content: bytes) -> None:
-    """Replace a file atomically, readable by root alone, and written to the disk when this returns."""
+    """Replace a file atomically, readable only by root. The content is on the disk when this returns."""
     temporary = path.with_name(f".{path.name}.new")
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()

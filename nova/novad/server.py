@@ -1,4 +1,4 @@
-"""The gRPC server: who asks is looked at first, then the daemon is asked; what goes wrong is a status of gRPC."""
+"""The gRPC server: authentication of clients, calls of the daemon, conversion of errors to gRPC statuses."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ LOG = logging.getLogger(__name__)
 _Reports = queue.SimpleQueue[pb.Progress | BaseException | None]
 
 _THREADS = 32
-_READERS = 24  # readers of logs at a time, so that other calls get threads
-_MESSAGE = 1 << 18  # characters of lines of a log that travel together
-_STREAMS, _CALLS = 64, 512  # at a time: of one connection, of all
-_REQUEST = 2 << 20  # bytes of a request: a control node sends a whole platform
+_READERS = 24  # Maximum number of concurrent log readers, so that other calls get threads.
+_MESSAGE = 1 << 18  # Maximum number of characters of log lines in a message.
+_STREAMS, _CALLS = 64, 512  # Maximum number of concurrent calls: of one connection, of all.
+_REQUEST = 2 << 20  # Maximum size of a request in bytes: a control node sends a whole platform.
 _CODES: dict[type[ReportedError], grpc.StatusCode] = {
     Invalid: grpc.StatusCode.INVALID_ARGUMENT, NotKnown: grpc.StatusCode.NOT_FOUND,
     Away: grpc.StatusCode.UNAVAILABLE, Busy: grpc.StatusCode.ABORTED, Failed: grpc.StatusCode.ABORTED,
@@ -51,9 +51,9 @@ _CODES: dict[type[ReportedError], grpc.StatusCode] = {
 
 
 class Server:
-    """Listens as the daemon's options say, at the daemon's local socket, and at the socket ``launcher``.
+    """Listens on the address of the options, on the daemon's local socket, and on the socket ``launcher``.
 
-    Callers at the sockets need no secret: root alone can open them.
+    Clients of the sockets need no secret: only root can open them.
     """
 
     def __init__(self, daemon: Daemon, updates: Updates | None = None, launcher: str = "") -> None:
@@ -107,7 +107,7 @@ class Server:
         self._local.start()
 
     def stop(self, seconds: float = 2) -> None:
-        """End all calls, within this time."""
+        """Cancel all calls within this time."""
         self._health.enter_graceful_shutdown()
         for ended in [self._network.stop(seconds), self._local.stop(seconds)]:
             ended.wait()
@@ -130,14 +130,13 @@ def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
         context.set_trailing_metadata(((ANSWERED, "1"),))
         context.abort(code, error.message)
-    except OSError as error:  # a full disk, say
+    except OSError as error:  # For example, a full disk.
         LOG.exception("The request failed with an operating system error")
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{os_error_text(error)}.")
 
 
 def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str] | None]) -> Iterator[pb.Progress]:
-    """Return the progress of ``act`` as it happens, and its result at the end. It runs to its end without the caller.
-    """
+    """Yield the progress of ``act`` and finally its result. ``act`` runs to its end even without its client."""
     reports: _Reports = queue.SimpleQueue()
 
     def work() -> None:
@@ -145,7 +144,7 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
             changed = act(lambda name, what: reports.put(pb.Progress(component=name, message=what)))
             if changed:
                 reports.put(pb.Progress(changed=changed))
-        except BaseException as error:  # for the caller; the deployer has logged and put back
+        except BaseException as error:  # For the client; the deployer has logged the error and rolled back.
             reports.put(error)
         else:
             reports.put(None)
@@ -164,7 +163,7 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
 
 
 def _next(reports: _Reports, context: grpc.ServicerContext) -> pb.Progress | BaseException | None:
-    """Return the next progress; None at the end, and when the caller has gone."""
+    """Return the next progress; None at the end, and when the client has disconnected."""
     while context.is_active():
         with contextlib.suppress(queue.Empty):
             return reports.get(timeout=1.0)
@@ -332,7 +331,7 @@ class _Services(grpc_api.ServicesServicer):
 
 
 def _mount_options(given: Sequence[str]) -> list[str]:
-    """Return the options that the runtime mounts with: the access mode, "rbind", then the propagation."""
+    """Return the mount options of the runtime: the access mode, "rbind", then the propagation."""
     access = "ro" if "ro" in given else "rw"
     return [access, "rbind", *(option for option in given if option not in ("ro", "rw"))]
 
@@ -364,7 +363,7 @@ class _Logs(grpc_api.LogsServicer):
 
 
 def _messages(lines: list[str]) -> Iterator[str]:
-    """Lines together, as many as a message may have."""
+    """Yield messages of as many lines as a message may have."""
     some: list[str] = []
     length = 0
     for line in lines:

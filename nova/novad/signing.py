@@ -23,9 +23,9 @@ import time
 CHALLENGE = "/nova.novad.v1.Login/Challenge"
 # Metadata of a challenge, and of a signed call.
 NONCE, SIGNATURE = "novad-nonce", "novad-signature"
-LIFETIME = 60.0  # seconds from a challenge to its call
+LIFETIME = 60.0  # Seconds from a challenge to its call.
 
-_SIZE, _TAG = 16, 16  # bytes
+_SIZE, _TAG = 16, 16  # Length in bytes.
 _EXPIRY = struct.Struct(">d")
 
 
@@ -39,7 +39,7 @@ def is_nonce(text: str) -> bool:
 
 
 def proof(secret: str, ours: str, theirs: str) -> str:
-    """Return what novad answers to a challenge. ``ours``: the caller's nonce; ``theirs``: novad's."""
+    """Return novad's response to a challenge. ``ours``: the client's nonce; ``theirs``: novad's nonce."""
     return _mac(secret.encode(), "novad proves", ours, theirs).hex()
 
 
@@ -50,7 +50,7 @@ def signature(secret: str, method: str, ours: str, theirs: str, request: bytes) 
 
 
 def node_secret(secret: str, node: str) -> str:
-    """Return the shared secret of another node. It tells nothing about ``secret``, which is the control node's."""
+    """Return the shared secret of another node. It reveals nothing about ``secret``, the secret of the control node."""
     return _mac(secret.encode(), "secret of node", node).hex()
 
 
@@ -59,9 +59,9 @@ def _mac(key: bytes, *words: str) -> bytes:
 
 
 class Verifier:
-    """Issues nonces for a secret, and verifies calls that were signed with them.
+    """Issues nonces for a secret and verifies calls that were signed with them.
 
-    Nonces are not stored before a valid call has used one, so callers without the secret occupy no memory.
+    A nonce is not stored before a valid call has used it, so clients without the secret occupy no memory.
     """
 
     def __init__(self, secret: str) -> None:
@@ -71,7 +71,7 @@ class Verifier:
         self._lock = threading.Lock()
 
     def challenge(self, ours: str) -> tuple[str, str]:
-        """Return a new nonce, and the proof for the caller's nonce ``ours``."""
+        """Return a new nonce, and the proof for the client's nonce ``ours``."""
         body = _EXPIRY.pack(time.monotonic() + LIFETIME) + secrets.token_bytes(_SIZE)
         theirs = (body + _mac(self._key, body.hex())[:_TAG]).hex()
         return theirs, proof(self._secret, ours, theirs)

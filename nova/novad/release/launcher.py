@@ -1,7 +1,8 @@
-"""The parent of a novad that may be updated: it starts the current release, and looks whether a new one is well.
+"""The parent process of a novad that can be updated: it starts the current release and checks whether a new one is
+healthy.
 
-It is always the installed package's own, whatever release it starts; only the standard library is loaded. What it and a
-release agree on: RESTART, the variables of the environment below, and :mod:`nova.novad.release.releases`.
+The launcher always belongs to the installed package, whatever release it starts, and loads only the standard library.
+Its interface to a release: RESTART, the environment variables below, and :mod:`nova.novad.release.releases`.
 """
 
 from __future__ import annotations
@@ -25,17 +26,17 @@ from nova.novad.release.releases import Releases
 
 LOG = logging.getLogger(__name__)
 
-RESTART = 75  # the exit code with which novad requests a restart
-# Environment of a novad with a launcher: the socket on which it reports that it is healthy, its release, its launcher.
+RESTART = 75  # Exit code with which novad requests a restart.
+# Environment of a novad with a launcher: the socket for health checks, the release, the pid of the launcher.
 LAUNCHED, RELEASE, _PARENT = "NOVAD_SOCKET", "NOVAD_RELEASE", "NOVAD_LAUNCHER"
 _DATA, _WATCH = "/var/lib/novad", 60.0
-_STEADY = 5.0  # seconds that a new one is watched, once it is healthy
-_END = 60.0  # seconds that one gets to end
-_DEATH_SIGNAL = 1  # of prctl(2)
+_STEADY = 5.0  # Seconds for which a new release is watched once it is healthy.
+_END = 60.0  # Seconds that novad has to exit.
+_DEATH_SIGNAL = 1  # Constant of prctl(2).
 
 
 def wanted(config: str | pathlib.Path) -> bool:
-    """Return True if this novad can be updated. Errors of the configuration are reported when all of it is read."""
+    """Return True if this novad can be updated. Errors in the configuration are reported when novad reads all of it."""
     return LAUNCHED not in os.environ and bool(_configured(config).get("update_url"))
 
 
@@ -54,7 +55,7 @@ def die_with_parent() -> None:
 
 
 class Launcher:
-    """``words``: what novad was called with. Returns novad's exit code."""
+    """The launcher. ``words``: the command line of novad. The result is the exit code of novad."""
 
     def __init__(self, config: str | pathlib.Path, words: Sequence[str]) -> None:
         configured = _configured(config)
@@ -102,7 +103,7 @@ class Launcher:
         return environment
 
     def _sick(self, child: subprocess.Popen[bytes], socket: pathlib.Path) -> str:
-        """Return why a new release is not healthy; "" if it is, or if novad was stopped: then it is still on trial."""
+        """Return the reason why a new release is not healthy; "" if it is, or if novad was stopped (still on trial)."""
         probe = subprocess.Popen(
             [sys.executable, "-P", "-m", "nova.novad.probe", str(socket), str(self._watch), str(_STEADY)],
             stdout=subprocess.PIPE, text=True)

@@ -22,7 +22,7 @@ _VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,3}")
 
 
 def number(version: str) -> tuple[int, ...]:
-    """Return the numbers of a version, for comparison. Raises ValueError: it is no version of a release."""
+    """Return the numbers of a version, for comparison. Raises ValueError for a text that is not a version."""
     if not _VERSION.fullmatch(version):
         raise ValueError(f"{version!r} is not a version of a release (numbers separated by dots)")
     parts = [int(part) for part in version.split(".")]
@@ -41,7 +41,7 @@ class Releases:
         return self.place / version
 
     def current(self, installed: str) -> str:
-        """The version of the release that is to run; "": what is installed, which has this version."""
+        """Return the version of the release to run, or "" for the installed package, whose version is ``installed``."""
         try:
             version = self._linked()
             newer = number(version) > number(installed)
@@ -50,12 +50,12 @@ class Releases:
         return version if newer and (self.place / version).is_dir() else ""
 
     def begin(self, version: str, previous: str) -> None:
-        """Let this release run from the next start on, on trial; ``previous``: the release that runs now."""
+        """Start this release on trial at the next start. ``previous``: the current release."""
         self._write("trial", {"version": version, "previous": previous})
         self._link(version)
 
     def trial(self) -> str:
-        """The version that runs and has not shown yet that it is healthy; "" if there is none."""
+        """Return the version of the running release if it is on trial, or ""."""
         version = self._read("trial").get("version", "")
         return version if version == self._linked() else ""
 
@@ -69,7 +69,7 @@ class Releases:
                 shutil.rmtree(place, ignore_errors=True)
 
     def failed(self, why: str) -> None:
-        """The one before runs from the next start on."""
+        """Return to the previous release at the next start."""
         trial = self._read("trial")
         self._write("failed", {"version": trial.get("version", ""), "why": why})
         before = trial.get("previous", "")
@@ -80,7 +80,7 @@ class Releases:
         self._drop("trial")
 
     def failure(self) -> tuple[str, str]:
-        """(version, why) of the last one that did not become healthy."""
+        """Return (version, reason) of the last release that did not become healthy."""
         failed = self._read("failed")
         return failed.get("version", ""), failed.get("why", "")
 

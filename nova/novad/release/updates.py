@@ -38,10 +38,10 @@ from nova.novad.options import Options
 from nova.novad.release.launcher import LAUNCHED, RELEASE
 from nova.novad.release.releases import Releases, number
 
-_INDEX = 1024 * 1024  # bytes of releases.json at most
-_UNPACKED = 1024 * 1024 * 1024  # bytes of a release at most
-_MARGIN = 64 * 1024 * 1024  # bytes that stay free
-_TIMEOUT, _FETCHED = 30.0, 1800.0  # seconds that a server may say nothing, and that a file may take
+_INDEX = 1024 * 1024  # Maximum number of bytes of releases.json.
+_UNPACKED = 1024 * 1024 * 1024  # Maximum number of bytes of a release.
+_MARGIN = 64 * 1024 * 1024  # Bytes of the disk that stay free.
+_TIMEOUT, _FETCHED = 30.0, 1800.0  # Timeout in seconds of a silent server, and of a whole file.
 _PIECE = 1024 * 1024
 _TRIED = 60.0  # timeout in seconds for a release to print its version
 _AS_BEFORE = "Nothing was changed."
@@ -60,14 +60,14 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Index(msgspec.Struct, frozen=True, kw_only=True):
-    """The list of releases. Without an expiry an old list could hide newer releases for ever."""
+    """The list of releases. The expiry prevents an old list from hiding newer releases for ever."""
 
     expires: Annotated[datetime.datetime, msgspec.Meta(tz=True)]
     releases: tuple[Release, ...] = ()
 
 
 class Updates:
-    """``restart``: has novad end and be started again. All refuse with Refused, or Busy during a deployment."""
+    """Updates of novad. ``restart``: makes novad exit and start again. Raises Refused, or Busy during a deployment."""
 
     def __init__(self, options: Options, deployer: Deployer, restart: Callable[[], None]) -> None:
         self.options = options
@@ -77,7 +77,7 @@ class Updates:
         self._single = threading.Lock()
 
     def latest(self) -> Release | None:
-        """The newest release that there is; pre-releases are none. Raises Refused."""
+        """Return the newest release; pre-releases are ignored. Raises Refused."""
         self._configured()
         data = self._get("releases.json", _INDEX)
         self._verify(data)
@@ -98,12 +98,12 @@ class Updates:
         return releases[max(releases)] if releases else None
 
     def update(self, progress: Progress) -> bool:
-        """Install a newer release, which starts when this returns; return whether there is one."""
+        """Install a newer release, which starts after the return; return True if there is one."""
         if not self._single.acquire(blocking=False):
             raise Busy("Another update is in progress.")
         try:
             with self.deployer.changing("update"):
-                pass  # before anything is fetched
+                pass  # Before anything is downloaded.
             if self.releases.trial():
                 raise Busy(f"novad {__version__} is still on trial.")
             self._configured()
@@ -135,10 +135,10 @@ class Updates:
 
     # --- fetching ----------------------------------------------------------------------------------
     def _fetch(self, release: Release, progress: Progress) -> None:
-        """Fetch the complete directory of a release."""
+        """Download and unpack a release."""
         place = self.releases.place
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A wheel unpacked is three to four times as large.
+        # An unpacked wheel is three to four times as large.
         self._check_room(5 * sum(wheel.size for wheel in release.wheels))
         fresh = place / f".{release.version}.new"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -156,7 +156,7 @@ class Updates:
             shutil.rmtree(fresh, ignore_errors=True)
 
     def _wheel(self, wheel: Wheel, place: pathlib.Path) -> pathlib.Path:
-        """The file, with the checksum that it has to have."""
+        """Download a wheel and verify its checksum."""
         target, digest = place / wheel.file, hashlib.sha256()
         with open(target, "wb") as file:
             for piece in self._pieces(wheel.file, wheel.size):
@@ -189,7 +189,7 @@ class Updates:
                           f"{_AS_BEFORE}")
 
     def _try(self, release: Release) -> None:
-        """Check that a release can be imported here, and has the announced version."""
+        """Check that this node can import the release, and that it has the announced version."""
         place = self.releases.directory(release.version)
         paths = [str(place), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}

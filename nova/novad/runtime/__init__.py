@@ -1,1 +1,1 @@
-"""Container runtimes: what novad wants of one (``base``), and podman."""
+"""Container runtimes: the interface that novad needs (``base``), and podman."""

@@ -1,6 +1,7 @@
-"""The interface of container runtimes for novad. All methods are idempotent.
+"""The interface of container runtimes for novad.
 
-They raise RuntimeFault, with a message for the user, when the runtime is away or refuses.
+All methods are idempotent. They raise RuntimeFault, with a message for the user, if the runtime is unavailable or
+refuses.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from nova.novad.platform import PublishedPort
 
 # Labels that mark the containers of novad.
 PLATFORM, COMPONENT, DEPLOYMENT = "io.nova.platform", "io.nova.component", "io.nova.deployment"
-# Mount options of everything that novad keeps itself: set-uid bits and devices in there have no effect.
+# Mount options of all directories of novad: set-uid bits and devices have no effect there.
 CONFINED = ("nosuid", "nodev")
 
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """``ident``: its id, which is its content; ``digest``: what the registry calls it."""
+    """An image. ``ident``: its id, which identifies its content; ``digest``: its digest in the registry."""
 
     ident: str
     digest: str
@@ -28,7 +29,7 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Container:
-    """``started``: seconds since 1970."""
+    """A container. ``started``: seconds since 1970."""
 
     name: str
     image: str
@@ -40,8 +41,9 @@ class Container:
 
 @dataclasses.dataclass(frozen=True)
 class Mount:
-    """A directory or file of the node at ``destination``. Mounts with CONFINED in ``options`` have sources of their
-    own."""
+    """A directory or file of the node mounted at ``destination``. Sources of mounts with CONFINED in ``options`` belong
+    to novad.
+    """
 
     source: pathlib.Path
     destination: str
@@ -50,7 +52,7 @@ class Mount:
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """A container to make. Without networks it has the node's."""
+    """A container to create. Without networks it uses the network of the node."""
 
     name: str
     image: str
@@ -69,24 +71,26 @@ class Wanted:
 
 
 class Lines(Protocol):
-    """Lines of a log. ``close`` may come from another thread, and ends it."""
+    """Lines of a log. ``close`` ends the log and may be called from another thread."""
 
     def batches(self) -> Iterator[list[tuple[int, bytes]]]:
-        """Return the lines, those together that came together, each with the number of its output stream."""
+        """Yield batches of lines that arrived together, each with the number of its output stream."""
 
     def close(self) -> None: ...
 
 
 class Runtime(Protocol):
     def version(self) -> str:
-        """Return the name and version of the runtime, for people."""
+        """Return the name and version of the runtime for display."""
 
     def fetch(self, reference: str) -> Image:
-        """The image that a registry has by this name. Raises ImageFault."""
+        """Pull an image by its name in a registry. Raises ImageFault."""
 
     def resolve(self, reference: str) -> str:
-        """Return the digest that a registry on this machine has for a tag now, without fetching the image; "" if it
-        does not answer, or is elsewhere."""
+        """Return the current digest of a tag in a registry on this machine, without pulling the image.
+
+        "" if the registry does not respond or is on another machine.
+        """
 
     def has_image(self, ident: str) -> bool: ...
 
@@ -94,12 +98,12 @@ class Runtime(Protocol):
         """Return the paths that a fetched image declares as volumes (``VOLUME``). Raises ImageFault."""
 
     def create(self, wanted: Wanted) -> None:
-        """Make it in place of any other of its name; it is not started."""
+        """Create a container in place of an existing one with this name, without starting it."""
 
     def start(self, name: str) -> None: ...
 
     def stop(self, name: str, timeout: int) -> None:
-        """SIGTERM, and SIGKILL after ``timeout`` seconds; one that is not there has stopped."""
+        """Send SIGTERM, and SIGKILL after ``timeout`` seconds. A missing container counts as stopped."""
 
     def remove(self, name: str) -> None:
         """Remove a container with all its processes."""
@@ -115,10 +119,10 @@ class Runtime(Protocol):
 
     def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
              target: BinaryIO | None) -> tuple[int, str]:
-        """The same, with a file as its input, or its output; the text is the last of what it says on standard error."""
+        """Run a command with a file as its input or output; return the exit code and the end of its standard error."""
 
     def logs(self, name: str, follow: bool, tail: int) -> Lines:
-        """Lines, the oldest first; ``follow`` goes on until the container ends."""
+        """Return the lines of a log, oldest first; with ``follow`` until the container ends."""
 
     def make_network(self, name: str) -> None: ...
 

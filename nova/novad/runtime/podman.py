@@ -1,4 +1,4 @@
-"""podman, by its REST service and the client library of its authors."""
+"""podman, by its REST service and the official client library."""
 
 from __future__ import annotations
 
@@ -18,23 +18,21 @@ from nova.novad.runtime import podman_images, podman_stream, registry
 from nova.novad.runtime.base import CONFINED, PLATFORM, Container, Image, Wanted
 from nova.novad.runtime.podman_logs import PodmanLines
 
-_TIMEOUT = 60.0  # seconds of a request that does something
+_TIMEOUT = 60.0  # Timeout in seconds of a request that changes something.
 _QUERY_TIMEOUT = 20.0  # timeout of a query, shorter than that of the client
 _REASON = 400  # characters of the end of podman's error message
-_OUTPUT = 1 << 16  # bytes of a command's output that are kept
+_OUTPUT = 1 << 16  # Maximum number of bytes kept of a command's output.
 
 
 class Podman:
-    """Implements :class:`nova.novad.runtime.base.Runtime`.
-
-    ``socket``: the path of the service's socket; ``image_limit``: the bytes that an image's layers may have as they
-    travel (0: any).
+    """Implements :class:`nova.novad.runtime.base.Runtime`. ``socket``: the path of the service's socket;
+    ``image_limit``: maximum size of an image's compressed layers in bytes (0: unlimited).
     """
 
     def __init__(self, socket: str, image_limit: int = 0) -> None:
         self._socket = socket
         self._image_limit = image_limit
-        self._storage: pathlib.Path | None = None  # the service's image storage, after the first query
+        self._storage: pathlib.Path | None = None  # Image storage of the service; known after the first query.
         self._url = f"unix://{socket}"
 
     def version(self) -> str:
@@ -80,7 +78,7 @@ class Podman:
                         for mount in wanted.mounts if set(CONFINED) <= set(mount.options)},
             "privileged": wanted.privileged, "cap_add": list(wanted.capabilities), "devices": list(wanted.devices),
             "stop_timeout": wanted.stop_timeout, "healthcheck": None,
-            # Declared volumes without a mount are refused before; podman makes no anonymous volumes.
+            # Images with declared volumes and no mount are refused earlier; podman creates no anonymous volumes.
             "image_volume_mode": "ignore"}
         if wanted.user:
             options["user"] = wanted.user
@@ -102,7 +100,7 @@ class Podman:
     def start(self, name: str) -> None:
         with self._client() as client, self._faults(f"container {name} cannot be started"):
             container = client.containers.get(name)
-            if not container.attrs["State"].get("Running"):  # the library fails at "not modified"
+            if not container.attrs["State"].get("Running"):  # The library fails at "not modified".
                 container.start()
 
     def stop(self, name: str, timeout: int) -> None:
@@ -171,7 +169,7 @@ class Podman:
     # --- the service -------------------------------------------------------------------------------
     @contextlib.contextmanager
     def _faults(self, what: str) -> Iterator[None]:
-        """Raise RuntimeFault for what goes wrong, with podman's reason and that the disk is full if it is."""
+        """Raise RuntimeFault for errors, with podman's reason, and a note if the disk is full."""
         try:
             yield
         except (podman_errors.APIError, podman_errors.PodmanError, podman_errors.NotFound,
@@ -189,12 +187,12 @@ class Podman:
 
 
 def _why(error: Exception) -> str:
-    """Return podman's reason; where the library only says that a request failed, what broke the connection."""
+    """Return podman's reason; if the library only reports that a request failed, the cause of the connection error."""
     said = str(getattr(error, "explanation", None) or error)
     if error.__cause__ is None or not said.endswith("operation failed"):
         return said
     cause: BaseException = error.__cause__
-    while isinstance(cause.args[0] if cause.args else None, BaseException):  # requests wraps what urllib3 raises
+    while isinstance(cause.args[0] if cause.args else None, BaseException):  # requests wraps errors of urllib3.
         cause = cause.args[0]
     return f"{said}: {cause or type(cause).__name__}"
 
@@ -213,7 +211,7 @@ def _container(attrs: dict[str, Any]) -> Container:
 def _seconds(text: str | None) -> float:
     if not text:
         return time.time()
-    # nanoseconds are more than Python reads
+    # Python does not parse nanoseconds.
     head, dot, rest = text.partition(".")
     zone = rest.lstrip("0123456789") if dot else ""
     try:

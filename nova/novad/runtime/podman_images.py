@@ -1,4 +1,4 @@
-"""Pulls of images by podman's service, which end before they fill the disk."""
+"""Pulls of images by the podman service, cancelled before they fill the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime import registry
 from nova.novad.runtime.podman_stream import PodmanStream
 
-MARGIN = 64 << 20  # bytes of the disk that images leave free
+MARGIN = 64 << 20  # Bytes of the disk that stay free of images.
 _MIB = 1 << 20
 _POLL_INTERVAL = 0.2  # seconds between two polls of the disk
 _TIMEOUT = 1800.0  # seconds in which podman may report nothing
@@ -23,10 +23,10 @@ _REASON = 400  # characters of the end of podman's error message
 
 
 def pull(path: str, reference: str, storage: pathlib.Path, limit: int) -> str:
-    """Return the id of the image that the registry has by this name.
+    """Return the id of the image with this name in its registry, after a pull.
 
-    ``path``: the socket of podman's service, ``storage``: its images, ``limit``: the bytes that layers may have as they
-    travel (0: any). Raises ImageFault, RuntimeFault.
+    ``path``: the socket of the podman service, ``storage``: its image storage, ``limit``: maximum size of the
+    compressed layers in bytes (0: unlimited). Raises ImageFault, RuntimeFault.
     """
     _check_size(reference, storage, limit)
     what = f"{reference} cannot be fetched"
@@ -68,7 +68,7 @@ def _check_size(reference: str, storage: pathlib.Path, limit: int) -> None:
 
 @contextlib.contextmanager
 def _guarded(stream: PodmanStream, storage: pathlib.Path) -> Iterator[threading.Event]:
-    """Close the stream, by which podman ends the pull, when the disk has no room left. Yields whether it was."""
+    """Close the stream, which cancels the pull, if the disk has no room left. Yields an event for this."""
     done, full = threading.Event(), threading.Event()
 
     def watch() -> None:
@@ -90,7 +90,7 @@ def _guarded(stream: PodmanStream, storage: pathlib.Path) -> Iterator[threading.
 
 
 def disk_note(storage: pathlib.Path | None) -> str:
-    """Return a sentence on the room that is left, if the disk may be why something failed."""
+    """Return a sentence about the free space if a full disk may be the cause of an error."""
     with contextlib.suppress(OSError):
         if storage is not None and (free := shutil.disk_usage(storage).free) < MARGIN:
             return f" (the disk of {storage} is full: {free // _MIB} MiB are free)"
@@ -98,7 +98,7 @@ def disk_note(storage: pathlib.Path | None) -> str:
 
 
 def graph_root(path: str) -> pathlib.Path:
-    """Return where podman's service keeps images. Raises RuntimeFault."""
+    """Return the path of the podman service's image storage. Raises RuntimeFault."""
     stream = PodmanStream(path, "its storage is unknown", "GET", "/info").expect(200)
     try:
         info: Any = json.loads(stream.read())

@@ -1,7 +1,7 @@
-"""The log of a container from podman's service, as lines.
+"""The log of a container from the podman service, as lines.
 
-podman's own ``tail`` puts the parts of long lines into a wrong order and leaves parts out (4.3.1), so that secrets in
-them would not be masked: the last lines are chosen here, from the whole log (novad limits it to 50 MiB).
+podman's own ``tail`` (4.3.1) reorders and drops parts of long lines, so that secrets in them would not be masked.
+Therefore the last lines are selected here, from the whole log (novad limits it to 50 MiB).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 from nova.novad.runtime.podman_stream import PodmanStream
 
-_PAUSE = 0.05  # seconds in which lines gather: readers of a busy log are many, and each message costs
-_QUIET = 0.2  # seconds without a line after which a log that is followed has been read to its present end
+_PAUSE = 0.05  # Seconds in which lines are collected: a busy log may have many readers, and each message has a cost.
+_QUIET = 0.2  # Seconds without a line after which a followed log has been read up to its current end.
 _READ_TIMEOUT = 10.0  # seconds after which lines count as new, also without a pause before them
 _LONGEST = 1 << 16  # bytes of a line; longer lines are split
 
-Line = tuple[int, bytes]  # the number of the output stream, and the line without its end
+Line = tuple[int, bytes]  # Number of the output stream, and the line without its end.
 
 
 class PodmanLines:
@@ -28,13 +28,13 @@ class PodmanLines:
         query = urllib.parse.urlencode({"stdout": "true", "stderr": "true", "follow": str(follow).lower()})
         self._follow = follow
         self._tail = tail
-        self._rests: dict[int, bytes] = {}  # the beginning of a line, by output stream
+        self._rests: dict[int, bytes] = {}  # Beginning of an incomplete line, by output stream.
         self._stream = PodmanStream(
             path, f"there is no log of container {container}", "GET",
             f"/containers/{urllib.parse.quote(container)}/logs?{query}", timeout=None if follow else 60.0).expect(200)
 
     def batches(self) -> Iterator[list[Line]]:
-        """Return the lines, those together that came together, each with the number of its output stream."""
+        """Yield batches of lines that arrived together, each with the number of its output stream."""
         last: collections.deque[Line] = collections.deque(maxlen=self._tail)
         until = time.monotonic() + _READ_TIMEOUT
         frames = self._stream.frames()
@@ -57,7 +57,7 @@ class PodmanLines:
             self._stream.free()
 
     def _lines(self, pieces: list[tuple[int, bytes]]) -> list[Line]:
-        """Return the lines that these pieces of output streams complete, and keep the beginning of the next ones."""
+        """Return the lines that these pieces complete, and store the beginning of incomplete ones."""
         lines: list[Line] = []
         for which, piece in pieces:
             *whole, rest = (self._rests.get(which, b"") + piece).split(b"\n")
@@ -69,7 +69,7 @@ class PodmanLines:
         return lines
 
     def _end(self) -> list[Line]:
-        """Return lines whose ends have not come, at the end of the log."""
+        """Return incomplete lines at the end of the log."""
         lines = [(which, rest) for which, rest in self._rests.items() if rest]
         self._rests.clear()
         return lines

@@ -1,7 +1,7 @@
-"""Output of containers from podman's service, with bounded memory and a way to stop reading.
+"""Output of containers from the podman service, with bounded memory and a way to stop reading.
 
-The client library collects all output, and blocks until more comes. HTTP 1.0 on a unix socket: an answer ends with the
-connection, and has no chunks.
+The client library collects all output and blocks until more arrives. HTTP 1.0 on a unix socket: a response ends with
+the connection and has no chunks.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from typing import Any, BinaryIO
 from nova.novad.errors import RuntimeFault
 
 OUT, ERR = 1, 2
-_HEADER = struct.Struct(">BxxxL")  # of each piece: which stream, how many bytes
+_HEADER = struct.Struct(">BxxxL")  # Header of a frame: number of the stream, number of bytes.
 _API = "/v4.0.0/libpod"
-_TIMEOUT = 30.0  # seconds of an answer that is no stream
+_TIMEOUT = 30.0  # Timeout in seconds of a response that is not a stream.
 _AT_ONCE = 1 << 18
-_HEAD = 1 << 16  # bytes that the head of an answer may have
-_MOST = 1 << 20  # bytes of an answer that is no stream
+_HEAD = 1 << 16  # Maximum number of bytes of a response's head.
+_MOST = 1 << 20  # Maximum number of bytes of a response that is not a stream.
 EXPIRED = 124  # exit code of a command that timed out
 
 
 class PodmanStream:
-    """A request and its answer. Raises RuntimeFault, whose message begins with ``what``."""
+    """A request and its response. Raises RuntimeFault, whose message begins with ``what``."""
 
     def __init__(self, path: str, what: str, method: str, url: str, body: Any = None,
                  timeout: float | None = _TIMEOUT) -> None:
@@ -74,7 +74,7 @@ class PodmanStream:
         return self
 
     def read(self) -> bytes:
-        """The rest of an answer that is no stream."""
+        """Return the rest of a response that is not a stream."""
         for piece in self._pieces():
             self._buffer += piece
             if len(self._buffer) > _MOST:
@@ -82,7 +82,7 @@ class PodmanStream:
         return self._buffer
 
     def documents(self) -> Iterator[dict[str, Any]]:
-        """The JSON objects of an answer that has one per line."""
+        """Yield the JSON objects of a response with one object per line."""
         rest, self._buffer = self._buffer, b""
         left = b""
         for piece in self._pieces(rest):
@@ -97,20 +97,22 @@ class PodmanStream:
         try:
             document = json.loads(line) if line.strip() else None
         except ValueError as error:
-            if self._closed:  # the stream broke off there
+            if self._closed:  # The connection broke here.
                 return
             raise self.fault(error) from None
         if isinstance(document, dict):
             yield document
 
     def readable(self, timeout: float) -> bool:
-        """Return True if more of the answer, or its end, comes within ``timeout`` seconds."""
+        """Return True if data, or the end of the response, arrive within ``timeout`` seconds."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(timeout * 1000))
 
     def frames(self, deadline: float | None = None) -> Iterator[list[tuple[int, bytes]]]:
-        """Return (stream, bytes) of what came together. Raises TimeoutError at the ``deadline`` (time.monotonic())."""
+        """Return (stream, bytes) of the data that arrived together. Raises TimeoutError at the ``deadline``
+        (time.monotonic()).
+        """
         left = memoryview(b"")
         rest, self._buffer = self._buffer, b""
         for piece in self._pieces(rest, deadline):
@@ -152,7 +154,9 @@ class PodmanStream:
                 raise TimeoutError
 
     def feed(self, source: BinaryIO) -> None:
-        """Send all of a file as input of the command, then its end. A command that does not read it ends without it."""
+        """Send a whole file as the input of the command, then its end. A command that does not read it exits without
+        it.
+        """
         with contextlib.suppress(OSError, ValueError):
             while piece := source.read(_AT_ONCE):
                 self._sock.sendall(piece)
@@ -172,9 +176,10 @@ class PodmanStream:
 
 def run(path: str, container: str, command: tuple[str, ...], timeout: float,
         take: Callable[[int, bytes], None], source: BinaryIO | None = None) -> int:
-    """The exit code of a command in a running container, EXPIRED when its time was over: then it is killed.
+    """Return the exit code of a command in a running container, or EXPIRED after a timeout, which kills the command.
 
-    What it writes is handed to ``take`` (stream, bytes). Raises RuntimeFault, and what ``take`` raises; then it ends.
+    Its output is passed to ``take`` (stream, bytes). Raises RuntimeFault and the errors of ``take``, which end the
+    command.
     """
     what = f"{command[0]} cannot be run in container {container}"
     deadline = time.monotonic() + timeout
@@ -202,7 +207,7 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
         if not state.get("Running"):
             return int(state.get("ExitCode") or 0)
         time.sleep(0.1)
-    _kill(path, what, ident)  # the command has closed its output and still runs
+    _kill(path, what, ident)  # The command has closed its output and still runs.
     return EXPIRED
 
 
@@ -211,7 +216,7 @@ def _state(path: str, what: str, ident: str) -> Any:
 
 
 def _kill(path: str, what: str, ident: str) -> None:
-    """Commands that nobody waits for any more would gather in the container."""
+    """Kill a command without a client; otherwise such commands would accumulate in the container."""
     with contextlib.suppress(RuntimeFault, OSError, ValueError):
         state = _state(path, what, ident)
         if state.get("Running") and int(state.get("Pid") or 0) > 1:

@@ -19,9 +19,9 @@ from nova.common.plain_ip import on_loopback
 
 LOG = logging.getLogger(__name__)
 
-_MOST = 4 << 20  # bytes of a manifest, or of a token
-_TIMEOUT = 10.0  # seconds of one request
-_LOCAL_TIMEOUT = 2.0  # seconds of a request to a registry on this machine
+_MOST = 4 << 20  # Maximum number of bytes of a manifest or token.
+_TIMEOUT = 10.0  # Timeout in seconds of a request.
+_LOCAL_TIMEOUT = 2.0  # Timeout in seconds of a request to a registry on this machine.
 _ACCEPT = ", ".join([
     "application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json",
     "application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json"])
@@ -38,10 +38,10 @@ def is_on_loopback(reference: str) -> bool:
 
 
 def size(reference: str) -> int | None:
-    """Return the bytes of the image's layers as they travel, for this machine's architecture.
+    """Return the size of the image's compressed layers in bytes, for the architecture of this machine.
 
-    None if it is unknown: a short name, mirrors, or a registry that does not answer or wants a login. podman's own
-    request then reports what is wrong.
+    None if it is unknown: a short name, mirrors, or a registry that does not respond or requires a login. In this case
+    podman's own request reports the error.
     """
     try:
         parts = _REFERENCE.fullmatch(_located(reference))
@@ -77,9 +77,10 @@ def local_digest(reference: str) -> str:
 
 
 def _located(reference: str) -> str:
-    """Return the reference with the location that podman's registries.conf gives. Raises ValueError, OSError.
+    """Return the reference with the location from podman's registries.conf. Raises ValueError, OSError.
 
-    Only locations are followed: what has mirrors, is blocked or is asked without TLS is podman's to fetch.
+    Only locations are followed. podman itself resolves registries that have mirrors, are blocked or are used without
+    TLS.
     """
     digests: dict[str, Any] = {}
     length = -1
@@ -95,7 +96,7 @@ def _located(reference: str) -> str:
 
 
 def _registries_conf() -> list[pathlib.Path]:
-    """Return the files of podman's configuration of registries, those that count more last."""
+    """Return the files of podman's registry configuration, in ascending order of precedence."""
     if own := os.environ.get("CONTAINERS_REGISTRIES_CONF"):
         return [pathlib.Path(own)]
     main = pathlib.Path("/etc/containers/registries.conf")
@@ -120,7 +121,7 @@ class _Registry:
         self._headers = {"Accept": _ACCEPT}
 
     def manifest(self, name: str) -> dict[str, Any]:
-        """Raises OSError, ValueError."""
+        """Return a manifest. Raises OSError, ValueError."""
         url = self._url + urllib.parse.quote(name, safe=":")
         try:
             return _json(url, self._headers)

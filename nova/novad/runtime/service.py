@@ -1,4 +1,4 @@
-"""podman's REST service as a child of novad: where no systemd starts one, and with what this node needs."""
+"""The podman REST service as a child process of novad, for nodes where systemd does not start one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _START = 30.0  # seconds
 # restarted.
 _PING, _LATE, _SILENT = 10.0, 5.0, 4
 _RUN = pathlib.Path("/run/novad")
-# Podman, and what it starts. It would miss some of them only when a container starts, without saying which; without
+# podman and the programs that it starts. podman would report some missing ones only when a container starts, without a
+# name; without aardvark-dns components could not resolve one another.
 # aardvark-dns components would just not find one another.
 _PROGRAMS = ("podman", "runc", "netavark", "aardvark-dns", "catatonit", "iptables")
 _INSTEAD = {"runc": "crun"}
@@ -44,8 +45,9 @@ default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
 
 
 class PodmanService:
-    """``directory``: of its configuration and, with ``own_storage``, its images and containers. ``run``: what a reboot
-    has to clear, by which podman sees that there was one; its path is short, as podman wants it."""
+    """``directory``: configuration and, with ``own_storage``, images and containers. ``run``: files that a reboot must
+    clear, by which podman detects the reboot; podman requires a short path.
+    """
 
     def __init__(self, directory: pathlib.Path, own_storage: bool = True) -> None:
         self.directory = directory
@@ -58,7 +60,7 @@ class PodmanService:
         self._silent = 0
 
     def start(self) -> None:
-        """Returns when it answers. Raises RuntimeFault."""
+        """Start the service and wait until it responds. Raises RuntimeFault."""
         absent = missing()
         if absent:
             raise RuntimeFault(f"Programs for containers are not installed: {', '.join(absent)} "
@@ -88,19 +90,19 @@ class PodmanService:
             time.sleep(0.05)
 
     def _end_former(self) -> None:
-        """Stop the service of a novad that was killed, if it still runs."""
+        """Stop the service of a killed novad if it still runs."""
         try:
             pid = int(self._pid.read_text())
             if str(self.socket).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)  # a frozen service would end later; containers keep running
+                os.kill(pid, signal.SIGKILL)  # A frozen service would exit later. Containers keep running.
         except (OSError, ValueError):
             return
 
     def alive(self) -> bool:
-        """Return True if it runs and answers. A service without an answer for a minute is stopped."""
+        """Return True if the service runs and responds. A service without a response for a minute is stopped."""
         if self._process is None or self._process.poll() is not None:
             return False
-        # Between two of these it is taken for what it was.
+        # Between two checks the last result applies.
         now = time.monotonic()
         if now < self._pinged + _PING:
             return True
@@ -116,7 +118,7 @@ class PodmanService:
         return False
 
     def stop(self) -> None:
-        """Containers go on."""
+        """Stop the service. Containers keep running."""
         if self._process is None:
             return
         self._process.terminate()
@@ -130,14 +132,16 @@ class PodmanService:
 
 
 def missing(path: str | None = None) -> list[str]:
-    """Programs that podman needs and that are not on ``path`` (None: this process's, and where podman has helpers)."""
+    """Return the required programs that are not on ``path`` (None: the path of this process and podman's helper
+    directories).
+    """
     path = f"{os.environ.get('PATH', os.defpath)}:{_HELPERS}" if path is None else path
     return [name for name in _PROGRAMS
             if not any(shutil.which(program, path=path) for program in (name, _INSTEAD.get(name, name)))]
 
 
 def _answers(path: pathlib.Path) -> bool:
-    """Within a few seconds."""
+    """Return True if the service responds within a few seconds."""
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as sock:
         sock.settimeout(_LATE)
         try:
