@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what the tests need (once), then runs linters and tests: the README's second command.
 #   tools/run-tests.sh unit       one kind: lint, unit, functional, integration, crash, fuzz, bench (further arguments go to pytest)
+#   tools/run-tests.sh changed    linters, and the tests of what differs from HEAD (or from another COMMIT)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -105,6 +106,15 @@ case "${1:-all}" in
     crash) tests tests/crash "${@:2}" ;;
     fuzz) tests tests/fuzz "${@:2}" ;;
     bench) "$VENV/bin/python" -m tools.bench "${@:2}" ;;
+    changed) # COMMIT (default: HEAD): linters, and the tests of what differs from the commit
+        selected=$("$VENV/bin/python" -m tools.changed_tests "${2:-HEAD}")
+        # shellcheck disable=SC2046 # paths without spaces
+        beside_linters in_memory tests -n 4 --dist loadfile -m 'not slow' $(grep -v ^tests/integration <<< "$selected")
+        # shellcheck disable=SC2046
+        if grep -q ^tests/integration <<< "$selected"; then
+            tests -n 2 --dist loadfile -m 'not slow' $(grep ^tests/integration <<< "$selected")
+        fi
+        ;;
     all)
         # Many tests wait for time-outs, so more than two run at a time on two cores. Tests of a file share fixtures.
         # Tests marked slow run only by their kind ("run-tests.sh functional").
@@ -114,5 +124,5 @@ case "${1:-all}" in
         crowded tests/crash --quick -n 4 --dist loadfile
         tests tests/fuzz --quick -n 2
         ;;
-    *) echo "usage: $0 [all|lint|unit|functional|integration|crash|fuzz|bench] [pytest options]" >&2; exit 2 ;;
+    *) echo "usage: $0 [all|lint|unit|functional|integration|crash|fuzz|bench] [pytest options] | changed [COMMIT]" >&2; exit 2 ;;
 esac
