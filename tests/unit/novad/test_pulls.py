@@ -181,7 +181,7 @@ def test_a_pull_ends_before_it_fills_the_disk(tmp_path, monkeypatch, service):
 @pytest.mark.parametrize(("answers", "said"), [
     ([answer(500, {"message": "no space left on device"})], "short:1 cannot be fetched: no space left on device"),
     ([answer(200, {"stream": "x"}, {"error": "write: no space left on device"})], "fetched: write: no space left"),
-    ([answer(200)], "short:1 cannot be fetched: podman reported no reason"), ([answer(200, [], 1, {})], "reported no reason")])
+    ([answer(200)], "short:1 cannot be fetched: podman reported no reason"), ([answer(200, [], 1, {})], "no reason")])
 def test_why_a_pull_failed_is_told(service, tmp_path, answers, said):
     with pytest.raises(ImageFault, match=said):
         podman_images.pull(service(*answers), "short:1", tmp_path, 0)
