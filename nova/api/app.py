@@ -1,4 +1,4 @@
-"""The WSGI application: one Falcon sink that finds the route, checks and calls its handler."""
+"""The WSGI application: finds the route of a request, validates the request and calls the handler."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
-import falcon
 import msgspec
 
 from nova import bus, context, exception
 from nova.api import auth, errors, healthcheck, microversion, openapi, rates, router, routes, status_page, versions
 from nova.api.clients import Clients
 from nova.api.instrumentation import ROUTE, instrumented
+from nova.api.reply import JSON, Reply
 from nova.api.request import Request, Response
 from nova.api.validation import schema
 from nova.conf import CONF
 
 LOG = logging.getLogger("nova.api.request")
 
-JSON = "application/json"
 _TYPES = frozenset({"", "text/plain", JSON, "application/vnd.openstack.compute+json"})
 _WITH_BODY = frozenset({"POST", "PUT"})
 _PREFIXES = {"v2": True, "v2.1": False}
@@ -60,11 +59,9 @@ def create_app(bus_transport: Any = None, clients: Clients | None = None,
     all workers, made before they were forked; None: this process has its own.
     """
     clients = clients or Clients((lambda: bus_transport) if bus_transport is not None else lambda: bus.connect(CONF))
-    app = falcon.App()
-    app.req_options.strip_url_path_trailing_slash = False
     limits = limits or rates.Rates()
-    app.add_sink(instrumented(Dispatcher(clients, routes.table(), limits).serve), prefix="/")
-    return _with_cors(limits.by_address(auth.protect(app)))
+    dispatcher = Dispatcher(clients, routes.table(), limits)
+    return _with_cors(limits.by_address(auth.protect(instrumented(dispatcher.serve))))
 
 
 def _with_cors(app: auth.App) -> auth.App:
@@ -93,61 +90,59 @@ class Dispatcher:
         self._healthcheck = healthcheck.Healthcheck(lambda: bus.within(
             clients.services, healthcheck.PROBE_TIMEOUT).index(context.admin(), binary="nova-conductor"))
 
-    def serve(self, req: falcon.Request, resp: falcon.Response, **_: Any) -> None:
+    def serve(self, environ: auth.Environ, reply: Reply) -> None:
+        """Fill in the response to a request. Never raises."""
         started = time.monotonic()
-        environ = req.env
         level = logging.DEBUG
         path = "?"
         try:
             path = _path(environ)
             if not auth.is_public(path):
                 level = logging.INFO
-                (self._status if path == status_page.DATA else self._serve)(environ, path, resp)
+                (self._status if path == status_page.DATA else self._serve)(environ, path, reply)
             elif environ["REQUEST_METHOD"] == "OPTIONS":
-                resp.set_header("Allow", healthcheck.ALLOWED)
+                reply.headers["allow"] = healthcheck.ALLOWED
             elif path == healthcheck.PATH and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
-                status, resp.content_type, resp.data = self._healthcheck.answer(environ)
-                resp.status = falcon.code_to_http_status(status)
+                reply.status, reply.content_type, reply.data = self._healthcheck.answer(environ)
             elif path in openapi.PATHS and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
-                _send(resp, 200, openapi.encoded(self._table, _version(environ), versions.host_url(environ)))
+                _send(reply, 200, openapi.encoded(self._table, _version(environ), versions.host_url(environ)))
             elif CONF.api.status_page and path in status_page.FILES and environ["REQUEST_METHOD"] == "GET":
-                status_page.show(path, resp)
+                status_page.show(path, reply)
             else:
-                _send(resp, *versions.public(environ, path, versions.host_url(environ)))
+                _send(reply, *versions.public(environ, path, versions.host_url(environ)))
         except UnicodeDecodeError:
-            _unknown_url(environ, resp)
+            _unknown_url(environ, reply)
         except Exception as error:
-            _send(resp, *errors.describe(error))
-            for name, value in errors.headers(error).items():
-                resp.set_header(name, value)
+            _send(reply, *errors.describe(error))
+            reply.set_headers(errors.headers(error))
         LOG.log(level, "%s %s %s %.1f ms", environ["REQUEST_METHOD"], _loggable(path),
-                str(resp.status)[:3], (time.monotonic() - started) * 1000)
+                reply.status, (time.monotonic() - started) * 1000)
 
-    def _status(self, environ: auth.Environ, _path: str, resp: falcon.Response) -> None:
+    def _status(self, environ: auth.Environ, _path: str, reply: Reply) -> None:
         ctx = auth.context_of(environ, None)
-        resp.set_header("x-openstack-request-id", ctx.request_id)
+        reply.headers["x-openstack-request-id"] = ctx.request_id
         self._limits.count(ctx)
         if not CONF.api.status_page or environ["REQUEST_METHOD"] != "GET":
-            _unknown_url(environ, resp)
+            _unknown_url(environ, reply)
             return
-        resp.set_header("Cache-Control", "no-store")
-        _send(resp, 200, status_page.data(ctx, self._clients))
+        reply.headers["cache-control"] = "no-store"
+        _send(reply, 200, status_page.data(ctx, self._clients))
 
-    def _serve(self, environ: auth.Environ, path: str, resp: falcon.Response) -> None:
+    def _serve(self, environ: auth.Environ, path: str, reply: Reply) -> None:
         method = environ["REQUEST_METHOD"]
         segments = _segments(environ, path)
         legacy = _PREFIXES[segments.pop(0)]
         project = segments.pop(0) if len(segments) > 1 and router.PROJECT.fullmatch(segments[0]) else None
         ctx = auth.context_of(environ, project)
         for name in ("x-openstack-request-id", "x-compute-request-id"):
-            resp.set_header(name, ctx.request_id)
+            reply.headers[name] = ctx.request_id
         self._limits.count(ctx)
         raw = _read_body(environ) if method in _WITH_BODY else b""
         match = self._router.find(method, segments)
         if match is None and segments[-1].endswith(".json"):
             match = self._router.find(method, [*segments[:-1], segments[-1].removesuffix(".json")])
         if match is None:
-            _unknown_url(environ, resp)
+            _unknown_url(environ, reply)
             return
         request = Request(ctx, self._clients, method, path, versions.host_url(environ))
         request.legacy, request.project = legacy, project
@@ -155,16 +150,15 @@ class Dispatcher:
         if not legacy:
             request.version = _version(environ)
             shown = microversion.text(request.version)
-            resp.set_header(microversion.HEADER, f"{microversion.SERVICE} {shown}")
-            resp.set_header(microversion.OLD_HEADER, shown)
-            resp.set_header("Vary", _VARY)
+            reply.set_headers({microversion.HEADER: f"{microversion.SERVICE} {shown}",
+                               microversion.OLD_HEADER: shown, "vary": _VARY})
         if environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower() not in _TYPES:
             raise errors.UnsupportedContentType()
         _check_project(request)
-        self._call(environ, leaf, request, raw, resp)
+        self._call(environ, leaf, request, raw, reply)
 
     @staticmethod
-    def _call(environ: auth.Environ, leaf: router.Leaf, request: Request, raw: bytes, resp: falcon.Response) -> None:
+    def _call(environ: auth.Environ, leaf: router.Leaf, request: Request, raw: bytes, reply: Reply) -> None:
         body = _parse(raw)
         action = _action(body) if leaf.has_actions else None
         if leaf.has_actions and action not in leaf.actions:
@@ -184,11 +178,10 @@ class Dispatcher:
         answer = route.handler(request)
         status = route.status(request.version)
         if isinstance(answer, Response):
-            for name, value in answer.headers.items():
-                resp.set_header(name, value)
+            reply.set_headers(answer.headers)
             status = answer.status or status
             answer = answer.body
-        _send(resp, status, answer)
+        _send(reply, status, answer)
 
 
 def _loggable(path: str) -> str:
@@ -221,23 +214,21 @@ def _version(environ: auth.Environ) -> int:
         environ.get("HTTP_OPENSTACK_API_VERSION"), environ.get("HTTP_X_OPENSTACK_NOVA_API_VERSION"))
 
 
-def _send(resp: falcon.Response, status: int, body: Any) -> None:
-    resp.status = falcon.code_to_http_status(status)
-    if status == 204:
-        return
-    resp.content_type = JSON
-    resp.data = b"" if body is None else _encode(body)
+def _send(reply: Reply, status: int, body: Any) -> None:
+    reply.status = status
+    reply.content_type = JSON
+    reply.data = b"" if body is None else _encode(body)
 
 
-def _unknown_url(environ: auth.Environ, resp: falcon.Response) -> None:
+def _unknown_url(environ: auth.Environ, reply: Reply) -> None:
     """Answer 404 for an unknown URL: outside the Compute API, so not in its format."""
-    resp.status = falcon.HTTP_404
+    reply.status = 404
     if "json" in environ.get("HTTP_ACCEPT", ""):
-        resp.content_type = JSON
-        resp.data = _encode({"message": errors.MISSING_RESOURCE, "code": "404 Not Found", "title": "Not Found"})
+        reply.content_type = JSON
+        reply.data = _encode({"message": errors.MISSING_RESOURCE, "code": "404 Not Found", "title": "Not Found"})
     else:
-        resp.content_type = "text/plain; charset=UTF-8"
-        resp.data = f"404 Not Found\n\n{errors.MISSING_RESOURCE}\n".encode()
+        reply.content_type = "text/plain; charset=UTF-8"
+        reply.data = f"404 Not Found\n\n{errors.MISSING_RESOURCE}\n".encode()
 
 
 def _read_body(environ: auth.Environ) -> bytes:

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import falcon
-
+from nova.api.reply import Reply, Wsgi
 from nova.telemetry import metrics, tracing
 
 # Key of the WSGI environment under which the dispatcher stores the matching route.
@@ -17,30 +16,28 @@ ROUTE = "nova.route"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 _NO_ROUTE = "none"
 
-Sink = Callable[..., None]
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-
-
-def instrumented(serve: Sink) -> Sink:
-    """Return the Falcon sink ``serve`` with metrics by route and a trace span per request."""
-    def sink(req: falcon.Request, resp: falcon.Response, **values: Any) -> None:
+def instrumented(serve: Callable[[dict[str, Any], Reply], None]) -> Wsgi:
+    """Return the WSGI application of ``serve``, with metrics by route and a trace span per request."""
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        reply = Reply()
         if not (metrics.on or tracing.on):
-            serve(req, resp, **values)
-            return
-        started, environ = time.perf_counter(), req.env
+            serve(environ, reply)
+            return reply.send(environ, start_response)
+        started = time.perf_counter()
         method = _method(environ)
         metrics.API_IN_FLIGHT.add(1)
         with _span(method, environ) as span:
             try:
-                serve(req, resp, **values)
+                serve(environ, reply)
             finally:
-                route, status = route_of(environ), int(str(resp.status)[:3])
+                route = route_of(environ)
                 metrics.API_IN_FLIGHT.add(-1)
-                metrics.API_REQUESTS.inc(method, route, str(status))
+                metrics.API_REQUESTS.inc(method, route, str(reply.status))
                 metrics.API_SECONDS.observe(time.perf_counter() - started, method, route)
-                _end_span(span, method, route, status, resp.get_header("x-openstack-request-id"))
+                _end_span(span, method, route, reply.status, reply.headers.get("x-openstack-request-id"))
+        return reply.send(environ, start_response)
 
-    return sink
+    return application
 
 
 def instrumented_metadata(application: Wsgi) -> Wsgi:

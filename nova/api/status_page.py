@@ -5,10 +5,9 @@ from __future__ import annotations
 import functools
 import importlib.resources
 
-import falcon
-
 from nova import policies
 from nova.api.clients import Clients
+from nova.api.reply import Reply
 from nova.context import RequestContext
 from nova.objects.hosts.overview import Overview
 
@@ -29,12 +28,11 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
 
 
-def show(path: str, resp: falcon.Response) -> None:
+def show(path: str, reply: Reply) -> None:
     """Answer with one of FILES."""
-    name, resp.content_type = FILES[path]
-    resp.data = _content(name)
-    for header, value in _HEADERS.items():
-        resp.set_header(header, value)
+    name, reply.content_type = FILES[path]
+    reply.data = _content(name)
+    reply.set_headers(_HEADERS)
 
 
 @functools.cache

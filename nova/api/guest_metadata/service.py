@@ -15,7 +15,8 @@ from nova.api.guest_metadata.app import Application
 from nova.api.guest_metadata.instances import Instances
 from nova.api.guest_metadata.namespaces import listen as listen
 from nova.api.guest_metadata.server import Server
-from nova.api.instrumentation import Wsgi, instrumented_metadata
+from nova.api.instrumentation import instrumented_metadata
+from nova.api.reply import Wsgi
 from nova.conf import CONF
 from nova.metadata import settings
 from nova.network.linux import state_files

@@ -1,0 +1,37 @@
+"""The response to a request, as the dispatcher builds it."""
+
+from __future__ import annotations
+
+import http
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+JSON = "application/json"
+
+Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+_LINES = {status.value: f"{status.value} {status.phrase}" for status in http.HTTPStatus}
+
+
+class Reply:
+    """A response. ``headers``: by name in lower case. A response with status 204 has no content."""
+
+    __slots__ = ("content_type", "data", "headers", "status")
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.headers: dict[str, str] = {}
+        self.content_type = JSON
+        self.data = b""
+
+    def set_headers(self, headers: Mapping[str, str]) -> None:
+        for name, value in headers.items():
+            self.headers[name.lower()] = value
+
+    def send(self, environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        """Send the response by WSGI. The response to HEAD has the headers of the one to GET."""
+        headers = list(self.headers.items())
+        if self.status != 204:
+            headers += [("content-type", self.content_type), ("content-length", str(len(self.data)))]
+        start_response(_LINES.get(self.status, f"{self.status} "), headers)
+        return () if self.status == 204 or environ["REQUEST_METHOD"] == "HEAD" else (self.data,)
