@@ -17,29 +17,41 @@ check_machine() {
 }
 
 install_everything() {
-    step "Debian packages"
-    install_packages
-    step "Python environment and guest image, side by side"
+    step "Debian packages, Python environment and guest image, side by side"
+    # shellcheck disable=SC2046  # lists of packages
+    install_packages $(python_packages)
     start_task python install_python
+    # shellcheck disable=SC2046
+    install_packages $(service_packages)
+    note "Debian packages: done"
     start_task guest-image build_guest_image
     finish_task python "Nova, Keystone, Glance and their libraries"
     finish_task guest-image "kernel, ramdisk, machine image and disk image"
 }
 
 start_foundations() {
-    step "RabbitMQ, $NOVA_DATABASE, memcached and libvirt"
+    step "RabbitMQ, $NOVA_DATABASE, memcached, libvirt and the databases of the services"
     start_supervisor
     prepare_hosts_network
     prepare_rabbitmq
     prepare_database
     prepare_memcached
     prepare_libvirt
+    choose_virt_type
     # shellcheck disable=SC2086  # DATABASE_SERVICE may be empty
     start_services epmd rabbitmq memcached $DATABASE_SERVICE "${LIBVIRT_SERVICES[@]}"
     wait_for_database
+    # while RabbitMQ and libvirt start
+    prepare_keystone
+    prepare_glance
+    start_task keystone-database sync_keystone
+    start_task glance-database sync_glance
+    if is_true "$NOVA_ENABLED"; then
+        prepare_nova
+        start_task nova-database sync_nova
+    fi
     wait_for_rabbitmq
     wait_for_libvirt
-    choose_virt_type
     note "guests are of type $VIRT_TYPE"
 }
 
@@ -47,12 +59,11 @@ start_identity_and_images() {
     step "Keystone and Glance"
     check_port keystone "$KEYSTONE_PORT" KEYSTONE_PORT
     check_port glance "$GLANCE_PORT" GLANCE_PORT
-    prepare_keystone
-    prepare_glance
-    sync_keystone
-    sync_glance
+    finish_task keystone-database "Keystone's database"
+    finish_task glance-database "Glance's database"
     start_services keystone glance
     write_openrc
+    if is_true "$NOVA_ENABLED"; then start_nova; fi
     wait_for_keystone
     create_accounts
     note "projects admin, demo and service; users admin, demo, nova and glance"
@@ -68,21 +79,24 @@ start_volumes() {
     start_cinder
 }
 
-start_nova() {
-    step "Nova"
+start_nova() { # in the background
     check_port nova-api "$NOVA_API_PORT" NOVA_API_PORT
     check_port nova-metadata "$NOVA_METADATA_PORT" NOVA_METADATA_PORT
     check_port nova-novncproxy "$NOVA_NOVNCPROXY_PORT" NOVA_NOVNCPROXY_PORT
     ! spice_wanted || check_port nova-spicehtml5proxy "$NOVA_SPICEHTML5PROXY_PORT" NOVA_SPICEHTML5PROXY_PORT
     check_port nova-serialproxy "$NOVA_SERIALPROXY_PORT" NOVA_SERIALPROXY_PORT
-    prepare_nova
-    sync_nova
-    start_nova_services
+    finish_task nova-database "Nova's database"
     prepare_hosts
+    start_task nova-services start_nova_services
+}
+
+finish_nova() {
+    step "Nova"
+    finish_task nova-services "the services of Nova"
     start_hosts
     wait_for_nova
     wait_for_hosts
-    check_nova
+    start_task nova-status check_nova
 }
 
 check_port() { # SERVICE PORT OPTION: fail if another program uses the port
@@ -116,9 +130,10 @@ start_foundations
 start_identity_and_images
 if cinder_wanted; then start_volumes; fi
 if is_true "$NOVA_ENABLED"; then
-    start_nova
+    finish_nova
     step "Flavors, key pair and network"
     create_cloud
+    finish_task nova-status "nova-status upgrade check"
     step "The first server"
     boot_first_server
 fi

@@ -35,7 +35,7 @@ step "Removing guests and networks"
 remove_guests
 remove_networks
 step "Stopping the other services"
-stop_supervisor
+kill_supervisor
 remove_hosts
 remove_mounts
 step "Removing files"

@@ -5,6 +5,7 @@ All commands are idempotent: resources that exist and match are kept.
 
 import argparse
 import hashlib
+import os
 import pathlib
 import sys
 import time
@@ -99,6 +100,16 @@ def open_group(cloud, options):
                 "parent_group_id": group["id"], "ip_protocol": protocol, "from_port": first, "to_port": last,
                 "cidr": "0.0.0.0/0"}}))
     say(f"project {cloud.config.auth['project_name']}: ssh and ping are allowed")
+
+
+def prepare(cloud, options):
+    """Wait for nova-compute, then create everything that a first server needs, apart from networks."""
+    wait_compute(cloud, options)
+    say(f"nova-compute on {options.host} is up")
+    create_flavors(cloud, options)
+    create_keypair(cloud, options)
+    open_group(cloud, options)
+    open_group(cloud.connect_as(username="demo", password=os.environ["DEMO_PASSWORD"], project_name="demo"), options)
 
 
 def ask(response):
@@ -211,9 +222,7 @@ def main():
             sub.add_argument(argument, type=int if argument == "seconds" else str)
 
     command("images", upload_images, "directory")
-    command("flavors", create_flavors)
-    command("keypair", create_keypair, "name", "public_key")
-    command("open-group", open_group)
+    command("prepare", prepare, "host", "seconds", "name", "public_key")
     command("wait-compute", wait_compute, "host", "seconds")
     command("boot", boot, "name", "flavor", "image", "key", "host")
     options = parser.parse_args()

@@ -14,11 +14,14 @@ upload_images() {
 
 create_cloud() {
     create_ssh_key
-    cloud flavors || die "creating the flavors" "$DATA_DIR/logs/nova-api.log"
-    cloud keypair stack "$DATA_DIR/ssh/id_ed25519.pub" || die "creating the key pair" "$DATA_DIR/logs/nova-api.log"
-    cloud open-group || die "opening the security group" "$DATA_DIR/logs/nova-api.log"
-    (. "$DATA_DIR/openrc-demo" && "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" open-group) ||
-        die "opening the security group of demo" "$DATA_DIR/logs/nova-api.log"
+    start_task networks create_networks
+    DEMO_PASSWORD=$DEMO_PASSWORD cloud prepare "$HOST_NAME" "$START_LIMIT" stack "$DATA_DIR/ssh/id_ed25519.pub" ||
+        die "creating the flavors and the key pair, and opening the security groups" "$DATA_DIR/logs/nova-compute.log"
+    finish_task networks "network $NETWORK_NAME: $NETWORK_CIDR${FLOATING_RANGE:+; floating addresses $FLOATING_POOL: $FLOATING_RANGE}"
+    grep -h '^WARNING' "$DATA_DIR/logs/stack/networks.log" >&2 || true
+}
+
+create_networks() {
     create_network
     create_floating_pool
 }

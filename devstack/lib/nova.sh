@@ -195,9 +195,6 @@ start_nova_services() { # the conductor first: other services depend on it, and 
 wait_for_nova() {
     wait_for "nova-api" "$DATA_DIR/logs/nova-api.log" http_answers "http://$SERVICE_HOST:$NOVA_API_PORT/"
     note "nova-api answers at $NOVA_URL"
-    as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" wait-compute "$HOST_NAME" "$START_LIMIT" ||
-        die "nova-compute did not come up" "$DATA_DIR/logs/nova-compute.log"
-    note "nova-compute on $HOST_NAME is up"
     wait_for "nova-novncproxy" "$DATA_DIR/logs/nova-novncproxy.log" \
         http_answers "http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/vnc_auto.html"
     note "screens of servers are at http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/ (openstack console url show SERVER)"

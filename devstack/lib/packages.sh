@@ -1,9 +1,11 @@
 # shellcheck shell=bash
 # Debian packages: only what is missing, without recommendations, without starting any of the services they bring.
 
-debian_packages() {
-    # python and its libvirt binding (built by Debian, so that no compiler is needed)
+python_packages() { # required by pip, with libvirt's binding as Debian builds it, so that no compiler is needed
     echo ca-certificates python3 python3-venv python3-libvirt
+}
+
+service_packages() {
     # the bus and the token cache
     echo rabbitmq-server memcached
     # guests
@@ -21,23 +23,23 @@ debian_packages() {
     esac
 }
 
-missing_packages() {
+missing_packages() { # PACKAGE…
     local package
-    for package in $(debian_packages); do
+    for package in "$@"; do
         [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" = installed ] || echo "$package"
     done
 }
 
-install_packages() {
+install_packages() { # PACKAGE…: those that are missing
     local missing
-    missing=$(missing_packages)
-    if [ -z "$missing" ]; then
-        note "all there"
-        return 0
-    fi
+    missing=$(missing_packages "$@")
+    [ -n "$missing" ] || return 0
     # shellcheck disable=SC2086  # a list of packages
     note "missing:" $missing
-    run_logged apt-update "reading the package lists" apt-get -q -o DPkg::Lock::Timeout=300 update
+    if [ -z "${APT_UPDATED:-}" ]; then
+        run_logged apt-update "reading the package lists" apt-get -q -o DPkg::Lock::Timeout=300 update
+        APT_UPDATED=yes
+    fi
     # shellcheck disable=SC2086
     run_logged apt-install "installing packages" install_without_starting $missing
 }

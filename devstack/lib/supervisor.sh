@@ -84,14 +84,19 @@ forget_services() { # NAME…: stop and remove the services
     supervisorctl update "$@" > "$DATA_DIR/logs/stack/supervisor.log" 2>&1 || die "supervisord" "$DATA_DIR/logs/stack/supervisor.log"
 }
 
-stop_supervisor() {
-    local pid
+kill_supervisor() { # with its services, at once: their data are removed next
+    local pid child children
     supervisord_runs || return 0
     pid=$(cat "$DATA_DIR/run/supervisord.pid")
-    kill "$pid"
-    for _ in $(seq 300); do
-        kill -0 "$pid" 2> /dev/null || return 0
-        sleep 0.2
+    children=$(pgrep -P "$pid" || true)
+    kill -9 "$pid"  # first, since it would restart the services
+    for child in $children; do
+        kill -9 -- "-$child" 2> /dev/null || kill -9 "$child" 2> /dev/null || true  # each is the leader of a process group
     done
-    warn "supervisord ($pid) is still stopping its services"
+    for child in $pid $children; do
+        for _ in $(seq 100); do
+            kill -0 "$child" 2> /dev/null || break
+            sleep 0.1
+        done
+    done
 }

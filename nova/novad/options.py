@@ -87,7 +87,7 @@ EXAMPLE = """\
 
 
 class Node(Strict, frozen=True, kw_only=True):
-    """Another node of a control node. ``roles``: they decide which components run there, whatever the node requests."""
+    """A node that a control node deploys to. ``roles``: they decide which components run there."""
 
     address: Annotated[str, msgspec.Meta(pattern=r"^(tcp|tls)://.+:\d{1,5}\Z")]
     node: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\Z")]

@@ -85,7 +85,7 @@ def test_what_is_wrong_is_said_with_its_exit_code(node):
     assert "no component dbb" in node.nova("deploy", "dbb", code=3).err
     assert "'a b' is not a version" in node.nova("deploy", "db=a b", code=2).err
     assert "registry/db:9 cannot be fetched" in node.nova("deploy", "db=9", code=1).err
-    assert "no secret none" in node.nova("secrets", "rotate", "none", code=3).err
+    assert "Secret none does not exist" in node.nova("secrets", "rotate", "none", code=3).err
     assert "is not deployed" in node.nova("restart", "db", code=3).err
     node.runtime.away = True
     assert "it does not answer" in node.nova("deploy", code=1).err

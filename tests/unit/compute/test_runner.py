@@ -428,23 +428,23 @@ def test_the_one_build_of_a_project_does_not_wait_for_the_many_of_another(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
         monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
+    submitted = threading.Event()
     real = driver.prepare
 
     def prepare(server: Instance, *args: Any, **named: Any) -> Any:
         begun.append(server.project_id)
+        assert submitted.wait(10)
         return real(server, *args, **named)
 
     monkeypatch.setattr(driver, "prepare", prepare)
-    spawn = Hanging(driver, "spawn")
     crowd = [order(another(instance), "build", "network") for _number in range(60)]
     one = order(msgspec.structs.replace(instance, uuid=new_uuid(), project_id="p2"), "build", "network")
     conductor.current = {each.action.uuid for each in (*crowd, one)}
     for each in (*crowd, one):
         runner.submit(context.admin(), each)
-    assert spawn.entered.wait(10)
-    spawn.release.set()
+    submitted.set()
     wait(lambda: not runner.running())
-    assert begun.index("p2") <= 2 * conf.CONF.max_concurrent_builds  # those that were under way, and a turn of each
+    assert begun.index("p2") <= 2 * conf.CONF.max_concurrent_builds  # the running builds, and one turn of each project
 
 
 def test_a_build_that_has_not_begun_is_not_waited_for_by_its_delete(

@@ -22,7 +22,7 @@ def test_secrets_are_made_once_as_they_were_asked_for(tmp_path):
     assert (len(values["db"]), len(values["pin"]), values["pin"].isdigit()) == (20, 8, True)
     assert (secrets.make(WANTED), Secrets(tmp_path / "secrets").values(WANTED)) == ([], values)
     assert (stat.S_IMODE((tmp_path / "secrets").stat().st_mode), modes(tmp_path / "secrets")) == (0o700, {0o600})
-    with pytest.raises(NotKnown, match="no secret other"):
+    with pytest.raises(NotKnown, match="Secret other does not exist"):
         secrets.values(["other"])
 
 
@@ -37,7 +37,7 @@ def test_with_a_key_no_value_is_on_the_disk(tmp_path):
     assert Secrets(tmp_path, b"a passphrase").values(WANTED) == values
     with pytest.raises(Invalid, match="db was encrypted with another key"):
         Secrets(tmp_path, b"another").values(["db"])
-    with pytest.raises(Invalid, match="db is encrypted: key_file"):
+    with pytest.raises(Invalid, match="db is encrypted: set key_file"):
         Secrets(tmp_path).values(["db"])
     (tmp_path / "db").write_bytes((tmp_path / "pin").read_bytes())
     with pytest.raises(Invalid, match="db was encrypted"):
