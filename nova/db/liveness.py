@@ -15,9 +15,10 @@ SERVICES = tables.services
 
 
 def is_alive(row: sa.Row[Any], now: datetime.datetime) -> bool:
-    """Did it give a sign of life within service_down_time? While that is in doubt, what was known before holds.
+    """Return True if the service sent a heartbeat within service_down_time.
 
-    A time in the future was written before the clock was set back: that is no sign, either.
+    While the clock is in doubt, the previous state holds. A time in the future was written before the clock was set
+    back and does not count.
     """
     if clock.in_grace_period():
         return bool(row.up)
@@ -25,17 +26,17 @@ def is_alive(row: sa.Row[Any], now: datetime.datetime) -> bool:
 
 
 def alive() -> sa.ColumnElement[bool]:
-    """The same as a condition: services that gave a sign of life, forced down or not."""
+    """Return the condition that a service sent heartbeats, forced down or not."""
     if clock.in_grace_period():
         return SERVICES.c.up == sa.true()
     return SERVICES.c.last_seen.between(clock.after(-CONF.service_down_time), clock.after(CONF.service_down_time))
 
 
 def up() -> sa.ColumnElement[bool]:
-    """Services that are alive and not forced down."""
+    """Return the condition that services are alive and not forced down."""
     return sa.and_(alive(), SERVICES.c.forced_down == sa.false())
 
 
 def host_up(host: sa.ColumnElement[str]) -> sa.ColumnElement[bool]:
-    """The nova-compute of ``host`` is up."""
+    """Return the condition that the nova-compute of ``host`` is up."""
     return sa.exists().where(SERVICES.c.host == host, SERVICES.c.binary == "nova-compute", up())

@@ -25,9 +25,9 @@ def _open_to(project_id: Any) -> sa.ColumnElement[bool]:
 
 
 def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
-    """A page of flavors. Raises MarkerNotFound, InvalidInput (sort key, name pattern).
+    """Return a page of flavors. Raises MarkerNotFound, InvalidInput (sort key, name pattern).
 
-    Public flavors include the private ones that ``query.project_id`` has access to.
+    Public flavors include private flavors that ``query.project_id`` has access to.
     """
     if query.sort_key not in SORT_KEYS | {"vcpu_weight"} or query.sort_dir not in ("asc", "desc"):
         raise exception.InvalidInput(reason=f"flavors cannot be sorted by {query.sort_key} {query.sort_dir}")
@@ -37,7 +37,7 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
         if query.is_public and query.project_id is not None:
             shown = sa.or_(shown, _open_to(query.project_id))
         statement = statement.where(shown)
-    # A flavor that the caller may not see is no marker, either.
+    # A flavor that the caller may not see is not a valid marker, either.
     marked = statement.where(TABLE.c.flavorid == query.marker)
     if query.min_ram:
         statement = statement.where(TABLE.c.memory_mb >= query.min_ram)
@@ -66,7 +66,9 @@ def _statement(open_to_project: bool, lock: bool) -> sa.Select[Any]:
 
 
 def get(connection: sa.Connection, flavorid: str, project_id: str | None = None, lock: bool = False) -> Flavor:
-    """Raises FlavorNotFound, also for a private flavor that ``project_id`` (if given) has no access to."""
+    """Return a flavor. Raises FlavorNotFound, also for a private flavor to which ``project_id`` (if given) has no
+    access.
+    """
     wanted = {"this": flavorid} if project_id is None else {"this": flavorid, "project": project_id}
     row = connection.execute(_statement(project_id is not None, lock), wanted).first()
     if row is None:
@@ -75,7 +77,7 @@ def get(connection: sa.Connection, flavorid: str, project_id: str | None = None,
 
 
 def create(connection: sa.Connection, flavor: Flavor) -> Flavor:
-    """Raises FlavorExists, FlavorIdExists."""
+    """Insert a flavor. Raises FlavorExists, FlavorIdExists."""
     taken = connection.execute(sa.select(TABLE.c.flavorid).where(
         sa.or_(TABLE.c.flavorid == flavor.flavorid, TABLE.c.name == flavor.name))).all()
     if any(row.flavorid == flavor.flavorid for row in taken):
@@ -85,7 +87,7 @@ def create(connection: sa.Connection, flavor: Flavor) -> Flavor:
     values = {**rows.values_of(TABLE, flavor), "created_at": clock.now(), "updated_at": None}
     try:
         connection.execute(sa.insert(TABLE).values(values))
-    except db_exception.DBDuplicateEntry as error:  # another transaction inserted it at the same moment
+    except db_exception.DBDuplicateEntry as error:  # Another transaction inserted the flavor at the same moment.
         if "flavorid" in str(error.columns):
             raise exception.FlavorIdExists(flavor_id=flavor.flavorid) from error
         raise exception.FlavorExists(name=flavor.name) from error
@@ -93,7 +95,7 @@ def create(connection: sa.Connection, flavor: Flavor) -> Flavor:
 
 
 def update(connection: sa.Connection, flavorid: str, **values: Any) -> Flavor:
-    """Raises FlavorNotFound."""
+    """Change the description of a flavor. Raises FlavorNotFound."""
     flavor = get(connection, flavorid, lock=True)
     values["updated_at"] = clock.now()
     connection.execute(sa.update(TABLE).where(TABLE.c.id == flavor.id).values(values))
@@ -103,14 +105,14 @@ def update(connection: sa.Connection, flavorid: str, **values: Any) -> Flavor:
 
 
 def delete(connection: sa.Connection, flavorid: str) -> None:
-    """Raises FlavorNotFound."""
+    """Delete a flavor. Raises FlavorNotFound."""
     flavor = get(connection, flavorid, lock=True)
     connection.execute(sa.delete(ACCESS).where(ACCESS.c.flavor_id == flavor.id))
     connection.execute(sa.delete(TABLE).where(TABLE.c.id == flavor.id))
 
 
 def set_extra_specs(connection: sa.Connection, flavorid: str, specs: dict[str, str]) -> dict[str, str]:
-    """Merge ``specs``; returns all of them. Raises FlavorNotFound."""
+    """Merge ``specs`` into the extra specs; return all of them. Raises FlavorNotFound."""
     flavor = get(connection, flavorid, lock=True)
     merged = {**flavor.extra_specs, **specs}
     connection.execute(sa.update(TABLE).where(TABLE.c.id == flavor.id).values(extra_specs=merged))
@@ -118,7 +120,7 @@ def set_extra_specs(connection: sa.Connection, flavorid: str, specs: dict[str, s
 
 
 def delete_extra_spec(connection: sa.Connection, flavorid: str, key: str) -> None:
-    """Raises FlavorNotFound, FlavorExtraSpecsNotFound."""
+    """Delete an extra spec. Raises FlavorNotFound, FlavorExtraSpecsNotFound."""
     flavor = get(connection, flavorid, lock=True)
     if key not in flavor.extra_specs:
         raise exception.FlavorExtraSpecsNotFound(flavor_id=flavorid, key=key)
@@ -127,7 +129,7 @@ def delete_extra_spec(connection: sa.Connection, flavorid: str, key: str) -> Non
 
 
 def access(connection: sa.Connection, flavorid: str) -> list[str]:
-    """The projects with access to a private flavor. Raises FlavorNotFound."""
+    """Return the projects with access to a private flavor. Raises FlavorNotFound."""
     return _access(connection, get(connection, flavorid).id)
 
 
@@ -137,7 +139,7 @@ def _access(connection: sa.Connection, flavor_id: int) -> list[str]:
 
 
 def add_access(connection: sa.Connection, flavorid: str, project_id: str) -> list[str]:
-    """Raises FlavorNotFound, FlavorAccessExists."""
+    """Give a project access to a private flavor. Raises FlavorNotFound, FlavorAccessExists."""
     flavor = get(connection, flavorid, lock=True)
     before = _access(connection, flavor.id)
     if project_id in before:
@@ -147,7 +149,7 @@ def add_access(connection: sa.Connection, flavorid: str, project_id: str) -> lis
 
 
 def remove_access(connection: sa.Connection, flavorid: str, project_id: str) -> list[str]:
-    """Raises FlavorNotFound, FlavorAccessNotFound."""
+    """Revoke the access of a project. Raises FlavorNotFound, FlavorAccessNotFound."""
     flavor = get(connection, flavorid, lock=True)
     deleted = connection.execute(sa.delete(ACCESS).where(
         ACCESS.c.flavor_id == flavor.id, ACCESS.c.project_id == project_id))

@@ -16,7 +16,7 @@ TABLE = tables.keypairs
 
 def index(connection: sa.Connection, user_id: str, limit: int | None = None,
           marker: str | None = None) -> list[Keypair]:
-    """Return key pairs of a user by name, those after ``marker``. Raises MarkerNotFound."""
+    """Return key pairs of a user by name, after ``marker``. Raises MarkerNotFound."""
     statement = sa.select(TABLE).where(TABLE.c.user_id == user_id).order_by(TABLE.c.name).limit(limit)
     if marker is not None:
         marker_id = connection.scalar(sa.select(TABLE.c.id).where(TABLE.c.user_id == user_id, TABLE.c.name == marker))
@@ -27,7 +27,7 @@ def index(connection: sa.Connection, user_id: str, limit: int | None = None,
 
 
 def get(connection: sa.Connection, user_id: str, name: str) -> Keypair:
-    """Raises KeypairNotFound."""
+    """Return a key pair. Raises KeypairNotFound."""
     row = connection.execute(sa.select(TABLE).where(TABLE.c.user_id == user_id, TABLE.c.name == name)).first()
     if row is None:
         raise exception.KeypairNotFound(name=name, user_id=user_id)
@@ -35,7 +35,7 @@ def get(connection: sa.Connection, user_id: str, name: str) -> Keypair:
 
 
 def create(connection: sa.Connection, keypair: Keypair, most: int) -> Keypair:
-    """Add a key pair of the user, who may have ``most`` (-1: any number). Raises KeyPairExists, QuotaLimit."""
+    """Add a key pair of a user. ``most``: limit per user (-1: unlimited). Raises KeyPairExists, QuotaLimit."""
     if most >= 0:
         quotas.serialize(connection, f"keypairs:{keypair.user_id}"[:255])
         if quotas.count_key_pairs(connection, keypair.user_id) >= most:
@@ -48,7 +48,7 @@ def create(connection: sa.Connection, keypair: Keypair, most: int) -> Keypair:
 
 
 def delete(connection: sa.Connection, user_id: str, name: str) -> None:
-    """Raises KeypairNotFound."""
+    """Delete a key pair. Raises KeypairNotFound."""
     deleted = connection.execute(sa.delete(TABLE).where(TABLE.c.user_id == user_id, TABLE.c.name == name))
     if deleted.rowcount == 0:
         raise exception.KeypairNotFound(name=name, user_id=user_id)

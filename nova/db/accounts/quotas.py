@@ -1,4 +1,4 @@
-"""Limits, and what servers use of them. Limits are checked in the transaction that spends them."""
+"""Quota limits and usage. Limits are checked in the transaction that increases the usage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CLASS = "class:"
 _DEFAULT = _CLASS + "default"
 
 
-# Built once: building a statement anew costs several times what running it does.
+# Built once: building a statement costs several times as much as running it.
 _THESE = sa.or_(
     sa.and_(LIMITS.c.project_id == sa.bindparam("project"),
             LIMITS.c.user_id.in_(sa.bindparam("users", expanding=True))),
@@ -42,7 +42,7 @@ _EXPLICIT = sa.select(LIMITS).where(_THESE)
 _LOCK = (sa.select(USAGES).where(USAGES.c.project_id == sa.bindparam("project"),
                                  USAGES.c.user_id.in_(sa.bindparam("users", expanding=True)))
          .order_by(USAGES.c.user_id).with_for_update())
-# Limits (of the default class, the project and the user) and usage, which has no limits.
+# Limits (of the default class, the project and the user) and usage (rows without limits).
 _LIMITS_AND_USAGE = sa.union_all(
     sa.select(LIMITS.c.project_id, LIMITS.c.user_id, LIMITS.c.limits,
               *(sa.cast(sa.null(), sa.BigInteger).label(name) for name in COUNTED)).where(_THESE),
@@ -59,13 +59,13 @@ _TAKE = sa.update(USAGES).where(
 
 # --- limits ----------------------------------------------------------------------------------
 def configured() -> dict[str, int]:
-    """The limits of the configuration, below all rows."""
+    """Return the limits of the configuration, which apply below all rows."""
     return {name: getattr(CONF.quota, option) for name, option in RESOURCES.items()}
 
 
 def explicit(connection: sa.Connection, project_id: str,
              user_id: str | None = None) -> tuple[dict[str, int], dict[str, int]]:
-    """The project's limits (defaults included), and those set for the user alone. One statement."""
+    """Return the limits of the project (including defaults) and those set for the user, by one statement."""
     limits = {(row.project_id, row.user_id): row.limits for row in connection.execute(
         _EXPLICIT, {"project": project_id, "users": ["", user_id] if user_id else [""]})}
     project = {**configured(), **limits.get((_DEFAULT, ""), {}), **limits.get((project_id, ""), {})}
@@ -73,13 +73,13 @@ def explicit(connection: sa.Connection, project_id: str,
 
 
 def limits(connection: sa.Connection, project_id: str, user_id: str | None = None) -> dict[str, int]:
-    """The limits in force: user before project before default class before configuration. -1: unlimited."""
+    """Return the effective limits: user before project before default class before configuration. -1: unlimited."""
     project, user = explicit(connection, project_id, user_id)
     return {**project, **user}
 
 
 def defaults(connection: sa.Connection) -> dict[str, int]:
-    """The limits of a project that has none of its own."""
+    """Return the limits of a project without limits of its own."""
     return class_limits(connection, "default")
 
 
@@ -90,7 +90,7 @@ def class_limits(connection: sa.Connection, name: str) -> dict[str, int]:
 
 
 def set_class_limits(connection: sa.Connection, name: str, changes: dict[str, int]) -> dict[str, int]:
-    """Merge ``changes``; returns all limits of the class. Raises InvalidInput."""
+    """Merge ``changes`` into the limits of a class; return all its limits. Raises InvalidInput."""
     set_limits(connection, _CLASS + name, None, changes)
     return class_limits(connection, name)
 
@@ -113,14 +113,14 @@ def set_limits(connection: sa.Connection, project_id: str, user_id: str | None, 
 
 
 def reset(connection: sa.Connection, project_id: str, user_id: str | None = None) -> None:
-    """Forget the limits of a user in the project, or of the project and all its users."""
+    """Delete the limits of a user in the project, or of the project and all its users."""
     statement = sa.delete(LIMITS).where(LIMITS.c.project_id == project_id)
     connection.execute(statement.where(LIMITS.c.user_id == user_id) if user_id else statement)
 
 
 # --- usage -----------------------------------------------------------------------------------
 def usage(connection: sa.Connection, project_id: str, user_id: str | None = None) -> dict[str, int]:
-    """Return what the project (or one user in it) has in use; key pairs are counted for a user only."""
+    """Return the usage of the project, or of a user in it. Key pairs are counted for a user only."""
     row = connection.execute(sa.select(USAGES).where(
         USAGES.c.project_id == project_id, USAGES.c.user_id == (user_id or ""))).first()
     used = dict.fromkeys(RESOURCES, 0)
@@ -159,9 +159,9 @@ def count_floating_ips(connection: sa.Connection, project_id: str) -> int:
 
 
 def count_interfaces(connection: sa.Connection, project_id: str) -> int:
-    """The interfaces of the project's servers on the embedded networks: each has one address of version 4.
+    """Count the interfaces of the project's servers on the embedded networks, each with one IPv4 address.
 
-    Those count as well that servers have asked for which wait for a host, and for addresses with it.
+    Interfaces requested by servers that wait for a host are included.
     """
     ips, instances = tables.fixed_ips, tables.instances
     mine = sa.and_(instances.c.project_id == project_id, instances.c.deleted == sa.false())
@@ -174,18 +174,18 @@ def count_interfaces(connection: sa.Connection, project_id: str) -> int:
 
 
 def check_interfaces(connection: sa.Connection, project_id: str, most: int, more: int) -> None:
-    """Check that the project may have so many more interfaces (``most`` -1: any number). Raises QuotaLimit.
+    """Check that the project may have ``count`` more interfaces (``most`` -1: unlimited). Raises QuotaLimit.
 
-    The caller holds the project's row, see :func:`lock`.
+    The caller holds the row of the project, see :func:`lock`.
     """
     if most >= 0 and more > 0 and count_interfaces(connection, project_id) + more > most:
         raise exception.QuotaLimit("Maximum number of fixed IPs exceeded")
 
 
 def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = ("",)) -> dict[str, dict[str, int]]:
-    """Hold the usage rows (made if missing) until the transaction ends: user id -> what is in use.
+    """Lock the usage rows until the transaction ends; return {user id: usage}. Missing rows are created.
 
-    Two transactions that lock the same row run one after the other. user id "" is the whole project.
+    Transactions that lock the same row run one after the other. The user id "" stands for the whole project.
     """
     wanted = sorted(set(user_ids))
     usage = {row.user_id: {name: getattr(row, name) for name in COUNTED} for row in connection.execute(
@@ -196,7 +196,7 @@ def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = (
         try:
             connection.execute(sa.insert(USAGES), [
                 {"project_id": project_id, "user_id": user_id, **nothing} for user_id in missing])
-        except db_exception.DBDuplicateEntry as error:  # the other one's row will be found and locked
+        except db_exception.DBDuplicateEntry as error:  # The row of the other transaction will be found and locked.
             raise db_exception.RetryRequest(error) from error
         usage.update({user_id: dict(nothing) for user_id in missing})
     return usage
@@ -204,7 +204,7 @@ def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = (
 
 @dataclasses.dataclass(frozen=True)
 class Room:
-    """Servers that fit into a quota: ``count`` of them, ``each`` using so much; and the limits that they fit below."""
+    """Servers that fit into a quota: ``count`` servers with usage ``each``, and the limits that apply."""
 
     project_id: str
     user_id: str
@@ -216,11 +216,11 @@ class Room:
 
 def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, min_count: int,
          max_count: int, interfaces: int = 0) -> Room:
-    """Return the room for servers of ``cores`` and ``ram`` (MiB) each: for as many as fit, at most ``max_count``.
+    """Return the room for servers of ``cores`` and ``ram`` (MiB) each: as many as fit, at most ``max_count``.
 
-    Nothing is locked or spent: :func:`take` does that, as the last thing in the transaction. ``interfaces`` of each on
-    the embedded networks are counted where they have a limit; then the rows are locked from now on.
-    Raises OverQuota when not even ``min_count`` fit, QuotaLimit.
+    Nothing is locked or spent: :func:`take` does that as the last step of the transaction. Interfaces on the embedded
+    networks (``interfaces`` of each server) are counted if they have a limit; then the rows are locked here. Raises
+    OverQuota if not even ``min_count`` servers fit, QuotaLimit.
     """
     project, user, used = configured(), dict[str, int](), dict[str, dict[str, int]]()
     rows = connection.execute(_LIMITS_AND_USAGE, {"project": project_id, "users": ["", user_id]}).all()
@@ -232,7 +232,7 @@ def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
         else:
             project |= row.limits
     counted = interfaces > 0 and project["fixed_ips"] >= 0
-    if counted or not {"", user_id} <= used.keys():  # the first servers of a project or user
+    if counted or not {"", user_id} <= used.keys():  # The first servers of a project or user.
         used = lock(connection, project_id, ("", user_id))
     per_server = {"instances": 1, "cores": cores, "ram": ram}
     count = min(_room(project, used[""], per_server, min_count, max_count),
@@ -243,7 +243,7 @@ def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
 
 
 def take(connection: sa.Connection, reserved: Room) -> None:
-    """Spend quota for the servers of a room, unless others have spent it meanwhile: then the transaction runs again.
+    """Spend quota for the servers of a room. If other transactions have spent it meanwhile, the transaction runs again.
 
     Both rows stay locked until the transaction ends, which should be at once: all requests of a project need the first.
     """
@@ -259,7 +259,8 @@ def take(connection: sa.Connection, reserved: Room) -> None:
 def check_waiting(connection: sa.Connection, instance: Instance) -> None:
     """Check that the project may have one more soft-deleted server. Raises TooManyWait.
 
-    They count for no quota, but keep their resources and addresses: so their number has the same limit.
+    Soft-deleted servers count for no quota but keep their resources and addresses; therefore their number has the same
+    limit.
     """
     allowed, table, flavor = limits(connection, instance.project_id), tables.instances, instance.flavor
     if all(allowed[name] < 0 for name in COUNTED):
@@ -277,10 +278,7 @@ def check_waiting(connection: sa.Connection, instance: Instance) -> None:
 
 
 def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, instances: int = 0) -> None:
-    """Spend quota for a server that becomes so much larger, or that counts again (amounts below 0 count nothing).
-
-    Raises OverQuota.
-    """
+    """Spend quota for a server that grows or counts again (negative amounts are ignored). Raises OverQuota."""
     growth = {"instances": instances, "cores": max(cores, 0), "ram": max(ram, 0)}
     if not any(growth.values()):
         return
@@ -293,7 +291,7 @@ def grow(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
 
 def _room(allowed: dict[str, int], used: dict[str, int], per_server: dict[str, int], min_count: int,
           max_count: int) -> int:
-    """Return how many servers fit below ``allowed`` (resources without one are unlimited). Raises OverQuota."""
+    """Return the number of servers that fit below ``allowed`` (missing resources: unlimited). Raises OverQuota."""
     count = max_count
     overs = []
     for name in sorted(per_server):
@@ -312,8 +310,8 @@ def _room(allowed: dict[str, int], used: dict[str, int], per_server: dict[str, i
 
 
 def release(connection: sa.Connection, project_id: str, user_id: str, instances: int, cores: int, ram: int) -> None:
-    """Give back what servers had; never below nothing."""
-    # One UPDATE of both rows would lock them in the order of the file, which changes, so that two transactions could
+    """Return the quota of servers, never below zero."""
+    # One UPDATE of both rows would lock them in their order in the file, which changes, so that two transactions could
     # wait for each other.
     lock(connection, project_id, ("", user_id))
     spend(connection, project_id, user_id, -instances, -cores, -ram)
@@ -321,7 +319,7 @@ def release(connection: sa.Connection, project_id: str, user_id: str, instances:
 
 def spend(connection: sa.Connection, project_id: str, user_id: str, instances: int = 0, cores: int = 0,
           ram: int = 0) -> None:
-    """Add to (or, below zero, take from) the usage of the project and of the user, unchecked.
+    """Add to the usage of the project and the user (or subtract, below zero) without a check.
 
     The caller holds both rows, see :func:`lock`.
     """
@@ -341,8 +339,8 @@ def _spend() -> sa.Update:
 
 
 def serialize(connection: sa.Connection, name: str) -> None:
-    """Let transactions that change the set called ``name`` run one after the other.
+    """Serialize transactions that change the set called ``name``.
 
-    For checks over all rows of a table, which no row lock covers: the lock is a usage row of no project.
+    For checks over all rows of a table, which no row lock covers. The lock is a usage row without a project.
     """
     lock(connection, "", (name,))

@@ -16,14 +16,16 @@ INSTANCES = tables.instances
 
 
 def begin(connection: sa.Connection, ending: datetime.datetime) -> int | None:
-    """The id of the last server that was told of the period that ends then (0: none yet); None: all were."""
+    """Start the notifications of the period that ends then; return the id of the last notified server (0: none yet), or
+    None if all servers are notified.
+    """
     row = connection.execute(sa.select(TABLE).where(TABLE.c.period_ending == ending)).first()
     if row is not None:
         return None if row.finished else int(row.marker)
     connection.execute(sa.delete(TABLE).where(TABLE.c.period_ending < ending))
     try:
         connection.execute(sa.insert(TABLE).values(period_ending=ending, marker=0, finished=False))
-    except db_exception.DBDuplicateEntry as error:  # another conductor began it at the same moment
+    except db_exception.DBDuplicateEntry as error:  # Another conductor started it at the same moment.
         raise db_exception.RetryRequest(error) from error
     return 0
 
@@ -34,7 +36,9 @@ def is_finished(connection: sa.Connection, ending: datetime.datetime) -> bool:
 
 
 def advance(connection: sa.Connection, ending: datetime.datetime, marker: int, reported: int, finished: bool) -> bool:
-    """The servers after ``marker`` are told up to the one with the id ``told``; False: somebody else has told them."""
+    """Record that the servers after ``marker`` up to the id ``told`` are notified; return False if another conductor
+    did.
+    """
     return connection.execute(sa.update(TABLE).where(
         TABLE.c.period_ending == ending, TABLE.c.marker == marker, TABLE.c.finished == sa.false())
         .values(marker=reported, finished=finished)).rowcount == 1
@@ -42,7 +46,7 @@ def advance(connection: sa.Connection, ending: datetime.datetime, marker: int, r
 
 def page(connection: sa.Connection, begin: datetime.datetime, ending: datetime.datetime, marker: int,
          limit: int) -> list[Instance]:
-    """Servers, also deleted ones, that were on a host in the period, by id after ``marker``."""
+    """Return servers, including deleted ones, that were on a host in the period, by id after ``marker``."""
     return rows.to_objects(Instance, connection.execute(sa.select(INSTANCES).where(
         INSTANCES.c.id > marker, INSTANCES.c.host.is_not(None), INSTANCES.c.launched_at < ending,
         sa.or_(INSTANCES.c.terminated_at.is_(None), INSTANCES.c.terminated_at > begin))

@@ -1,4 +1,4 @@
-"""Usage of servers, from the rows of present and deleted ones."""
+"""Usage of servers, from the rows of existing and deleted servers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ TABLE = tables.instances
 
 _SHOWN = sa.select(TABLE.c.uuid, TABLE.c.project_id, TABLE.c.display_name, TABLE.c.vm_state, TABLE.c.flavor,
                    TABLE.c.launched_at, TABLE.c.terminated_at)
-# Of an index that also has the two times, so that servers of other periods are passed over without their rows.
+# Columns of an index that has both times, so that servers of other periods are skipped without reading their rows.
 _ORDER = [("project_id", "asc"), ("uuid", "asc")]
 
 
 def index(connection: sa.Connection, begin: datetime.datetime, end: datetime.datetime, limit: int,
           project_id: str | None = None, marker: str | None = None) -> list[ServerUsage]:
-    """A page of the servers that ran between ``begin`` and ``end``. Raises MarkerNotFound."""
+    """Return a page of the servers that ran between ``begin`` and ``end``. Raises MarkerNotFound."""
     statement = _SHOWN.where(
         TABLE.c.launched_at < end, sa.or_(TABLE.c.terminated_at.is_(None), TABLE.c.terminated_at > begin))
     marker_statement = sa.select(TABLE.c.project_id, TABLE.c.uuid).where(TABLE.c.uuid == marker)

@@ -1,12 +1,10 @@
-"""The invariants of the books: do claims, quotas, addresses, actions and rows agree?
+"""Consistency checks: do claims, quotas, addresses, actions and rows agree?
 
-One package for ``nova-manage audit`` and for the tests that break things on purpose. An invariant is a
-:class:`~nova.db.audit.base.Check`, named in ``CHECKS``; a finding that can be put right without asking anybody carries
-its repair.
-
-An audit may run beside everything else. It looks at some subjects at a time, in one short transaction each that locks
-nothing. What seems to be wrong there may only have changed between two statements: it is examined again while its rows
-are locked, counts if it is wrong then, too, and is repaired, if at all, by what is right at that moment.
+The package serves ``nova-manage audit`` and the tests that inject faults. An invariant is a
+:class:`~nova.db.audit.base.Check`, named in ``CHECKS``. A finding that can be repaired automatically has a repair. An
+audit may run beside other work. It examines some subjects at a time, in a short transaction without locks. A
+contradiction may be a change between two statements, so the subject is examined again while its rows are locked. A
+finding counts if it is confirmed then, and is repaired by the values of that moment.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from nova.db.sql.engine import Database
 
 __all__ = ["CHECKS", "Check", "Finding", "audit", "open_events", "unfinished"]
 
-# Claims before what sums them up.
+# Claims before the sums of claims.
 CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), DedicatedResources(), Charges(), Addresses(),
                              FloatingAddresses(), Operations(), Members(), Evictions(), Volumes(), Devices(), Shares())
 

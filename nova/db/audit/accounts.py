@@ -1,4 +1,4 @@
-"""Quotas: what a project (and each user in it) is charged is what its servers sum up to."""
+"""Quotas: the usage of a project (and of each user in it) is the sum of its servers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USAGES = tables.quota_usages
 
 
 class Charges(Check):
-    """Subjects: projects."""
+    """Check quota usage. Subjects: projects."""
 
     page_size = 20
 
@@ -49,7 +49,7 @@ class Charges(Check):
 
 
 def _charges(connection: sa.Connection, projects: Sequence[str]) -> dict[tuple[str, str], dict[str, int]]:
-    """(project, user) -> what is right; user "" is the project as a whole. The database counts equal servers."""
+    """Return (project, user) -> correct usage; user "" is the whole project. The database counts equal servers."""
     right: dict[tuple[str, str], dict[str, int]] = {}
     equal = (INSTANCES.c.project_id, INSTANCES.c.user_id, INSTANCES.c.flavor)
     for row in connection.execute(sa.select(*equal, sa.func.count().label("servers")).where(
@@ -60,7 +60,7 @@ def _charges(connection: sa.Connection, projects: Sequence[str]) -> dict[tuple[s
             sums["instances"] += row.servers
             sums["cores"] += row.servers * row.flavor.vcpus
             sums["ram"] += row.servers * row.flavor.memory_mb
-    # A server that changes its size is charged for the greater one.
+    # A server that is being resized is charged for the larger size.
     for row in connection.execute(sa.select(MIGRATIONS, INSTANCES.c.project_id.label("owner"), INSTANCES.c.flavor,
                                             INSTANCES.c.user_id.label("by"))
                                   .join(INSTANCES, INSTANCES.c.uuid == MIGRATIONS.c.instance_uuid)

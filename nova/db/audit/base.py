@@ -12,15 +12,14 @@ import sqlalchemy as sa
 
 from nova.db import tables
 
-# Runs in the transaction that found it, which has the subject locked.
+# Runs in the transaction that found the contradiction and has locked the subject.
 Repair = Callable[[sa.Connection], object]
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A contradiction among rows. ``key``: its subject's; ``subject`` names that in words where the key does not.
-
-    ``repair`` None: an operator decides.
+    """A contradiction among rows. ``key``: key of its subject; ``subject``: its description if the key does not name
+    it. ``repair`` None: an operator must decide.
     """
 
     kind: str
@@ -36,9 +35,9 @@ class Finding:
 
 
 class Check(abc.ABC):
-    """An invariant of subjects that are known by a key (a uuid, a project), each of them by itself."""
+    """An invariant of subjects, each identified by a key (a uuid, a project) and checked on its own."""
 
-    # Rows checked in one transaction: fewer where each has many related rows.
+    # Number of subjects per transaction: fewer if each has many related rows.
     page_size = 500
 
     @abc.abstractmethod
@@ -47,16 +46,15 @@ class Check(abc.ABC):
 
     @abc.abstractmethod
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
-        """Return what is wrong with these subjects, each finding with the key of its subject.
-
-        Each statement reads the rows of these subjects only, so that it stays short.
+        """Return the findings for these subjects. Each statement reads the rows of these subjects only, so that it
+        stays short.
         """
 
     @abc.abstractmethod
     def lock(self, connection: sa.Connection, key: str) -> None:
-        """Hold the subject still until the transaction ends: whatever changes it waits.
+        """Lock the subject until the transaction ends, so that changes of it wait.
 
-        Rows are locked in the order that operations lock them: actions, nodes, quota, instances.
+        Rows are locked in the order of operations: actions, nodes, quota, instances.
         """
 
     def page(self, connection: sa.Connection, after: str, limit: int) -> list[str]:
@@ -65,7 +63,9 @@ class Check(abc.ABC):
 
     @functools.cached_property
     def _page_statement(self) -> sa.Select[Any]:
-        """The statement for the first ``limit`` values after ``after`` of all sources; it reads no source further."""
+        """Return the statement for the first ``limit`` keys after ``after`` of all sources, which reads no source
+        further.
+        """
         after, limit = sa.bindparam("after", type_=sa.String), sa.bindparam("limit", type_=sa.Integer)
         parts = []
         for source in self.subjects():
@@ -77,7 +77,7 @@ class Check(abc.ABC):
 
 
 def alive(connection: sa.Connection, uuids: Sequence[str], *columns: sa.Column[Any]) -> dict[str, Any]:
-    """uuid -> these columns of the instances among these that are not deleted."""
+    """Return uuid -> these columns of the instances among these that are not deleted."""
     table = tables.instances
     rows = connection.execute(sa.select(table.c.uuid, *columns).where(
         table.c.uuid.in_(uuids), table.c.deleted == sa.false()))
@@ -85,17 +85,17 @@ def alive(connection: sa.Connection, uuids: Sequence[str], *columns: sa.Column[A
 
 
 def hold(connection: sa.Connection, table: sa.Table, where: sa.ColumnElement[bool]) -> None:
-    """Lock the rows of which this is true, in the order of their ids."""
+    """Lock the rows that fulfil the condition, in the order of their ids."""
     connection.execute(sa.select(table.c.id).where(where).order_by(table.c.id).with_for_update()).all()
 
 
 def put(table: sa.Table, where: sa.ColumnElement[bool], **values: Any) -> Repair:
-    """The repair that writes ``values`` there."""
+    """Return a repair that writes ``values``."""
     return run(sa.update(table).where(where).values(**values))
 
 
 def run(statement: Any) -> Repair:
-    """The repair that a statement is."""
+    """Return a repair that runs a statement."""
     def repair(connection: sa.Connection) -> None:
         connection.execute(statement)
 

@@ -1,4 +1,4 @@
-"""Claims: what is used of hosts is what servers have claimed, and servers have claimed what they are."""
+"""Claims: the usage of hosts is the sum of claims, and each server has the claims of its flavor."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MIGRATIONS = tables.migrations
 NODES = tables.compute_nodes
 
 
-# States of a migration that is open and has nothing heavy to do any more.
+# States of an open migration that needs no heavy work any more.
 _SETTLED = (migration_states.FINISHED, migration_states.CONFIRMING, migration_states.REVERTING, migration_states.ERROR)
 
 
 class Claims(Check):
-    """Whoever is on a host has a claim there, and nobody else has one. Subjects: consumers.
+    """Check that each server has a claim on its host, and that no other claims exist. Subjects: consumers.
 
-    While a server moves, its own claim is on the source, and the migration's on the destination.
+    While a server moves, its own claim is on the source and the claim of the migration on the destination.
     """
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
@@ -42,7 +42,7 @@ class Claims(Check):
                 sa.select(MIGRATIONS.c.uuid).where(MIGRATIONS.c.open == sa.true()))
 
     def lock(self, connection: sa.Connection, key: str) -> None:
-        # Every change of an instance's claims writes the instance or its migration, too.
+        # Every change of an instance's claims also writes the instance or its migration.
         moving = connection.scalars(
             sa.select(MIGRATIONS.c.instance_uuid).where(_of([key]), MIGRATIONS.c.open == sa.true())
             .order_by(MIGRATIONS.c.id).with_for_update()).all()
@@ -70,7 +70,7 @@ class Claims(Check):
 
 @dataclasses.dataclass(frozen=True)
 class _Want:
-    """The host on which a consumer must have its claim (None: it must have none), and the amounts."""
+    """The host on which a consumer must have its claim (None: no claim), and the amounts."""
 
     host: str | None
     node: str | None
@@ -78,12 +78,12 @@ class _Want:
 
 
 def _of(keys: Sequence[str]) -> sa.ColumnElement[bool]:
-    """Migrations that are, or belong to, one of these."""
+    """Select the migrations among, or of, these consumers."""
     return sa.or_(MIGRATIONS.c.uuid.in_(keys), MIGRATIONS.c.instance_uuid.in_(keys))
 
 
 def _wanted(connection: sa.Connection, keys: Sequence[str]) -> dict[str, _Want]:
-    """The claims that these consumers have to have; those that nothing is known of are missing."""
+    """Return the claims that these consumers must have, without unknown consumers."""
     moving = connection.execute(sa.select(
         MIGRATIONS.c.uuid, MIGRATIONS.c.instance_uuid, MIGRATIONS.c.source_compute, MIGRATIONS.c.source_node,
         MIGRATIONS.c.dest_compute, MIGRATIONS.c.dest_node, MIGRATIONS.c.old_flavor, MIGRATIONS.c.new_flavor)
@@ -104,7 +104,7 @@ def _wanted(connection: sa.Connection, keys: Sequence[str]) -> dict[str, _Want]:
 
 
 def _wrong_claim(want: _Want | None, node: Any, consumer: str, root: str, held: list[Any]) -> Iterator[Finding]:
-    """``held``: what the consumer has in the tree of ``root``."""
+    """Compare a claim. ``held``: the allocations of the consumer in the tree of ``root``."""
     if want is not None and (node is None or (want.host, want.node) == (node.host, node.hypervisor_hostname)):
         claimed = _summed(held)
         if claimed != want.resources:
@@ -131,7 +131,7 @@ def _resources(instance: Any, flavor: Flavor) -> dict[str, int]:
 
 
 class Usage(Check):
-    """The sum of claims is what the inventories say is used, and no more than there is. Subjects: providers."""
+    """Check that the usage of inventories is the sum of the claims and within capacity. Subjects: providers."""
 
     page_size = 50
 
@@ -139,7 +139,7 @@ class Usage(Check):
         return sa.select(INVENTORIES.c.provider_uuid), sa.select(CLAIMS.c.provider_uuid)
 
     def lock(self, connection: sa.Connection, key: str) -> None:
-        # Claims and releases begin with the row of the node.
+        # Claims and releases first lock the row of the node.
         root = connection.scalar(sa.select(tables.providers.c.root_uuid).where(tables.providers.c.uuid == key))
         hold(connection, NODES, NODES.c.uuid == (root or key))
 
@@ -166,7 +166,7 @@ class Usage(Check):
 
 
 class Counts(Check):
-    """num_instances counts the claims of a node, num_io_ops what is built there or on its way. Subjects: nodes."""
+    """Check num_instances (claims of a node) and num_io_ops (builds and moves on a node). Subjects: nodes."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(NODES.c.uuid),)
@@ -178,7 +178,7 @@ class Counts(Check):
         nodes = connection.execute(sa.select(
             NODES.c.uuid, NODES.c.host, NODES.c.hypervisor_hostname, NODES.c.num_instances, NODES.c.num_io_ops)
             .where(NODES.c.uuid.in_(keys)).order_by(NODES.c.uuid)).all()
-        # Both ways of writing the condition have an index; allocations.ROOT has none.
+        # Both forms of the condition have an index; allocations.ROOT has none.
         of_these = sa.or_(CLAIMS.c.root_uuid.in_(keys),
                           sa.and_(CLAIMS.c.root_uuid.is_(None), CLAIMS.c.provider_uuid.in_(keys)))
         claims: dict[str, int] = dict(connection.execute(

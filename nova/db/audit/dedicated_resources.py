@@ -1,4 +1,4 @@
-"""NUMA cells and PCI devices: nobody has what another one has, and servers have what their claims say."""
+"""NUMA cells and PCI devices: no two claims share one, and servers have the resources of their claims."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIGRATIONS = tables.migrations
 
 
 class DedicatedResources(Check):
-    """Check the NUMA cells and devices that the claims on a node have. Subjects: nodes."""
+    """Check the NUMA cells and devices of the claims on a node. Subjects: nodes."""
 
     page_size = 50
 
@@ -49,7 +49,7 @@ class DedicatedResources(Check):
 
 
 def _wrong_servers(connection: sa.Connection, claims: Sequence[Any]) -> Iterator[Finding]:
-    """Servers that think they have something else than their claim (while they move, it may be the other one's)."""
+    """Return servers whose resources differ from their claim (during a move it may be the claim of the migration)."""
     uuids = [row.consumer_uuid for row in claims]
     moving = set(connection.scalars(sa.select(MIGRATIONS.c.instance_uuid).where(
         MIGRATIONS.c.instance_uuid.in_(uuids), MIGRATIONS.c.open == sa.true())))

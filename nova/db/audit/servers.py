@@ -23,7 +23,7 @@ MEMBERS = tables.security_group_members
 
 
 class Addresses(Check):
-    """An address is held by one living server, which knows of it."""
+    """Check that an address belongs to one existing server, which has it in its network info."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(IPS.c.instance_uuid).where(IPS.c.instance_uuid.is_not(None)),
@@ -54,7 +54,7 @@ class Addresses(Check):
 
 
 class FloatingAddresses(Check):
-    """A floating address leads to the interface that says so, and an interface says so of one that leads to it."""
+    """Check that floating addresses and interfaces refer to each other."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(FLOATING.c.instance_uuid).where(FLOATING.c.instance_uuid.is_not(None)),)
@@ -75,7 +75,7 @@ class FloatingAddresses(Check):
 
 
 class Operations(Check):
-    """A task belongs to an action under way, and an action under way (or in the queue for one) to an instance."""
+    """Check that a task state belongs to a running action, and a running or queued action to an instance."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         busy = sa.or_(INSTANCES.c.task_state.is_not(None), INSTANCES.c.action_uuid.is_not(None),
@@ -141,7 +141,7 @@ class Evictions(Check):
         hold(connection, INSTANCES, INSTANCES.c.uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
-        # While an operation is under way it may be what takes the server away again.
+        # A running operation may still remove the server from the host.
         settled = {uuid: row.host for uuid, row in alive(
             connection, keys, INSTANCES.c.host, INSTANCES.c.action_uuid).items() if row.action_uuid is None}
         for row in connection.execute(sa.select(EVICTIONS).where(EVICTIONS.c.instance_uuid.in_(list(settled)))):
@@ -152,13 +152,13 @@ class Evictions(Check):
 
 
 def unfinished(connection: sa.Connection) -> list[str]:
-    """Descriptions of the operations that are still under way."""
+    """Return descriptions of the operations that are still running."""
     return [f"{row.action} of {row.instance_uuid} at step {row.step} ({row.owner})" for row in connection.execute(
         sa.select(ACTIONS).where(ACTIONS.c.outcome.is_(None)))]
 
 
 def open_events(connection: sa.Connection) -> list[str]:
-    """Descriptions of the events without a result that belong to actions which are over."""
+    """Return descriptions of events without a result that belong to finished actions."""
     return [f"{event.event} of {row.action} of {row.instance_uuid}" for row in connection.execute(
         sa.select(ACTIONS.c.action, ACTIONS.c.instance_uuid, ACTIONS.c.events).where(ACTIONS.c.outcome.is_not(None)))
         for event in row.events if event.finish_time is None]

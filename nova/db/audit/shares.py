@@ -1,4 +1,4 @@
-"""Shares of servers, and the accesses of hosts to them. Subjects: instances."""
+"""Shares of servers, and the access of hosts to them. Subjects: instances."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ACTIONS = tables.actions
 class Shares(Check):
     """Check that idle servers have no share in a transition, and that only their own hosts have access to the shares.
 
-    What is left of a move that another operation ended, or of a service that was away, a conductor takes away by itself
+    A conductor revokes accesses that remain after a superseded move or an outage of the service
     ([DEFAULT]stale_share_access_reconcile_interval).
     """
 

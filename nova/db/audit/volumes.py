@@ -1,4 +1,4 @@
-"""Volumes: who has them, and whose data hosts keep. Subjects: volumes."""
+"""Volumes: their servers, and the data that hosts keep. Subjects: volumes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _OWNED = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE,
 
 
 class Volumes(Check):
-    """A volume in use belongs to one living server, which knows of it; a deleted one waits for its host."""
+    """Check that a volume in use belongs to one existing server, which has it, and that a deleted volume waits for its
+    host.
+    """
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(TABLE.c.uuid).where(sa.or_(
@@ -60,7 +62,7 @@ class Volumes(Check):
 
 
 class Devices(Check):
-    """The volumes that a living server has are its own, where Nova keeps them itself. Subjects: instances."""
+    """Check that the volumes of an existing server belong to it, if Nova itself stores them. Subjects: instances."""
 
     def page(self, connection: sa.Connection, after: str, limit: int) -> list[str]:
         return super().page(connection, after, limit) if CONF.volume.driver in EMBEDDED else []
@@ -87,7 +89,7 @@ class Devices(Check):
 
 
 def _free(row: Any) -> Any:
-    """The repair that makes it available again, if it still is as it was seen."""
+    """Return a repair that makes the volume available if its row has not changed."""
     this = sa.and_(TABLE.c.uuid == row.uuid, TABLE.c.status == row.status)
     return put(TABLE, this, status=volume_states.AVAILABLE, instance_uuid=None, attachment_id=None, device_name=None,
                attached_at=None)

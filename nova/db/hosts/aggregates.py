@@ -1,6 +1,6 @@
-"""Host aggregates, and the availability zones that they make.
+"""Host aggregates and availability zones.
 
-The rows of aggregates are few and wide: rules that span them are checked with all of them held.
+Aggregates are few, wide rows: rules that span them are checked with all rows locked.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def index(connection: sa.Connection, lock: bool = False) -> list[Aggregate]:
 
 
 def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:
-    """Raises AggregateNotFound."""
+    """Return an aggregate. Raises AggregateNotFound."""
     is_storable = 0 < aggregate_id < 2**63
     row = connection.execute(sa.select(TABLE).where(TABLE.c.id == aggregate_id)).first() if is_storable else None
     if row is None:
@@ -44,20 +44,20 @@ def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:
 
 
 def of_host(connection: sa.Connection, host: str) -> list[Aggregate]:
-    """The aggregates that a host is in, oldest first. Reads no others, whose lists of hosts may be long."""
+    """Return the aggregates of a host, oldest first, without reading others, whose lists of hosts may be long."""
     named = sa.type_coerce(TABLE.c.hosts, sa.Text).contains(msgspec.json.encode(host).decode(), autoescape=True)
     aggregates = rows.to_objects(Aggregate, connection.execute(sa.select(TABLE).where(named).order_by(TABLE.c.id)))
     return [aggregate for aggregate in aggregates if host in aggregate.hosts]
 
 
 def lock(connection: sa.Connection, aggregate_id: int) -> Aggregate:
-    """The aggregate, with the hosts that it keeps until the transaction ends. Raises AggregateNotFound."""
+    """Return an aggregate, whose hosts are locked until the transaction ends. Raises AggregateNotFound."""
     return _held(connection, aggregate_id)[1]
 
 
 # --- zones -----------------------------------------------------------------------------------
 def host_zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
-    """host -> its zone: that of the first aggregate with one. Hosts without are in the default zone."""
+    """Return host -> zone, which is that of its first aggregate with a zone. Other hosts are in the default zone."""
     zones: dict[str, str] = {}
     for aggregate in aggregates:
         zone = aggregate.metadata.get(ZONE)
@@ -68,12 +68,12 @@ def host_zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
 
 
 def zone_of(connection: sa.Connection, host: str) -> str:
-    """The zone of a compute host."""
+    """Return the zone of a compute host."""
     return host_zones(of_host(connection, host)).get(host, str(CONF.default_availability_zone))
 
 
 def zones(connection: sa.Connection) -> set[str]:
-    """The zones that servers may ask for: an enabled compute service is in them."""
+    """Return the zones that can be requested: those with an enabled compute service."""
     by_host = host_zones(index(connection))
     hosts = connection.scalars(sa.select(SERVICES.c.host).where(
         SERVICES.c.binary == "nova-compute", SERVICES.c.disabled == sa.false()))
@@ -82,7 +82,7 @@ def zones(connection: sa.Connection) -> set[str]:
 
 # --- changes ---------------------------------------------------------------------------------
 def create(connection: sa.Connection, name: str, zone: str | None = None) -> Aggregate:
-    """Raises AggregateNameExists."""
+    """Insert an aggregate. Raises AggregateNameExists."""
     aggregate = Aggregate(uuid=new_uuid(), name=name, metadata={ZONE: zone} if zone else {}, created_at=clock.now())
     try:
         connection.execute(sa.insert(TABLE).values(rows.values_of(TABLE, aggregate)))
@@ -93,7 +93,7 @@ def create(connection: sa.Connection, name: str, zone: str | None = None) -> Agg
 
 
 def update(connection: sa.Connection, aggregate_id: int, name: str | None, zone: str | None) -> Aggregate:
-    """Rename, or move to a zone. Raises AggregateNotFound, AggregateNameExists, InvalidAggregateAction."""
+    """Rename an aggregate or change its zone. Raises AggregateNotFound, AggregateNameExists, InvalidAggregateAction."""
     everything, aggregate = _held(connection, aggregate_id)
     if name is not None and name != aggregate.name:
         if any(other.name == name for other in everything):
@@ -108,14 +108,14 @@ def update(connection: sa.Connection, aggregate_id: int, name: str | None, zone:
 
 
 def set_metadata(connection: sa.Connection, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
-    """Merge; None deletes a key. Raises AggregateNotFound, InvalidAggregateAction."""
+    """Merge metadata; None deletes a key. Raises AggregateNotFound, InvalidAggregateAction."""
     everything, aggregate = _held(connection, aggregate_id)
     _change_metadata(connection, everything, aggregate, metadata, "set metadata")
     return _save(connection, aggregate)
 
 
 def delete(connection: sa.Connection, aggregate_id: int) -> None:
-    """Raises AggregateNotFound, InvalidAggregateAction (it has hosts)."""
+    """Delete an aggregate. Raises AggregateNotFound, InvalidAggregateAction (it has hosts)."""
     _everything, aggregate = _held(connection, aggregate_id)
     if aggregate.hosts:
         raise exception.InvalidAggregateAction(action="delete", aggregate_id=aggregate_id,
@@ -124,7 +124,7 @@ def delete(connection: sa.Connection, aggregate_id: int) -> None:
 
 
 def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> Aggregate:
-    """Raises AggregateNotFound, ComputeHostNotFound, AggregateHostExists, AggregateHostConflict."""
+    """Add a host. Raises AggregateNotFound, ComputeHostNotFound, AggregateHostExists, AggregateHostConflict."""
     everything, aggregate = _held(connection, aggregate_id)
     if host in aggregate.hosts:
         raise exception.AggregateHostExists(aggregate_id=aggregate_id, host=host)
@@ -141,7 +141,7 @@ def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> Aggrega
 
 
 def remove_host(connection: sa.Connection, aggregate_id: int, host: str) -> Aggregate:
-    """Raises AggregateNotFound, AggregateHostNotFound, AggregateHostConflict."""
+    """Remove a host. Raises AggregateNotFound, AggregateHostNotFound, AggregateHostConflict."""
     everything, aggregate = _held(connection, aggregate_id)
     if host not in aggregate.hosts:
         raise exception.AggregateHostNotFound(aggregate_id=aggregate_id, host=host)
@@ -155,7 +155,7 @@ def remove_host(connection: sa.Connection, aggregate_id: int, host: str) -> Aggr
 
 
 def forget_host(connection: sa.Connection, host: str) -> bool:
-    """Take a host that is gone out of all aggregates; was it in any?"""
+    """Remove a deleted host from all aggregates; return True if it was in one."""
     aggregates = [aggregate for aggregate in index(connection, lock=True) if host in aggregate.hosts]
     for aggregate in aggregates:
         aggregate.hosts.remove(host)

@@ -38,8 +38,9 @@ _SHOWN = ("disk_available_least", "uptime")
 
 @dataclasses.dataclass
 class Report:
-    """The changes of a report: the nodes as they are now, and the uuids of changed nodes, of those with new measured
-    values, and of removed ones. Schedulers must be notified of all of these."""
+    """The changes of a report: the current nodes, and the uuids of changed nodes, of nodes with new metrics, and of
+    removed nodes. Schedulers must be notified of all of these.
+    """
 
     nodes: list[ComputeNode]
     changed: list[str]
@@ -74,7 +75,7 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
         raise exception.HostBinaryNotFound(binary=services.COMPUTE, host=host)
     for node in nodes:
         node_limits.check(node)
-    nodes = copy.deepcopy(list(nodes))  # a transaction that is run again starts from what was reported
+    nodes = copy.deepcopy(list(nodes))  # A repeated transaction starts from the report again.
     stored = _stored(connection, host, [node.uuid for node in nodes if node.uuid], after, upto)
     _check_distinct(connection, nodes, stored)
     by_uuid = {row.uuid: row for row in stored.nodes}
@@ -99,7 +100,7 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
         if new and not trusted:
             _check_number(connection, host, len(new))
         _insert(connection, new)
-    except db_exception.DBDuplicateEntry as error:  # the same report twice at the same moment
+    except db_exception.DBDuplicateEntry as error:  # The same report arrived twice at the same moment.
         raise db_exception.RetryRequest(error) from error
     if nodes:
         reported = {node.uuid for node in result.nodes}
@@ -127,9 +128,8 @@ def _check_number(connection: sa.Connection, host: str, more: int) -> None:
 
 
 def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, host: str, trusted: bool) -> None:
-    """A host reports a node of another one: it may have it as long as nobody has claims there.
-
-    The word of the host alone (``trusted`` is false) does not take it from one that is up.
+    """Check that a host may take over a node of another host: the node must have no claims, and the other host must not
+    be up unless the report is ``trusted``.
     """
     if row.hypervisor_hostname != node.hypervisor_hostname:
         raise exception.InvalidInput(reason=f"node {node.uuid} of host {host} is already known as "
@@ -155,7 +155,7 @@ def _stored(connection: sa.Connection, host: str, uuids: Sequence[str], after: s
 
 
 def _identify(node: ComputeNode, row: Any) -> None:
-    """The node keeps its uuid and counters; its root provider has the node's uuid."""
+    """Give a node its stored uuid and counters; its root provider has the node's uuid."""
     if row is not None:
         node.uuid, node.id = row.uuid, row.id
         node.num_instances, node.num_io_ops = row.num_instances, row.num_io_ops
@@ -171,7 +171,7 @@ def _identify(node: ComputeNode, row: Any) -> None:
 
 
 def _insert(connection: sa.Connection, nodes: Sequence[ComputeNode]) -> None:
-    """Nodes of which nothing is known: four statements, however many."""
+    """Insert new nodes with four statements, whatever their number."""
     if not nodes:
         return
     now = clock.now()
@@ -194,13 +194,13 @@ def _insert(connection: sa.Connection, nodes: Sequence[ComputeNode]) -> None:
 
 
 def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stored) -> bool:
-    """Returns whether there is more than what was measured that schedulers must hear of."""
+    """Write the changes of a node; return True if schedulers must be notified of more than metrics."""
     changed = False
     tree = [node.provider, *node.children]
     stored_fields = {uuid: _reported_fields(stored.providers[uuid])
                      for uuid, root in stored.roots.items() if root == node.uuid}
     if row is not None and stored_fields != {provider.uuid: _reported_fields(provider) for provider in tree}:
-        _hold(connection, [node.uuid])  # the node before its inventories, in the order of all transactions
+        _hold(connection, [node.uuid])  # The node before its inventories, in the lock order of all transactions.
     for provider in tree:
         changed = _write_provider(connection, node.uuid, provider, stored) or changed
     removed = [uuid for uuid, root in stored.roots.items()
@@ -302,9 +302,9 @@ def _claimed(connection: sa.Connection, provider_uuid: str) -> dict[str, int]:
 
 # --- removal ---------------------------------------------------------------------------------
 def remove_host(connection: sa.Connection, host: str) -> list[str]:
-    """Remove all nodes of a host with what was claimed of them; returns their uuids.
+    """Remove all nodes of a host with their claims; return their uuids.
 
-    Raises ServiceInUse when servers are on the host, or on their way from or to it.
+    Raises ServiceInUse if servers are on the host, or move from or to it.
     """
     uuids = list(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.host == host).order_by(TABLE.c.uuid)))
     remove(connection, uuids)
@@ -320,7 +320,7 @@ def remove_host(connection: sa.Connection, host: str) -> list[str]:
 
 
 def remove(connection: sa.Connection, node_uuids: Sequence[str]) -> None:
-    """Remove nodes with their providers, inventories and whatever was claimed of them."""
+    """Remove nodes with their providers, inventories and allocations."""
     if not node_uuids:
         return
     _hold(connection, node_uuids)
@@ -332,7 +332,7 @@ def remove(connection: sa.Connection, node_uuids: Sequence[str]) -> None:
 
 
 def _remove_idle(connection: sa.Connection, node_uuids: Sequence[str]) -> list[str]:
-    """Remove those of the nodes on which nothing is claimed; returns them."""
+    """Remove the nodes without claims; return them."""
     if not node_uuids:
         return []
     _hold(connection, node_uuids)
@@ -344,7 +344,7 @@ def _remove_idle(connection: sa.Connection, node_uuids: Sequence[str]) -> list[s
 
 
 def _remove_idle_providers(connection: sa.Connection, uuids: Sequence[str]) -> list[str]:
-    """Remove sub-providers that are gone, except those with claims (their room is taken away)."""
+    """Remove missing sub-providers without claims; the capacity of those with claims becomes zero."""
     busy = set(connection.scalars(sa.select(ALLOCATIONS.c.provider_uuid).where(
         ALLOCATIONS.c.provider_uuid.in_(uuids))))
     idle = [uuid for uuid in uuids if uuid not in busy]
@@ -360,7 +360,10 @@ def _remove_idle_providers(connection: sa.Connection, uuids: Sequence[str]) -> l
 # --- what the API shows ------------------------------------------------------------------------
 def index(connection: sa.Connection, pattern: str | None = None, limit: int | None = None,
           marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
-    """Nodes (of a host) by id, with their service. ``pattern``: a part of the hypervisor hostname. MarkerNotFound."""
+    """Return nodes (of a host) by id, with their service. ``pattern``: a part of the hypervisor hostname.
+
+    Raises MarkerNotFound.
+    """
     statement = sa.select(TABLE).order_by(TABLE.c.id)
     if host is not None:
         statement = statement.where(TABLE.c.host == host)
@@ -401,7 +404,7 @@ def _named(node_id: str) -> sa.ColumnElement[bool]:
 
 
 def _objects(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[ComputeNode]:
-    """Build nodes with inventories, service and zone: four more statements for any number of nodes."""
+    """Build nodes with inventories, service and zone by four more statements for any number of nodes."""
     if not rows:
         return []
     trees = provider_trees(connection, [row.uuid for row in rows])
@@ -419,7 +422,7 @@ def _objects(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[Com
 
 
 def provider_trees(connection: sa.Connection, node_uuids: Sequence[str]) -> dict[str, list[Provider]]:
-    """Root uuid -> the providers of the tree with their inventories. Two statements."""
+    """Return root uuid -> providers of the tree with their inventories, by two statements."""
     if not node_uuids:
         return {}
     trees: dict[str, list[Provider]] = {}
@@ -439,17 +442,17 @@ def provider_trees(connection: sa.Connection, node_uuids: Sequence[str]) -> dict
 
 # --- what schedulers see -----------------------------------------------------------------------
 def states(connection: sa.Connection, after_uuid: str | None, limit: int) -> list[HostState]:
-    """A page of the fleet in the order of node uuids, in four statements."""
+    """Return a page of the states of all nodes in the order of uuids, by four statements."""
     return _states(connection, TABLE.c.uuid > (after_uuid or ""), limit)
 
 
 def states_of(connection: sa.Connection, node_uuids: Sequence[str]) -> list[HostState]:
-    """The states of these nodes (those that exist), in the order of uuids, in four statements."""
+    """Return the states of these nodes (if they exist) in the order of uuids, by four statements."""
     return _states(connection, TABLE.c.uuid.in_(node_uuids), len(node_uuids)) if node_uuids else []
 
 
 def renewed(connection: sa.Connection, host: str, limit: int) -> list[HostState]:
-    """The states of a host's nodes, which from now on count as newer than all before."""
+    """Return the states of a host's nodes under a new version, newer than all earlier ones."""
     connection.execute(sa.update(TABLE).where(TABLE.c.host == host).values(generation=TABLE.c.generation + 1))
     return _states(connection, TABLE.c.host == host, limit)
 
@@ -491,7 +494,7 @@ def _state(row: Any, tree: Sequence[Provider], zones: dict[str, str], member_of:
 
 
 def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsage]:
-    """Return the usage of these nodes (those that exist), in one statement (four with NUMA cells or devices)."""
+    """Return the usage of these nodes (if they exist) by one statement (four with NUMA cells or devices)."""
     if not node_uuids:
         return []
     usages: dict[str, NodeUsage] = {}
@@ -514,7 +517,7 @@ def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsag
 
 
 def _add_fitted(connection: sa.Connection, usages: dict[str, NodeUsage], uuids: Sequence[str]) -> None:
-    """Add the free NUMA cells and devices of these nodes, and what is used of the providers below them."""
+    """Add the free NUMA cells and devices of these nodes, and the usage of their sub-providers."""
     for uuid, left in dedicated_resources.of_fitted(connection, uuids).items():
         usages[uuid].dedicated_resources = left
     for row in connection.execute(

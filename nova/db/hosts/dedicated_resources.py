@@ -1,6 +1,6 @@
-"""NUMA cells and PCI devices that claims have on nodes, stored with the allocation of the root provider.
+"""NUMA cells and PCI devices of claims, stored with the allocation of the root provider.
 
-They are assigned while the node's row is locked, which every claim and release does first: so no two get the same.
+They are assigned while the row of the node is locked, which every claim and release does first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INVENTORIES = tables.inventories
 
 
 def claim(connection: sa.Connection, consumer: str, root: str, request: DedicatedRequest) -> GuestDedicatedResources:
-    """Give ``consumer``, whose claim has just been written, cells and devices of the node. Raises ClaimLost."""
+    """Assign cells and devices of the node to ``consumer``, whose claim was just written. Raises ClaimLost."""
     node = connection.execute(_NODES, {"roots": [root]}).one()
     chosen = fitting.choose(node.numa_topology, node.pci_devices, held(connection, [root]).get(root, []), request,
                             _ratios(connection, root))
@@ -56,7 +56,7 @@ def of_claim(connection: sa.Connection, consumer: str) -> GuestDedicatedResource
 
 
 def held(connection: sa.Connection, roots: Sequence[str]) -> dict[str, list[GuestDedicatedResources]]:
-    """Node uuid -> what claims have of it, those that have nothing for themselves left out."""
+    """Return node uuid -> cells and devices of its claims, without claims that have none."""
     claims: dict[str, list[GuestDedicatedResources]] = {}
     for row in connection.execute(_HELD, {"roots": list(roots)}):
         claims.setdefault(row.root_uuid, []).append(
@@ -65,7 +65,7 @@ def held(connection: sa.Connection, roots: Sequence[str]) -> dict[str, list[Gues
 
 
 def of_nodes(connection: sa.Connection, nodes: Sequence[Any]) -> dict[str, NodeDedicatedResources]:
-    """Uuid -> what is left, of those that have cells or devices. Each node: uuid, fitted and both columns."""
+    """Return uuid -> free cells and devices, for nodes that have any. Each node: uuid, fitted and both columns."""
     having = [node for node in nodes if node.numa_topology is not None or node.pci_devices]
     fitted = [node.uuid for node in having if node.fitted]
     guests = held(connection, fitted) if fitted else {}
@@ -75,7 +75,7 @@ def of_nodes(connection: sa.Connection, nodes: Sequence[Any]) -> dict[str, NodeD
 
 
 def of_fitted(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, NodeDedicatedResources]:
-    """The same by uuid."""
+    """Return the same as of_nodes() from ``fitted``."""
     return of_nodes(connection, connection.execute(_NODES, {"roots": list(uuids)}).all())
 
 

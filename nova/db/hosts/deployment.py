@@ -1,7 +1,7 @@
-"""The identity of the deployment of this database, and the hosts that may register as if for the first time.
+"""The identity of the deployment of this database, and the hosts that may register for the first time.
 
-A host stores the deployment with which it registered. To another database, or to one restored from before the host
-registered, its guests would be unknown: the host does not start with it.
+A host stores the deployment with which it registered. With another database, or one restored from a time before the
+host registered, its guests would be unknown: the host refuses to start.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _WAY_OUT = "remove the file \"deployment\" in its state_path"
 
 
 def uuid(connection: sa.Connection) -> str:
-    """The same for as long as the database lives, and in all its copies."""
+    """Return the id of the deployment, which stays the same in all copies of the database."""
     return str(connection.execute(_UUID).scalar_one())
 
 
 def check(connection: sa.Connection, host: str, remembered: str | None) -> None:
-    """``remembered``: what the host belongs to; None: nothing yet. Raises HostIdentityMismatch."""
+    """Check the deployment ``remembered`` by a host (None: none yet). Raises HostIdentityMismatch."""
     if remembered is not None and remembered != uuid(connection):
         raise exception.HostIdentityMismatch(host=host, reason=(
             f"it belongs to deployment {remembered}, and this database is of deployment {uuid(connection)}. Is this "
@@ -34,7 +34,7 @@ def check(connection: sa.Connection, host: str, remembered: str | None) -> None:
 def admit(connection: sa.Connection, host: str, identity: str | None, returning: bool) -> None:
     """Check that a host without a row may register. Raises HostIdentityMismatch.
 
-    ``returning``: it has had one, so an operator has deleted it, or the database is not what it was.
+    ``returning``: the host was registered before, so an operator has deleted it, or the database is another one.
     """
     if identity is None:
         return
@@ -46,7 +46,7 @@ def admit(connection: sa.Connection, host: str, identity: str | None, returning:
 
 
 def forget(connection: sa.Connection, identity: str | None) -> None:
-    """An operator deleted the service of this machine: it may come back, by the same name or another one."""
+    """Record that an operator deleted the service of this machine, which may register again under any name."""
     if identity is None:
         return
     connection.execute(sa.delete(DELETED).where(DELETED.c.identity == identity))

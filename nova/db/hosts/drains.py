@@ -1,6 +1,6 @@
-"""Hosts that are emptied, and the line of each of their servers.
+"""Drained hosts, and a line for each of their servers.
 
-Conductors look at a drain one after the other: whoever has its lease may write its lines, and nobody else.
+Conductors process a drain one after the other: only the holder of its lease may write its lines.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OPEN = TABLE.c.state != drain_types.ENDED
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A server on a host that is drained. ``busy``: an operation runs on it, or is to run."""
+    """A server on a host that is drained. ``busy``: an operation runs or waits for it."""
 
     uuid: str
     host: str | None
@@ -46,7 +46,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """The results of the open servers of a drain. ``coming``: servers that move to the host."""
+    """The state of the open lines of a drain. ``coming``: servers that move to the host."""
 
     lines: list[DrainedServer]
     servers: dict[str, Candidate]
@@ -64,11 +64,11 @@ def _candidate(row: Any) -> Candidate:
                      busy=row.action_uuid is not None or row.task_state is not None, deleted=row.deleted)
 
 
-# --- what operators ask --------------------------------------------------------------------------
+# --- requests of operators -----------------------------------------------------------------------
 def begin(connection: sa.Connection, wanted: Drain) -> Drain:
-    """Begin to empty the host; a drain under way goes on as it is wanted now, and tries again what it had left.
+    """Begin to drain the host. A running drain continues with the new options and retries the servers that it had left.
 
-    The transaction holds the host's service. Raises DrainConflict: it is being emptied otherwise.
+    The caller holds the host's service. Raises DrainConflict if another kind of drain is running.
     """
     running = find(connection, wanted.host)
     if running is not None and running.state != drain_types.ENDED:
@@ -86,7 +86,7 @@ def begin(connection: sa.Connection, wanted: Drain) -> Drain:
 
 
 def find(connection: sa.Connection, host: str) -> Drain | None:
-    """The newest drain of a host, under way or ended."""
+    """Return the newest drain of a host, running or ended, or None."""
     row = connection.execute(sa.select(TABLE).where(TABLE.c.host == host)).first()
     return rows.to_object(Drain, row) if row is not None else None
 
@@ -100,13 +100,13 @@ def _get(connection: sa.Connection, host: str) -> Drain:
 
 
 def stop(connection: sa.Connection, host: str) -> Drain:
-    """Begin no more moves; those under way go on to their ends. Raises DrainNotFound."""
+    """Start no more moves; running ones continue. Raises DrainNotFound."""
     connection.execute(sa.update(TABLE).where(TABLE.c.host == host, _OPEN).values(state=drain_types.STOPPING))
     return _get(connection, host)
 
 
 def get(connection: sa.Connection, host: str) -> tuple[Drain, list[DrainedServer]]:
-    """The newest drain of a host and its lines, the first begun first. Raises DrainNotFound."""
+    """Return the newest drain of a host and its lines in the order of their start. Raises DrainNotFound."""
     drain = _get(connection, host)
     return drain, rows.to_objects(DrainedServer, connection.execute(
         sa.select(SERVERS).where(SERVERS.c.drain_uuid == drain.uuid).order_by(
@@ -114,7 +114,7 @@ def get(connection: sa.Connection, host: str) -> tuple[Drain, list[DrainedServer
 
 
 def forget_host(connection: sa.Connection, host: str) -> None:
-    """The host is gone, or is emptied anew."""
+    """Delete the drains of a host that was deleted or is drained again."""
     connection.execute(sa.delete(SERVERS).where(
         SERVERS.c.drain_uuid.in_(sa.select(TABLE.c.uuid).where(TABLE.c.host == host))))
     connection.execute(sa.delete(TABLE).where(TABLE.c.host == host))
@@ -122,7 +122,7 @@ def forget_host(connection: sa.Connection, host: str) -> None:
 
 # --- the lease -------------------------------------------------------------------------------------
 def due(connection: sa.Connection) -> list[Drain]:
-    """Drains under way at which nobody looks."""
+    """Return running drains without a lease holder."""
     return rows.to_objects(Drain, connection.execute(sa.select(TABLE).where(_OPEN, _free()).order_by(TABLE.c.host)))
 
 
@@ -131,7 +131,7 @@ def _free() -> sa.ColumnElement[bool]:
 
 
 def take(connection: sa.Connection, uuid: str, owner: str, until: datetime.datetime) -> bool:
-    """Look at it until then; False: somebody else does, or it has ended."""
+    """Take the lease until then; return False if another conductor has it, or the drain has ended."""
     return connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid, _OPEN, _free()).values(
         owner=owner, lease_until=until)).rowcount == 1
 
@@ -143,7 +143,7 @@ def let_go(connection: sa.Connection, uuid: str, owner: str) -> None:
 
 def note(connection: sa.Connection, uuid: str, owner: str, until: datetime.datetime,
          lines: Sequence[DrainedServer]) -> str | None:
-    """Write these lines if the lease is ``owner``'s still, and renew it; the state of the drain, or None: it is not."""
+    """Write these lines and renew the lease; return the state of the drain, or None if the lease belongs to another."""
     held = sa.and_(TABLE.c.uuid == uuid, TABLE.c.owner == owner, _OPEN)
     if not connection.execute(sa.update(TABLE).where(held).values(lease_until=until)).rowcount:
         return None
@@ -165,9 +165,9 @@ def end(connection: sa.Connection, uuid: str, owner: str) -> bool:
     return ended
 
 
-# --- what is left to do ------------------------------------------------------------------------------
+# --- remaining work ----------------------------------------------------------------------------------
 def survey(connection: sa.Connection, drain: Drain) -> Survey:
-    """The open lines of a drain with all that says how far they are. Five statements, whatever there are of servers."""
+    """Return the open lines of a drain with the progress of their servers, by five statements for any number."""
     lines = rows.to_objects(DrainedServer, connection.execute(sa.select(SERVERS).where(
         SERVERS.c.drain_uuid == drain.uuid, SERVERS.c.state.in_((drain_types.WAITING, drain_types.MOVING)))
         .order_by(SERVERS.c.since, SERVERS.c.instance_uuid)))
@@ -191,14 +191,14 @@ def survey(connection: sa.Connection, drain: Drain) -> Survey:
 
 
 def candidates(connection: sa.Connection, drain: Drain, limit: int, after: str = "") -> list[Candidate]:
-    """The servers on the host that have no line yet, by uuid behind ``after``."""
+    """Return the servers on the host without a line, by uuid after ``after``."""
     return [_candidate(row) for row in connection.execute(sa.select(*_CANDIDATE).where(
         INSTANCES.c.host == drain.host, INSTANCES.c.deleted == sa.false(), INSTANCES.c.uuid > after,
         _without_line(drain)).order_by(INSTANCES.c.uuid).limit(limit))]
 
 
 def moved_out(connection: sa.Connection, drain: Drain) -> list[tuple[str, str]]:
-    """The servers (with their hosts) whose users may still have them back here, and that have no line yet."""
+    """Return servers (with their hosts) whose move from here is not confirmed yet, without a line."""
     return [(row.uuid, row.host) for row in connection.execute(
         sa.select(INSTANCES.c.uuid, INSTANCES.c.host).select_from(MIGRATIONS.join(
             INSTANCES, INSTANCES.c.uuid == MIGRATIONS.c.instance_uuid)).where(
@@ -213,6 +213,6 @@ def _without_line(drain: Drain) -> sa.ColumnElement[bool]:
 
 
 def names(connection: sa.Connection, uuids: Collection[str]) -> dict[str, str]:
-    """uuid -> the name of the server."""
+    """Return uuid -> name of the servers."""
     return dict(connection.execute(sa.select(INSTANCES.c.uuid, INSTANCES.c.display_name).where(
         INSTANCES.c.uuid.in_(uuids))).all())

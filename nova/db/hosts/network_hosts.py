@@ -1,7 +1,7 @@
 """The hosts of each VXLAN network, and the addresses of their tunnels.
 
-A host reports itself when it gets the first guest of a network and when the last has left, so that a boot costs
-nothing on a host that already has the network.
+A host reports itself when it gets the first guest of a network and when the last one has left. So a boot costs nothing
+on a host that already has the network.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ VERSIONS = tables.versions
 
 
 def differs(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:
-    """The networks that :func:`present` would write of. One statement, two if there are such."""
+    """Return the networks for which :func:`present` would write rows, by one or two statements."""
     there = dict(connection.execute(sa.select(TABLE.c.network_uuid, TABLE.c.address).where(TABLE.c.host == host)).all())
     new = {network for network in networks if there.get(network) != address}
     if new:
@@ -31,7 +31,7 @@ def differs(connection: sa.Connection, host: str, address: str, networks: Collec
 
 
 def strangers(connection: sa.Connection, host: str, networks: Collection[str]) -> set[str]:
-    """Return the networks of which no server with an address is on the host, or moves there. One statement."""
+    """Return the networks without a server with an address on the host, or on its way there, by one statement."""
     ips, instances = tables.fixed_ips, tables.instances
     with_servers = connection.scalars(sa.select(ips.c.network_uuid).distinct().join(
         instances, instances.c.uuid == ips.c.instance_uuid).where(
@@ -40,9 +40,9 @@ def strangers(connection: sa.Connection, host: str, networks: Collection[str]) -
 
 
 def present(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:
-    """The host has these networks now, with tunnels to ``address``; with ``complete`` no others.
+    """Record that the host has these networks with tunnels to ``address``; with ``complete``: no others.
 
-    Returns those whose other hosts have to be told.
+    Returns the networks whose other hosts must be notified.
     """
     changed = differs(connection, host, address, networks, complete)
     for network in sorted(changed):
@@ -51,13 +51,13 @@ def present(connection: sa.Connection, host: str, address: str, networks: Collec
         if network in networks:
             try:
                 connection.execute(sa.insert(TABLE).values(network_uuid=network, host=host, address=address))
-            except db_exception.DBDuplicateEntry as error:  # the host reported it twice at the same moment
+            except db_exception.DBDuplicateEntry as error:  # The host reported the network twice at the same moment.
                 raise db_exception.RetryRequest(error) from error
     return changed
 
 
 def newer(connection: sa.Connection, held: Mapping[str, int]) -> list[Peers]:
-    """Return the hosts of the networks that have a newer version than the known one. Two statements at most."""
+    """Return the hosts of the networks that have a newer version than the known one, by at most two statements."""
     names = {versions.peers(network): network for network in held}
     newer_versions = {names[row.name]: row.version for row in connection.execute(
         sa.select(VERSIONS).where(VERSIONS.c.name.in_(names)))} if names else {}
@@ -70,11 +70,11 @@ def newer(connection: sa.Connection, held: Mapping[str, int]) -> list[Peers]:
 
 
 def forget_host(connection: sa.Connection, host: str) -> None:
-    """An operator deleted the host. The others learn of it when they ask the next time."""
+    """Remove a host that an operator deleted. Other hosts learn of it with their next query."""
     present(connection, host, "", [], complete=True)
 
 
 def forget_network(connection: sa.Connection, network_uuid: str) -> None:
-    """The network is deleted."""
+    """Remove a deleted network."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.network_uuid == network_uuid))
     connection.execute(sa.delete(VERSIONS).where(VERSIONS.c.name == versions.peers(network_uuid)))

@@ -1,6 +1,6 @@
-"""Images that the hosts of an aggregate fetch before a server wants them: a row for each image on each host.
+"""Images that hosts of an aggregate fetch before a server needs them: a row for each image on each host.
 
-The rows of the last request of an aggregate stay: they are what is told of it.
+The rows of the last request of an aggregate remain, as its reported result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ _OPEN = TABLE.c.state.in_((caches.WAITING, caches.CACHING))
 
 @dataclasses.dataclass(frozen=True)
 class Busy:
-    """A host of an aggregate with images to fetch. ``asked``: it is at work, and need not be asked again yet."""
+    """A host of an aggregate with images to fetch. ``asked``: the host was requested and need not be requested again
+    yet.
+    """
 
     aggregate_id: int
     host: str
@@ -33,7 +35,7 @@ class Busy:
 
 @dataclasses.dataclass(frozen=True)
 class HostDone:
-    """A host of an aggregate has done all that it was asked for, as the ``index``-th of ``total``."""
+    """A host of an aggregate has finished its request, as number ``index`` of ``total``."""
 
     aggregate_id: int
     host: str
@@ -44,7 +46,7 @@ class HostDone:
 
 
 def ask(connection: sa.Connection, aggregate_id: int, hosts: Sequence[str], images: Sequence[Image]) -> None:
-    """The hosts shall have these images. What was told of the aggregate's earlier requests goes."""
+    """Request the hosts to have these images. Results of earlier requests of the aggregate are deleted."""
     wanted = TABLE.c.image_id.in_([image.id for image in images])
     connection.execute(sa.delete(TABLE).where(TABLE.c.aggregate_id == aggregate_id, sa.or_(~_OPEN, wanted)))
     now = clock.now()
@@ -55,7 +57,7 @@ def ask(connection: sa.Connection, aggregate_id: int, hosts: Sequence[str], imag
 
 
 def busy(connection: sa.Connection) -> list[Busy]:
-    """The hosts with images to fetch, by aggregate and name. One statement."""
+    """Return the hosts with images to fetch, by aggregate and name, by one statement."""
     working = sa.case((sa.and_(TABLE.c.state == caches.CACHING, TABLE.c.ask_again_at >= clock.now()), 1), else_=0)
     rows = connection.execute(sa.select(
         TABLE.c.aggregate_id, TABLE.c.host, sa.func.max(TABLE.c.tries).label("tries"),
@@ -66,7 +68,7 @@ def busy(connection: sa.Connection) -> list[Busy]:
 
 
 def take(connection: sa.Connection, of: Busy, until: datetime.datetime) -> list[Image]:
-    """The images that the host is asked for now, by us and nobody else until then."""
+    """Return the images to request from the host, reserved for this conductor until then."""
     this = sa.and_(TABLE.c.aggregate_id == of.aggregate_id, TABLE.c.host == of.host, _OPEN,
                    sa.or_(TABLE.c.ask_again_at.is_(None), TABLE.c.ask_again_at < clock.now()))
     images = connection.execute(sa.select(TABLE.c.image).where(this).order_by(TABLE.c.image_id).with_for_update()).all()
@@ -76,7 +78,7 @@ def take(connection: sa.Connection, of: Busy, until: datetime.datetime) -> list[
 
 
 def give_up(connection: sa.Connection, of: Busy, reason: str) -> list[HostDone]:
-    """Returns what the host has come to, if that had not ended before."""
+    """Mark a request as failed; return the result of the host if it had not ended before."""
     done = connection.execute(sa.update(TABLE).where(
         TABLE.c.aggregate_id == of.aggregate_id, TABLE.c.host == of.host, _OPEN).values(
         state=caches.FAILED, message=reason, ask_again_at=None, updated_at=clock.now())).rowcount
@@ -84,9 +86,9 @@ def give_up(connection: sa.Connection, of: Busy, reason: str) -> list[HostDone]:
 
 
 def ended(connection: sa.Connection, host: str, results: Sequence[CacheResult]) -> list[HostDone]:
-    """The host has the images, or cannot have them; in all aggregates that asked for them.
+    """Record that the host has the images, or cannot fetch them, for all aggregates that requested them.
 
-    Returns those of which it has done all with this.
+    Returns the aggregates whose request the host has finished by this.
     """
     at_work = connection.scalars(sa.select(TABLE.c.aggregate_id).distinct().where(
         TABLE.c.host == host, _OPEN, TABLE.c.image_id.in_([result.image_id for result in results]))).all()
@@ -121,7 +123,7 @@ def index(connection: sa.Connection, aggregate_id: int | None = None) -> list[Pr
 
 
 def forget(connection: sa.Connection, host: str, aggregate_id: int | None = None) -> None:
-    """The host is gone, or is in the aggregate no more."""
+    """Remove a host that was deleted or has left the aggregate."""
     this = TABLE.c.host == host
     connection.execute(sa.delete(TABLE).where(
         this if aggregate_id is None else sa.and_(this, TABLE.c.aggregate_id == aggregate_id)))

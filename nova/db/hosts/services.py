@@ -1,4 +1,4 @@
-"""Services: who is registered, who is alive."""
+"""Services: registration and liveness."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HIDDEN = frozenset({"nova-api"})
 
 # --- reading ---------------------------------------------------------------------------------
 def shown(row: sa.Row[Any], zones: dict[str, str], now: datetime.datetime) -> Service:
-    """The service as os-services shows it: liveness at ``now``, its zone, its last sign of life."""
+    """Return the service as os-services shows it: liveness at ``now``, zone, last heartbeat."""
     service = rows.to_object(Service, row)
     service.last_seen_up = row.last_seen
     service.up = liveness.is_alive(row, now) and not service.forced_down
@@ -79,7 +79,7 @@ def _row(connection: sa.Connection, service_id: str, lock: bool = False) -> sa.R
 
 
 def uuid_of(connection: sa.Connection, host: str, binary: str) -> str:
-    """Raises HostBinaryNotFound."""
+    """Return the uuid of a service. Raises HostBinaryNotFound."""
     uuid = connection.scalar(sa.select(TABLE.c.uuid).where(TABLE.c.host == host, TABLE.c.binary == binary))
     if uuid is None:
         raise exception.HostBinaryNotFound(binary=binary, host=host)
@@ -87,7 +87,7 @@ def uuid_of(connection: sa.Connection, host: str, binary: str) -> str:
 
 
 def compute_version(connection: sa.Connection, host: str) -> int | None:
-    """The service version of the host's nova-compute; None: there is none."""
+    """Return the service version of the host's nova-compute, or None if there is none."""
     version: int | None = connection.scalar(sa.select(TABLE.c.version).where(
         TABLE.c.host == host, TABLE.c.binary == COMPUTE))
     return version
@@ -98,7 +98,7 @@ def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
 
     ``lock``: lock the row until the transaction ends.
     """
-    # Decided by the current time of the database, whose clock may just have jumped.
+    # By the current time of the database, whose clock may just have jumped.
     statement = sa.select(TABLE, clock.column(connection)).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
     started = time.monotonic()
     row = connection.execute(statement.with_for_update() if lock else statement).first()
@@ -109,7 +109,7 @@ def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
 
 
 def awake(connection: sa.Connection, host: str) -> str | None:
-    """The host if its compute service is alive, "" for any one that is; None: nobody is there."""
+    """Return the host if its compute service is alive ("": any live one), or None."""
     if host:
         return host if host_up(connection, host) else None
     row = connection.execute(sa.select(TABLE).where(
@@ -129,7 +129,7 @@ def still_down(connection: sa.Connection, host: str) -> None:
 
 
 def forced_down(connection: sa.Connection, host: str) -> bool:
-    """Did an operator say that the host is down? Then nobody waits for it."""
+    """Return True if an operator forced the host down, so that nothing waits for it."""
     return connection.scalar(sa.select(TABLE.c.id).where(
         TABLE.c.host == host, TABLE.c.binary == COMPUTE, TABLE.c.forced_down == sa.true())) is not None
 
@@ -152,10 +152,10 @@ def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, Servic
 def register(connection: sa.Connection, host: str, binary: str, topic: str, version: int,
              identity: str | None = None, connector: dict[str, Any] | None = None,
              belongs_to: str | None = None, returning: bool = False) -> Service:
-    """A service started: make or renew its row, alive from now on.
+    """Create or renew the row of a started service, alive from now on.
 
-    Raises HostIdentityMismatch when the row is of another machine than that of ``identity``, or the host's deployment
-    (``belongs_to``) is another one, or its row is missing though it is ``returning``.
+    Raises HostIdentityMismatch if the row belongs to another machine than ``identity``, if ``belongs_to`` is another
+    deployment, or if the row is missing although the host is ``returning``.
     """
     deployment.check(connection, host, belongs_to)
     now = clock.now()
@@ -173,10 +173,10 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
             disabled = binary == COMPUTE and not CONF.enable_new_services
             connection.execute(sa.insert(TABLE).values(
                 **values, uuid=new_uuid(), host=host, binary=binary, disabled=disabled, forced_down=False,
-                # Above that of a service of this name which was deleted.
+                # Above the version of a deleted service of this name.
                 created_at=now, generation=int(now.timestamp()),
                 disabled_reason="New computes are disabled (enable_new_services)." if disabled else None))
-    except db_exception.DBDuplicateEntry as error:  # a service of this name started twice at the same moment
+    except db_exception.DBDuplicateEntry as error:  # A service of this name started twice at the same moment.
         raise db_exception.RetryRequest(error) from error
     service = _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
     service.deployment = deployment.uuid(connection)
@@ -184,14 +184,14 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
 
 
 def connector(connection: sa.Connection, host: str) -> dict[str, Any] | None:
-    """Return the volume connector that the compute service of the host reported; None: it reported none."""
+    """Return the volume connector that the compute service of the host reported, or None."""
     stored: dict[str, Any] | None = connection.execute(sa.select(TABLE.c.connector).where(
         TABLE.c.host == host, TABLE.c.binary == COMPUTE)).scalar()
     return stored
 
 
 def _identify(connection: sa.Connection, host: str, binary: str, identity: str) -> None:
-    """The row of the host is of this machine, or of none yet; and no other row is. Raises HostIdentityMismatch."""
+    """Check that the row of the host, and no other row, belongs to this machine. Raises HostIdentityMismatch."""
     for row in connection.execute(sa.select(TABLE.c.host, TABLE.c.binary, TABLE.c.identity).where(sa.or_(
             TABLE.c.identity == identity, sa.and_(TABLE.c.host == host, TABLE.c.binary == binary))).with_for_update()):
         if (row.host, row.binary) != (host, binary):
@@ -207,7 +207,7 @@ def _identify(connection: sa.Connection, host: str, binary: str, identity: str) 
 
 def beat(connection: sa.Connection, host: str, binary: str,
          load: Sequence[WorkerStats] | None = None) -> Service | None:
-    """A sign of life; returns the service if it was down until now. Raises HostBinaryNotFound."""
+    """Record a heartbeat; return the service if it was down before. Raises HostBinaryNotFound."""
     this = sa.and_(TABLE.c.host == host, TABLE.c.binary == binary)
     now = clock.now()
     noted = connection.execute(sa.update(TABLE).where(this, TABLE.c.up == sa.true()).values(
@@ -222,9 +222,9 @@ def beat(connection: sa.Connection, host: str, binary: str,
 
 
 def beat_all(connection: sa.Connection, hosts: Collection[str], binary: str) -> tuple[list[Service], list[str]]:
-    """Signs of life of several hosts: the services that were down until now, and the hosts without one.
+    """Record heartbeats of several hosts; return the services that were down, and the hosts without a service.
 
-    One statement as long as nothing is out of the ordinary.
+    One statement in the normal case.
     """
     if not hosts:
         return [], []
@@ -243,14 +243,14 @@ def beat_all(connection: sa.Connection, hosts: Collection[str], binary: str) -> 
 
 
 def last_heard(connection: sa.Connection) -> datetime.datetime | None:
-    """The newest sign of life that came as a message (conductors write theirs); None where there are no services."""
+    """Return the newest heartbeat that arrived as a message (conductors write their own), or None without services."""
     moment: datetime.datetime | None = connection.scalar(
         sa.select(sa.func.max(TABLE.c.last_seen)).where(TABLE.c.binary != "nova-conductor"))
     return moment
 
 
 def mark_down(connection: sa.Connection) -> list[str]:
-    """Services that gave no sign of life are down from now on; returns the hosts of new ones."""
+    """Mark services without heartbeats as down; return the hosts of newly marked ones."""
     if clock.in_grace_period():
         return []
     silent = sa.or_(TABLE.c.last_seen < clock.after(-CONF.service_down_time),
@@ -271,7 +271,8 @@ _SILENT = "nova-compute on that host sends no heartbeat. Start it: it removes th
 
 def update(connection: sa.Connection, service_id: str, disabled: bool | None, reason: str | None,
            forced_down: bool | None) -> tuple[Service, bool]:
-    """Change what operators may (None: as it is); returns the service and whether its row counts as up.
+    """Change the fields that operators may change (None: unchanged); return the service and True if its row counts as
+    up.
 
     Raises ServiceNotFound, HostEvacuated.
     """
@@ -294,7 +295,7 @@ def update(connection: sa.Connection, service_id: str, disabled: bool | None, re
 
 
 def lock(connection: sa.Connection, service_id: str) -> Service:
-    """The service, held until the transaction ends. Raises ServiceNotFound."""
+    """Return the service, locked until the transaction ends. Raises ServiceNotFound."""
     return rows.to_object(Service, _row(connection, service_id, lock=True))
 
 
@@ -306,7 +307,7 @@ def delete(connection: sa.Connection, service: Service) -> None:
 
 
 def check_zone(connection: sa.Connection, zone: str) -> None:
-    """Raises InvalidInput for a zone that nobody can be in."""
+    """Raise InvalidInput for a zone without hosts."""
     if not zone_is_available(connection, zone):
         raise exception.InvalidInput("The requested availability zone is not available")
 

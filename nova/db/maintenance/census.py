@@ -16,7 +16,7 @@ Counts = dict[tuple[str, ...], float]
 
 
 def unfinished(connection: sa.Connection, now: datetime.datetime) -> Counts:
-    """{(operation, state): actions under way}; the states are those of the metric nova_actions_unfinished."""
+    """Return {(operation, state): number of running actions}; states as in the metric nova_actions_unfinished."""
     groups = (sa.select(ACTIONS.c.operation.label("operation"), state_of(now).label("state"))
               .where(ACTIONS.c.outcome.is_(None)).subquery())
     counts = connection.execute(
@@ -25,14 +25,14 @@ def unfinished(connection: sa.Connection, now: datetime.datetime) -> Counts:
 
 
 def state_of(now: datetime.datetime) -> sa.ColumnElement[str]:
-    """Return the state of a running action: waiting, overdue, undoing, or who runs it (host, conductor)."""
+    """Return the state of a running action: waiting, overdue, undoing, or its executor (host, conductor)."""
     return sa.case(
         (ACTIONS.c.owner.is_(None), "waiting"), (ACTIONS.c.lease_until < now, "overdue"),
         (ACTIONS.c.undoing == sa.true(), "undoing"), (ACTIONS.c.owner.like("compute@%"), "host"), else_="conductor")
 
 
 def services(connection: sa.Connection) -> Counts:
-    """{(binary, state): services}: up or down, and beside that disabled."""
+    """Return {(binary, state): number of services}: up or down, and in addition disabled."""
     up = sa.case((liveness.up(), 1), else_=0)
     groups = sa.select(SERVICES.c.binary.label("binary"), SERVICES.c.disabled.label("disabled"),
                        up.label("up")).subquery()
@@ -41,7 +41,7 @@ def services(connection: sa.Connection) -> Counts:
         .group_by(groups.c.binary, groups.c.up, groups.c.disabled))
     counts: collections.Counter[tuple[str, ...]] = collections.Counter()
     for binary, is_up, disabled, count in rows:
-        # Zero is worth saying: an alert on "down" must see it go back.
+        # Include zero: an alert on "down" must see the value return to it.
         states = {"up": is_up, "down": not is_up, "disabled": disabled}
         counts.update({(binary, state): count if holds else 0 for state, holds in states.items()})
     return dict(counts)

@@ -20,7 +20,7 @@ from nova.db.sql.engine import Database
 
 LOG = logging.getLogger(__name__)
 
-# Any number that no other program on the same database server is likely to take.
+# An arbitrary number that other programs on the same database server are unlikely to use.
 _LOCK = 0x6E6F7661
 
 
