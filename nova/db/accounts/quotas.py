@@ -174,7 +174,7 @@ def count_interfaces(connection: sa.Connection, project_id: str) -> int:
 
 
 def check_interfaces(connection: sa.Connection, project_id: str, most: int, more: int) -> None:
-    """Check that the project may have ``count`` more interfaces (``most`` -1: unlimited). Raises QuotaLimit.
+    """Check that the project may have ``more`` additional interfaces (``most`` -1: unlimited). Raises QuotaLimit.
 
     The caller holds the row of the project, see :func:`lock`.
     """
@@ -310,7 +310,7 @@ def _room(allowed: dict[str, int], used: dict[str, int], per_server: dict[str, i
 
 
 def release(connection: sa.Connection, project_id: str, user_id: str, instances: int, cores: int, ram: int) -> None:
-    """Return the quota of servers, never below zero."""
+    """Give back the quota of servers. The usage never falls below zero."""
     # One UPDATE of both rows would lock them in their order in the file, which changes, so that two transactions could
     # wait for each other.
     lock(connection, project_id, ("", user_id))

@@ -36,9 +36,7 @@ def is_finished(connection: sa.Connection, ending: datetime.datetime) -> bool:
 
 
 def advance(connection: sa.Connection, ending: datetime.datetime, marker: int, reported: int, finished: bool) -> bool:
-    """Record that the servers after ``marker`` up to the id ``told`` are notified; return False if another conductor
-    did.
-    """
+    """Record that servers after ``marker`` up to id ``reported`` are notified; False if another conductor did it."""
     return connection.execute(sa.update(TABLE).where(
         TABLE.c.period_ending == ending, TABLE.c.marker == marker, TABLE.c.finished == sa.false())
         .values(marker=reported, finished=finished)).rowcount == 1

@@ -25,10 +25,10 @@ _LOCK = 0x6E6F7661
 
 
 def sync(url: str, revision: str | None = None) -> None:
-    """Upgrade the database to ``revision`` (None: the newest). Harmless when it is there already.
+    """Upgrade the database to ``revision`` (None: the newest). Does nothing if the database already has it.
 
-    Processes that do it at the same time wait for one another. Raises InvalidInput for a revision
-    that this release does not know (asked for, or found in the database), DatabaseUnusable.
+    Concurrent upgrades wait for one another. Raises InvalidInput for a revision (requested, or found in the database)
+    that this release does not know, DatabaseUnusable.
     """
     database = readiness.connected(url, new=True)
     try:
@@ -50,7 +50,7 @@ def sync(url: str, revision: str | None = None) -> None:
 
 
 def version(url: str) -> str | None:
-    """The revision of the database; None: it has no schema yet. Raises DatabaseUnusable."""
+    """Return the revision of the database, or None if it has no schema yet. Raises DatabaseUnusable."""
     file = readiness.file_of(url)
     if file is not None and not os.path.exists(file):
         return None
@@ -62,7 +62,7 @@ def version(url: str) -> str | None:
 
 
 def newest() -> str:
-    """The revision that this release works with."""
+    """Return the revision that this release works with."""
     return str(ScriptDirectory.from_config(_config(None)).get_current_head())
 
 
@@ -73,7 +73,7 @@ def differences(connection: sa.Connection) -> list[Any]:
 
 
 def write_revision(url: str, message: str) -> str:
-    """Write a revision with what the models have and the (newest) database lacks; return its path. For developers."""
+    """Write a revision with the differences between the tables and a (newest) database; return its path."""
     database = Database(url)
     try:
         with database.engine.connect() as connection, connection.begin():
@@ -91,7 +91,7 @@ def _config(connection: sa.Connection | None) -> Config:
 
 
 def _wait_for_others(connection: sa.Connection) -> None:
-    """SQLite's write lock is taken when the transaction begins; the others are asked for one."""
+    """Serialize concurrent upgrades by a lock; on SQLite the transaction itself holds the write lock."""
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
     elif connection.dialect.name in ("mysql", "mariadb"):

@@ -1,4 +1,4 @@
-"""Indexes of PostgreSQL that are made beside running services, after the upgrade that leaves them out."""
+"""Indexes of PostgreSQL that are created while services run, after the upgrade that leaves them out."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from nova.db import tables
 
 LOG = logging.getLogger(__name__)
 
-# Any number that no other program on the same database server is likely to take.
+# An arbitrary number that other programs on the same database server are unlikely to use.
 _LOCK = 0x6E6F7662
-# Seconds between two tries to be the only one that makes indexes.
+# Seconds between two attempts to become the only process that creates indexes.
 _PAUSE = 0.5
-# Indexes that later ones replaced.
+# Indexes that were replaced by later ones.
 _FORMER = ("ix_instances_updated",)
-# Indexes of the models that the database lacks or has in an unfinished state.
+# Indexes of the tables that the database lacks or has in an unfinished state.
 _STATES = sa.text(
     "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
     "JOIN pg_class t ON t.oid = i.indrelid WHERE t.relname = :table AND pg_table_is_visible(t.oid)")
 
 
 def build(engine: sa.Engine) -> list[str]:
-    """Make the indexes that the models have and PostgreSQL lacks, without locks; returns their names.
+    """Create the missing indexes of PostgreSQL without locks; return their names.
 
-    One that an interrupted run has left unfinished is made anew. Of several processes one works, the others wait.
+    An index left unfinished by an interrupted run is created again. Of several processes one works, the others wait.
     """
     if engine.dialect.name != "postgresql":
         return []
     made = []
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        # (an upgrade of gigabytes takes as long as it takes)
+        # Without a time limit: gigabytes take their time.
         connection.execute(sa.text("SET statement_timeout = 0"))
-        # To wait within a statement would be waited for by CREATE INDEX CONCURRENTLY: a deadlock.
+        # A wait within a statement would block CREATE INDEX CONCURRENTLY: a deadlock.
         while not connection.scalar(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}):
             time.sleep(_PAUSE)
         try:

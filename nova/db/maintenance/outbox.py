@@ -1,7 +1,7 @@
-"""The outbox: what is to be told on the bus, written with what it tells of, and who sends it.
+"""The outbox: notifications for the bus, written in the transaction of their change, and the leases of their senders.
 
-All that is told of one subject is in one lane, and a lane has one sender at a time: so the order is kept. It is the
-order of the ids, which is that of the commits for what is written while the subject's row is held.
+All notifications about one subject are in one lane, and a lane has one sender at a time, which keeps their order: the
+order of ids, which is the order of commits for notifications written while the row of the subject is locked.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ HELD = tables.outbox_lanes
 
 LANES = 16
 
-# Built once: building a statement anew costs several times what running it does.
+# Built once: building a statement costs several times as much as running it.
 _ADD = sa.insert(TABLE)
 _BUSY = sa.select(TABLE.c.lane).distinct()
 _PAGE = sa.select(TABLE).where(TABLE.c.lane == sa.bindparam("of")).order_by(TABLE.c.id)
-# The clock may have been set back: no lease is that long.
+# No lease is longer than this; a later time was written before the clock was set back.
 _TAKE = sa.update(HELD).where(HELD.c.lane == sa.bindparam("of"), sa.or_(
     HELD.c.lease_until < sa.bindparam("now"), HELD.c.lease_until > sa.bindparam("never"),
     HELD.c.owner == sa.bindparam("me")))
@@ -38,19 +38,19 @@ def lane_of(subject: str) -> int:
 
 
 def add(connection: sa.Connection, notifications: Sequence[Notification]) -> None:
-    """Write what is to be told, if anything is: one statement."""
+    """Write notifications by one statement; none for an empty list."""
     if notifications:
         connection.execute(_ADD, [{**rows.values_of(TABLE, notification), "lane": lane_of(notification.subject)}
                                   for notification in notifications])
 
 
 def busy(connection: sa.Connection) -> list[int]:
-    """The lanes with something in them."""
+    """Return the lanes that have notifications."""
     return list(connection.scalars(_BUSY))
 
 
 def take(connection: sa.Connection, lane: int, owner: str, now: datetime.datetime, until: datetime.datetime) -> bool:
-    """Take the lease of a lane until then; return whether ``owner`` has it."""
+    """Take the lease of a lane until then; return True if ``owner`` has it."""
     never = until + (until - now)
     if connection.execute(_TAKE, {"of": lane, "now": now, "never": never, "me": owner, "owner": owner,
                                   "lease_until": until}).rowcount:
@@ -59,7 +59,7 @@ def take(connection: sa.Connection, lane: int, owner: str, now: datetime.datetim
         return False
     try:
         connection.execute(sa.insert(HELD).values(lane=lane, owner=owner, lease_until=until))
-    except db_exception.DBDuplicateEntry as error:  # another transaction inserted it at the same moment
+    except db_exception.DBDuplicateEntry as error:  # Another transaction inserted the lane at the same moment.
         raise db_exception.RetryRequest(error) from error
     return True
 
@@ -74,7 +74,7 @@ _FIELDS = tuple(name for name in Notification.__struct_fields__ if name in TABLE
 
 
 def sent(connection: sa.Connection, lane: int, owner: str, ids: Sequence[int], until: datetime.datetime) -> bool:
-    """Delete notifications that were sent; return whether ``owner`` still has the lane, now until then."""
+    """Delete sent notifications; return True if ``owner`` still has the lane, renewed until then."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids)))
     return bool(connection.execute(_OF_ITS_OWNER, {"of": lane, "me": owner, "lease_until": until}).rowcount)
 
@@ -85,7 +85,7 @@ def release(connection: sa.Connection, lane: int, owner: str, now: datetime.date
 
 
 def drop(connection: sa.Connection, before: datetime.datetime, most: int, limit: int) -> int:
-    """Remove at most ``limit`` of those that were written before then, or are older than the ``most`` newest."""
+    """Delete at most ``limit`` notifications that were written before then or exceed the ``most`` newest."""
     newest_too_many = connection.scalar(sa.select(TABLE.c.id).order_by(TABLE.c.id.desc()).offset(most).limit(1))
     over = TABLE.c.created_at < before
     if newest_too_many is not None:

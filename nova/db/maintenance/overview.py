@@ -1,4 +1,4 @@
-"""An overview of the deployment: nine statements, of which none reads more rows than there are nodes or operations."""
+"""An overview of the deployment: nine statements, none of which reads more rows than there are nodes or operations."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ NODES = tables.compute_nodes
 SERVICES = tables.services
 
 _SHOWN = (VCPU, MEMORY_MB, DISK_GB)
-# Number of latest actions among which failures and boots are searched for, which have no index.
+# Number of latest actions that are searched for failures and boots, which have no index.
 _LATEST = 10_000
 # Number of minutes whose boots are counted.
 _MINUTES = 30
 
 
 def get(connection: sa.Connection, limit: int) -> Overview:
-    """See :class:`nova.rpcapi.hosts.overview.Overviews`."""
+    """Return the overview, see :class:`nova.rpcapi.hosts.overview.Overviews`."""
     node_count, servers = connection.execute(sa.select(
         sa.func.count(), sa.func.coalesce(sa.func.sum(NODES.c.num_instances), 0)).select_from(NODES)).one()
     unfinished = connection.scalar(sa.select(sa.func.count()).where(ACTIONS.c.outcome.is_(None)))
@@ -93,7 +93,7 @@ _OF_ACTIONS = (ACTIONS.c.uuid, ACTIONS.c.request_id, ACTIONS.c.instance_uuid, AC
 
 
 def _operations(connection: sa.Connection, limit: int) -> list[OperationOverview]:
-    """Return operations. Of those that hold an instance for which others queue, only the name is read."""
+    """Return operations. Of operations that hold an instance for which others queue, only the name is read."""
     front = ACTIONS.alias("front")
     rows = connection.execute(
         sa.select(*_OF_ACTIONS, ACTIONS.c.step, ACTIONS.c.owner, ACTIONS.c.queued, ACTIONS.c.waits_for,

@@ -1,8 +1,8 @@
-"""Removing what is over: deleted servers with all that hangs on them, and the history of those that live.
+"""Removal of deleted servers with all rows that belong to them, and of the history of existing servers.
 
-It may run beside everything else, several times, and be killed: one short transaction per page, in the order of
-(created_at, uuid), and a pause as long as the page took. What is archived is written before it is removed: what a
-killed purge has written and not removed, the next one writes again.
+A purge may run beside other work and other purges, and may be killed: it uses one short transaction per page, in the
+order of (created_at, uuid), and pauses as long as the page took. Rows are archived before they are removed, so rows
+that a killed purge has archived but not removed are archived again by the next one.
 """
 
 from __future__ import annotations
@@ -28,25 +28,24 @@ ACTIONS = tables.actions
 MIGRATIONS = tables.migrations
 ALLOCATIONS = tables.allocations
 
-# The rows that go with an instance; each table names it in instance_uuid.
+# Tables of the rows that belong to an instance, by their column instance_uuid.
 GO_ALONG = (ACTIONS, MIGRATIONS, tables.external_events, tables.security_group_members, tables.drain_servers,
             tables.console_tokens)
 # Tables in which a row protects its instance from the purge, because work on it is pending.
 KEEP = (tables.evictions, tables.fixed_ips, tables.floating_ips, tables.volumes, tables.share_accesses)
-# Rows of a page.
+# Number of rows per page.
 PAGE = 200
 _ENDED_AT = sa.func.coalesce(INSTANCES.c.terminated_at, INSTANCES.c.updated_at, INSTANCES.c.created_at)
 
 Removed = collections.Counter[str]
-# The place of a row in the order of removal.
+# Position of a row in the order of removal.
 Place = tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class What:
-    """Servers deleted before a moment; and, if that is given, the history of living ones that ended before another.
-
-    ``keep``: so many of the newest actions of each server stay, however old they are.
+    """The rows to remove: servers deleted before a time, and optionally the history of existing servers that ended
+    before another time. ``keep``: number of newest actions of each server that stay, whatever their age.
     """
 
     servers_before: datetime.datetime
@@ -65,9 +64,10 @@ def count(db: Database, what: What) -> Removed:
 
 def purge(db: Database, what: What, archive: IO[bytes] | None = None, page: int = PAGE,
           sleep: Callable[[float], None] = time.sleep) -> Iterator[Removed]:
-    """Remove it; tells after each page how many rows of each table went.
+    """Remove rows; yield after each page the number of removed rows by table.
 
-    ``archive`` gets a line of JSON for every row, {"table": ..., "row": {...}}, and has it on disk before it is gone.
+    ``archive`` receives a line of JSON per row, {"table": ..., "row": {...}}, which is on disk before the row is
+    removed.
     """
     for kind in _kinds(what):
         after: Place | None = None
@@ -86,9 +86,9 @@ def purge(db: Database, what: What, archive: IO[bytes] | None = None, page: int 
 
 
 def compact(db: Database) -> None:
-    """Give the room of removed rows back to the file system; it takes each table for itself for a moment."""
+    """Return the space of removed rows to the file system. Each table is locked for a moment."""
     if db.dialect == "sqlite":
-        with contextlib.closing(db.engine.raw_connection()) as raw:  # a connection in autocommit mode
+        with contextlib.closing(db.engine.raw_connection()) as raw:  # The connection is in autocommit mode.
             for statement in ("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
                 raw.cursor().execute(statement)
         return
@@ -106,7 +106,9 @@ def _write(archive: IO[bytes], rows: Sequence[tuple[str, dict[str, Any]]]) -> No
 
 @dataclasses.dataclass(frozen=True)
 class _Kind:
-    """Rows of one table that go: ``order`` ends with the key; ``along`` are removed with them, by instance_uuid."""
+    """Rows of one table to remove. ``order`` ends with the key; rows of the tables ``along`` are removed with them, by
+    instance_uuid.
+    """
 
     name: str
     table: sa.Table
@@ -119,7 +121,7 @@ class _Kind:
         return self.order[-1]
 
     def page(self, connection: sa.Connection, after: Place | None, limit: int) -> list[Place]:
-        """The places of the next rows."""
+        """Return the positions of the next rows."""
         statement = sa.select(*self.order).where(self.over).order_by(*self.order).limit(limit)
         if after is not None:
             # The first term alone lets every database begin in the middle of the index.
@@ -136,7 +138,7 @@ class _Kind:
         return rows_of_tables
 
     def remove(self, connection: sa.Connection, keys: Sequence[Any]) -> Removed:
-        """Remove the rows of those keys that may still be removed."""
+        """Remove the rows with these keys that may still be removed."""
         still = list(connection.scalars(
             sa.select(self.key).where(self.key.in_(keys), self.over).order_by(*self.order).with_for_update()))
         removed: Removed = Removed()

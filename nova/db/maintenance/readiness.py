@@ -75,7 +75,7 @@ def connected(url: str, new: bool = False) -> Database:
         database.close()
         raise (Unreachable if file is None else exception.DatabaseUnusable)(
             url=_shown(url), reason=_reason(error)) from error
-    except OSError as error:  # of a file that the URL names
+    except OSError as error:  # File that the URL names.
         database.close()
         files = [f"{name}={value}" for name, value in sa.make_url(url).query.items() if name in _FILES]
         raise _unusable(url, f"{' '.join(files)}: {error.strerror or error}") from error

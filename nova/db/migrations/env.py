@@ -11,7 +11,7 @@ from nova.db.sql.types import Json, Utc
 
 
 def _render(kind: str, item: Any, _autogen: Any) -> str | Literal[False]:
-    """Revisions name our column types without the Python type inside (it is no part of the schema)."""
+    """Render column types of Nova without the Python type inside, which is not part of the schema."""
     if kind == "type" and isinstance(item, Json):
         return "Json(object)"
     if kind == "type" and isinstance(item, Utc):
@@ -19,7 +19,7 @@ def _render(kind: str, item: Any, _autogen: Any) -> str | Literal[False]:
     return False
 
 
-# The caller holds the transaction: all steps of an upgrade, or none (where the database can do that).
+# The caller holds the transaction: all steps of an upgrade or none, where the database supports that.
 context.configure(connection=context.config.attributes["connection"], target_metadata=tables.metadata,
                   transactional_ddl=True, render_item=_render)
 context.run_migrations()

@@ -1,4 +1,4 @@
-"""Steps of migrations that may run twice: without transactions for DDL, a migration may have stopped in the middle."""
+"""Steps of migrations that can be repeated: without transactional DDL, a migration may have stopped half-way."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from alembic import op
 
 
 def table(name: str, *columns: Any) -> None:
-    """Make a table unless it is there."""
+    """Create a table unless it exists."""
     if name not in sa.inspect(op.get_bind()).get_table_names():
         op.create_table(name, *columns, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
 
 
 def index(name: str, of: str, *columns: str) -> None:
-    """Make an index unless it is there."""
+    """Create an index unless it exists."""
     if name not in {existing["name"] for existing in sa.inspect(op.get_bind()).get_indexes(of)}:
         op.create_index(name, of, list(columns))
 
 
 def no_index(name: str, of: str) -> None:
-    """Drop an index if it is there."""
+    """Drop an index if it exists."""
     if name in {existing["name"] for existing in sa.inspect(op.get_bind()).get_indexes(of)}:
         op.drop_index(name, of)
 
 
 def column(of: str, new: sa.Column[Any]) -> None:
-    """Add a column unless it is there."""
+    """Add a column unless it exists."""
     if new.name not in {existing["name"] for existing in sa.inspect(op.get_bind()).get_columns(of)}:
         op.add_column(of, new)
 

@@ -1,8 +1,9 @@
-"""Addresses of the embedded networks. They are rows before anybody wants them: who takes one locks nothing else.
+"""Addresses of the embedded networks.
 
-A network begins with some of its IPv4 addresses, and gets more when these are used up. What was never given out is
-taken first, then what has been free for longest. An interface has the MAC address of the row of its IPv4 address, which
-no other row has, and its IPv6 address follows from these: the three stay together.
+Addresses exist as rows before they are used, so that allocation locks nothing else. A network begins with some of its
+IPv4 addresses and gets more when these are used up. Addresses that were never used are allocated first, then those that
+have been free for the longest time. The MAC address of an interface belongs to the row of its IPv4 address, where it is
+unique, and the IPv6 address follows from both: the three stay together.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ NETWORKS = tables.networks
 IPS = tables.fixed_ips
 INSTANCES = tables.instances
 
-# Addresses that a network gets at a time.
+# Number of addresses that a network gets at a time.
 POOL = 256
 # Release time of a row that was never allocated, which sorts before all others.
 _NEVER = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -44,7 +45,7 @@ class Taken(NamedTuple):
     addresses: list[str]
 
 
-# --- taking --------------------------------------------------------------------------------------
+# --- allocation ----------------------------------------------------------------------------------
 _FREE = (sa.select(IPS.c.id, IPS.c.address, IPS.c.mac)
          .where(IPS.c.network_uuid == sa.bindparam("network"), IPS.c.version == 4, IPS.c.instance_uuid.is_(None),
                 IPS.c.reserved == sa.false())
@@ -60,9 +61,10 @@ _TAKE = (sa.update(IPS)
 
 def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id: str,
          wanted: str | None = None) -> Taken:
-    """An IPv4 address of the network, and an IPv6 address if it has such; ``wanted`` is one of the two.
+    """Allocate an IPv4 address of the network, and an IPv6 address if it has an IPv6 subnet; ``wanted`` is one of the
+    two.
 
-    Two statements, as a rule. Raises NoMoreFixedIps, FixedIpInvalid (not of the network), FixedIpInUse.
+    Usually two statements. Raises NoMoreFixedIps, FixedIpInvalid (not of the network), FixedIpInUse.
     """
     wanted = check(network, wanted) if wanted else None
     wanted_v6 = wanted if wanted and ":" in wanted else None
@@ -86,12 +88,12 @@ def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id
 
 
 def check(network: Network, address: str) -> str:
-    """The address in the spelling of rows. Raises FixedIpInvalid when no interface of the network can ask for it."""
+    """Return the address as rows spell it. Raises FixedIpInvalid if no interface of the network can request it."""
     try:
         wanted = plain_ip.address(address)
     except ValueError as error:
         raise exception.FixedIpInvalid(address=address, network_id=network.uuid) from error
-    # With SLAAC the address follows from the MAC address: it cannot be chosen.
+    # With SLAAC the address follows from the MAC address and cannot be chosen.
     cidr = network.cidr if wanted.version == 4 else network.cidr_v6 if network.ipv6_mode != SLAAC else None
     if cidr is None or wanted not in (subnet := plain_ip.network(cidr)) or str(wanted) in _reserved(
             network, subnet) or (wanted.version == 4 and not _start(network) <= wanted <= _end(network)):
@@ -105,17 +107,17 @@ def _reserved(network: Network, subnet: ipaddress.IPv4Network | ipaddress.IPv6Ne
 
 
 def _start(network: Network) -> ipaddress.IPv4Address:
-    """The first address of the pool: those before it are the operator's."""
+    """Return the first address of the pool; the addresses before it are reserved for the operator."""
     return ipaddress.IPv4Address(network.dhcp_start or ipaddress.IPv4Network(network.cidr)[1])
 
 
 def _end(network: Network) -> ipaddress.IPv4Address:
-    """The last address of the pool."""
+    """Return the last address of the pool."""
     return ipaddress.IPv4Address(network.dhcp_end or ipaddress.IPv4Network(network.cidr)[-2])
 
 
 def _free(connection: sa.Connection, network: Network) -> Any:
-    """A free IPv4 address, locked. Others that take one at the same time pass it by."""
+    """Return a free IPv4 address, locked. Concurrent allocations skip it."""
     row = connection.execute(_FREE, {"network": network.uuid}).first()
     while row is None:
         offset = _lock(connection, network)
@@ -127,11 +129,11 @@ def _free(connection: sa.Connection, network: Network) -> Any:
 
 
 def _row(connection: sa.Connection, network: Network, address: str) -> Any:
-    """The free row of this IPv4 address, locked; made if there was none. Raises FixedIpInUse."""
+    """Return the free row of this IPv4 address, locked, created if missing. Raises FixedIpInUse."""
     this = {"network": network.uuid, "address": address}
     row = connection.execute(_THIS, this).first()
     if row is None:
-        _lock(connection, network)  # rows are made by one at a time
+        _lock(connection, network)  # Only one transaction at a time creates rows.
         _insert(connection, network, address)
         row = connection.execute(_THIS, this).one()
     if row.instance_uuid is not None or row.reserved:
@@ -141,25 +143,25 @@ def _row(connection: sa.Connection, network: Network, address: str) -> Any:
 
 def _insert(connection: sa.Connection, network: Network, address: str, instance_uuid: str | None = None,
             vif_id: str | None = None) -> bool:
-    """Insert the row of an address; return whether it had none."""
+    """Insert the row of an address; return True if the address had none."""
     values = {"network_uuid": network.uuid, "address": address, "version": 6 if ":" in address else 4,
               "instance_uuid": instance_uuid, "vif_id": vif_id, "updated_at": clock.now() if instance_uuid else _NEVER}
     existing = sa.select(IPS.c.id).where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)
     row = sa.select(*(sa.literal(value, IPS.c[name].type) for name, value in values.items())).where(~existing.exists())
     try:
         return connection.execute(sa.insert(IPS).from_select(list(values), row)).rowcount == 1
-    except db_exception.DBDuplicateEntry as error:  # another transaction inserted it at the same moment
+    except db_exception.DBDuplicateEntry as error:  # Another transaction inserted the row at the same moment.
         raise db_exception.RetryRequest(error) from error
 
 
-# --- the pool ------------------------------------------------------------------------------------
+# --- pool ----------------------------------------------------------------------------------------
 def fill(connection: sa.Connection, network: Network) -> None:
-    """The first addresses of a new network."""
+    """Insert the first addresses of a new network."""
     _add(connection, network, _lock(connection, network))
 
 
 def _lock(connection: sa.Connection, network: Network) -> int:
-    """Hold the network until the commit; returns the first offset of its subnet that has no row yet."""
+    """Lock the network until the commit; return the first offset of its subnet without a row."""
     offset = connection.scalar(
         sa.select(NETWORKS.c.next_offset).where(NETWORKS.c.uuid == network.uuid).with_for_update())
     if offset is None:
@@ -168,7 +170,7 @@ def _lock(connection: sa.Connection, network: Network) -> int:
 
 
 def _add(connection: sa.Connection, network: Network, offset: int) -> bool:
-    """More rows from ``offset`` on; false when the subnet has no more addresses."""
+    """Insert more rows from ``offset`` on; return False if the subnet has no more addresses."""
     subnet = ipaddress.IPv4Network(network.cidr)
     end = min(offset + POOL, int(_end(network)) - int(subnet.network_address) + 1)
     if offset >= end:
@@ -190,7 +192,7 @@ def _add(connection: sa.Connection, network: Network, offset: int) -> bool:
 
 
 def _add_partners(connection: sa.Connection, network: Network, made: dict[str, str]) -> None:
-    """The IPv6 addresses that belong to these new rows (address: MAC), so that both are taken in one statement."""
+    """Insert the IPv6 addresses of these new rows (address: MAC), so that one statement allocates both."""
     partners = {_partner(network, address, mac) for address, mac in made.items()}
     partners -= set(connection.scalars(sa.select(IPS.c.address).where(
         IPS.c.network_uuid == network.uuid, IPS.c.address.in_(list(partners)))))
@@ -201,20 +203,22 @@ def _add_partners(connection: sa.Connection, network: Network, made: dict[str, s
 
 
 def _assign(connection: sa.Connection, network: Network, row_ids: Sequence[int]) -> dict[int, str]:
-    """MAC addresses for rows that have none: what belongs to them, or others where that is somebody else's."""
+    """Assign MAC addresses to rows without one: the derived address, or another one if it is in use."""
     macs = {row_id: _mac(network, row_id) for row_id in row_ids}
     while taken := set(connection.scalars(sa.select(IPS.c.mac).where(IPS.c.mac.in_(list(macs.values()))))):
         macs.update({row_id: _spelt(secrets.randbelow(2**24)) for row_id, mac in macs.items() if mac in taken})
     try:
         connection.execute(sa.update(IPS).where(IPS.c.id == sa.bindparam("this")).values(mac=sa.bindparam("new_mac")),
                            [{"this": row_id, "new_mac": mac} for row_id, mac in macs.items()])
-    except db_exception.DBDuplicateEntry as error:  # given to another row at the same moment
+    except db_exception.DBDuplicateEntry as error:  # Another row got the MAC address at the same moment.
         raise db_exception.RetryRequest(error) from error
     return macs
 
 
 def _mac(network: Network, row_id: int) -> str:
-    """The MAC address that belongs to a row. Networks begin elsewhere, since other clouds may share the wire."""
+    """Return the derived MAC address of a row. Networks begin at different values, since other clouds may share the
+    wire.
+    """
     start = int.from_bytes(hashlib.sha256(network.uuid.encode()).digest()[:3], "big")
     return _spelt((start + row_id) % 2**24)
 
@@ -224,7 +228,7 @@ def _spelt(number: int) -> str:
 
 
 def _partner(network: Network, address: str, mac: str) -> str:
-    """The IPv6 address that goes with an IPv4 address and a MAC address."""
+    """Return the IPv6 address that belongs to an IPv4 address and a MAC address."""
     subnet = plain_ip.v6_network(network.cidr_v6 or "")
     if network.ipv6_mode == SLAAC:
         return slaac_address(subnet, mac)
@@ -242,9 +246,9 @@ def _random_v6(network: Network) -> str:
             return address
 
 
-# --- as administrators see them ------------------------------------------------------------------
+# --- administration ------------------------------------------------------------------------------
 def show(connection: sa.Connection, address: str) -> NetworkAddress:
-    """An address of a network, whether anybody ever had it or not. Raises FixedIpNotFoundForAddress."""
+    """Return an address of a network, whether or not it was ever used. Raises FixedIpNotFoundForAddress."""
     network = _network_of(connection, address)
     row = connection.execute(
         sa.select(IPS.c.reserved, IPS.c.instance_uuid, INSTANCES.c.hostname, INSTANCES.c.host)
@@ -258,16 +262,16 @@ def show(connection: sa.Connection, address: str) -> NetworkAddress:
 
 
 def reserve(connection: sa.Connection, address: str, reserved: bool) -> None:
-    """Set whether servers may get the address. A server that has it keeps it.
+    """Set whether servers may get the address. A server that has the address keeps it.
 
-    Raises FixedIpNotFoundForAddress, InvalidInput (it is never given out, or is not of version 4).
+    Raises FixedIpNotFoundForAddress, InvalidInput (outside of the pool, or not an IPv4 address).
     """
     network = _network_of(connection, address)
-    if ":" in address:  # the IPv6 address follows from the IPv4 address
+    if ":" in address:  # The IPv6 address follows from the IPv4 address.
         raise exception.InvalidInput(reason=f"address {address} is of version 6: reserve the one of version 4 with it")
     if not _given_out(network, address):
         raise exception.InvalidInput(reason=f"address {address} is not for servers anyway")
-    _lock(connection, network)  # rows are made by one at a time
+    _lock(connection, network)  # Only one transaction at a time creates rows.
     _insert(connection, network, address)
     connection.execute(sa.update(IPS).where(
         IPS.c.network_uuid == network.uuid, IPS.c.address == address).values(reserved=reserved))
@@ -291,7 +295,7 @@ def _given_out(network: Network, address: str) -> bool:
     return True
 
 
-# --- giving back ---------------------------------------------------------------------------------
+# --- release -------------------------------------------------------------------------------------
 def release(connection: sa.Connection, instance_uuid: str, vif_id: str | None = None) -> None:
     """Free the addresses of an instance, or of one of its interfaces."""
     statement = sa.update(IPS).where(IPS.c.instance_uuid == instance_uuid)
@@ -308,6 +312,6 @@ def is_taken(connection: sa.Connection, network_uuid: str, address: str) -> bool
 
 
 def owner_of(connection: sa.Connection, network_uuid: str, address: str) -> str | None:
-    """The instance that holds an address."""
+    """Return the instance that has an address."""
     return connection.scalar(sa.select(IPS.c.instance_uuid).where(
         IPS.c.network_uuid == network_uuid, IPS.c.address == address))

@@ -1,4 +1,4 @@
-"""Names of floating addresses: domains, which administrators make, and the names that projects have in them."""
+"""DNS names of floating addresses: domains, which administrators create, and the names of projects in them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?")
 
 # --- domains -------------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None) -> list[Domain]:
-    """The domains that a project may see (None: all), by their names."""
+    """Return the domains that a project may see (None: all domains), by name."""
     statement = sa.select(DOMAINS).order_by(DOMAINS.c.domain)
     if project_id is not None:
         statement = statement.where(_seen_by(project_id))
@@ -39,7 +39,7 @@ def _seen_by(project_id: str) -> sa.ColumnElement[bool]:
 
 
 def put_domain(connection: sa.Connection, domain: Domain) -> Domain:
-    """Make a domain, or say anew whose it is. Raises InvalidInput, QuotaLimit, Conflict (names are in the way)."""
+    """Create a domain, or change its owner. Raises InvalidInput, QuotaLimit, Conflict (existing names)."""
     wanted = msgspec.structs.replace(domain, domain=_name("domain", domain.domain))
     quotas.serialize(connection, "dns_domains")
     values = rows.values_of(DOMAINS, wanted)
@@ -56,7 +56,7 @@ def _check_free(connection: sa.Connection, domain: str) -> None:
     """Check that no project has names of a new domain as dotted names of a shorter domain. Raises Conflict."""
     labels = domain.split(".")
     above = {".".join(labels[count:]): ".".join(labels[:count]) for count in range(1, len(labels))}
-    # Held, so that no such name comes meanwhile.
+    # Locked, so that no such name is created meanwhile.
     for parent in connection.scalars(sa.select(DOMAINS.c.domain).where(
             DOMAINS.c.domain.in_(above)).order_by(DOMAINS.c.domain).with_for_update()).all():
         name = connection.scalar(sa.select(ENTRIES.c.name).where(
@@ -76,7 +76,7 @@ def delete_domain(connection: sa.Connection, domain: str) -> None:
 
 
 def _lock(connection: sa.Connection, domain: str, project_id: str | None) -> Domain:
-    """The domain, which nobody else changes until the commit: names come and go with it."""
+    """Lock a domain against changes until the commit: its names are created and deleted with it."""
     stored = _domain(connection, sa.select(DOMAINS).with_for_update(), domain, project_id)
     if project_id is not None and stored.scope == PRIVATE:
         raise exception.Forbidden(f"The names in {stored.domain} are the administrators'.")
@@ -95,7 +95,7 @@ def _domain(connection: sa.Connection, statement: sa.Select[tuple[object, ...]],
 
 # --- names ---------------------------------------------------------------------------------------
 def entry(connection: sa.Connection, domain: str, name: str, project_id: str | None = None) -> Entry:
-    """Raises DnsDomainNotFound, DnsEntryNotFound."""
+    """Return a name. Raises DnsDomainNotFound, DnsEntryNotFound."""
     stored = _domain(connection, sa.select(DOMAINS), domain, project_id)
     row = connection.execute(sa.select(ENTRIES).where(
         ENTRIES.c.domain == stored.domain, ENTRIES.c.name == name.lower())).first()
@@ -105,16 +105,16 @@ def entry(connection: sa.Connection, domain: str, name: str, project_id: str | N
 
 
 def entries_of(connection: sa.Connection, domain: str, address: str, project_id: str | None = None) -> list[Entry]:
-    """The names of an address in a domain. Raises DnsDomainNotFound."""
+    """Return the names of an address in a domain. Raises DnsDomainNotFound."""
     stored = _domain(connection, sa.select(DOMAINS), domain, project_id)
     return rows.to_objects(Entry, connection.execute(sa.select(ENTRIES).where(
         ENTRIES.c.domain == stored.domain, ENTRIES.c.address == address).order_by(ENTRIES.c.name)))
 
 
 def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = None) -> Entry:
-    """Make a name, or have it be that of another address.
+    """Create a name or assign it to another address.
 
-    Raises DnsDomainNotFound, InvalidInput, QuotaLimit, Forbidden (domain or name are others').
+    Raises DnsDomainNotFound, InvalidInput, QuotaLimit, Forbidden (the domain or name belongs to another project).
     """
     stored = _lock(connection, entry.domain, project_id)
     try:
@@ -146,7 +146,7 @@ def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = 
 
 
 def _check_inside(connection: sa.Connection, name: str, domain: str) -> None:
-    """Check that a name is in no domain below this one, which may be another project's. Raises Forbidden."""
+    """Check that a name is in no domain below this one, which may belong to another project. Raises Forbidden."""
     labels = name.split(".")
     longer = [".".join([*labels[count:], domain]) for count in range(len(labels))]
     inside = connection.scalar(sa.select(DOMAINS.c.domain).where(
@@ -156,7 +156,7 @@ def _check_inside(connection: sa.Connection, name: str, domain: str) -> None:
 
 
 def delete_entry(connection: sa.Connection, domain: str, name: str, project_id: str | None = None) -> None:
-    """Raises DnsDomainNotFound, DnsEntryNotFound, Forbidden (the domain is not for projects)."""
+    """Delete a name. Raises DnsDomainNotFound, DnsEntryNotFound, Forbidden (the domain is not for projects)."""
     stored = _lock(connection, domain, project_id)
     if not _is_there(connection, stored.domain, name.lower(), project_id):
         raise exception.DnsEntryNotFound(domain=domain, name=name)
@@ -165,7 +165,7 @@ def delete_entry(connection: sa.Connection, domain: str, name: str, project_id: 
 
 
 def _is_there(connection: sa.Connection, domain: str, name: str, project_id: str | None) -> bool:
-    """Raises Forbidden for a name that the project may not touch (None: it may all)."""
+    """Return True if the name exists. Raises Forbidden for a name that the project (None: any) may not change."""
     row = connection.execute(sa.select(ENTRIES.c.project_id).where(
         ENTRIES.c.domain == domain, ENTRIES.c.name == name)).first()
     if row is not None and project_id not in (None, row.project_id):
@@ -174,7 +174,7 @@ def _is_there(connection: sa.Connection, domain: str, name: str, project_id: str
 
 
 def _name(field: str, value: str) -> str:
-    """A name in one spelling. Raises InvalidInput for what is none in the DNS."""
+    """Normalize a name. Raises InvalidInput for an invalid DNS name."""
     name = value.lower()
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
         raise exception.InvalidInput(reason=f"{field} '{value[:255]}' is not a name in the DNS")

@@ -1,7 +1,7 @@
-"""Floating addresses: pools of them, whose they are, and which interface of which server each leads to.
+"""Floating addresses: pools, owners, and the interfaces that they lead to.
 
-Which one a server has is in its network_info as well, where hosts and users read it: whoever changes that holds the
-server's row, and bumps the version of what hosts are told.
+The network_info of a server also contains its floating addresses, for hosts and users. A change of them holds the row
+of the server and increases the version of the data that hosts receive.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from nova.objects.servers.instance import Instance
 
 TABLE = tables.floating_ips
 
-# Addresses that are made, or removed, at a time.
+# Number of addresses that are created or removed at a time.
 _MOST = 1024
 _NOWHERE = {"instance_uuid": None, "vif_id": None, "fixed_address": None}
 
@@ -34,7 +34,7 @@ def pools(connection: sa.Connection) -> list[str]:
 
 
 def create(connection: sa.Connection, pool: str, cidr: str) -> int:
-    """Put the host addresses of a network into a pool; returns how many. Raises InvalidInput, FloatingIpExists."""
+    """Add the host addresses of a network to a pool; return their number. Raises InvalidInput, FloatingIpExists."""
     if not pool.strip() or len(pool) > 255:
         raise exception.InvalidInput(reason="pool must have 1 to 255 characters")
     wanted = _addresses(cidr)
@@ -48,7 +48,7 @@ def create(connection: sa.Connection, pool: str, cidr: str) -> int:
 
 
 def delete(connection: sa.Connection, cidr: str) -> int:
-    """Take the addresses of a network out of their pools; returns how many. Raises InvalidInput, FloatingIpInUse."""
+    """Remove the addresses of a network from their pools; return their number. Raises InvalidInput, FloatingIpInUse."""
     held = connection.execute(sa.select(TABLE.c.id, TABLE.c.address, TABLE.c.project_id).where(
         TABLE.c.address.in_(_addresses(cidr))).order_by(TABLE.c.id).with_for_update()).all()
     for row in held:
@@ -101,7 +101,7 @@ def _read(connection: sa.Connection, this: sa.ColumnElement[bool], name: str, pr
 
 
 def allocate(connection: sa.Connection, project_id: str, pool: str | None = None) -> FloatingIp:
-    """A free address of a pool (None: of the first one) becomes the project's.
+    """Allocate a free address of a pool (None: the first pool) to the project.
 
     Raises FloatingIpPoolNotFound, NoMoreFloatingIps, QuotaLimit.
     """
@@ -125,9 +125,9 @@ def allocate(connection: sa.Connection, project_id: str, pool: str | None = None
 
 
 def release(connection: sa.Connection, uuid: str, project_id: str | None = None) -> str | None:
-    """Give an address back to its pool; returns the server that it led to, whose host has to hear of it.
+    """Return an address to its pool; return the server that it led to, whose host must be notified.
 
-    Raises FloatingIpNotFound, Conflict (it is being given to a server).
+    Raises FloatingIpNotFound, Conflict (it is being associated with a server).
     """
     floating_ip = get(connection, uuid, project_id)
     if floating_ip.instance_uuid is not None:
@@ -141,19 +141,19 @@ def release(connection: sa.Connection, uuid: str, project_id: str | None = None)
     return floating_ip.instance_uuid
 
 
-# --- of a server, whose row is held --------------------------------------------------------------
+# --- of a server, whose row is locked ------------------------------------------------------------
 def server_of(connection: sa.Connection, address: str, project_id: str) -> str | None:
-    """The server that a project's floating address leads to just now. Raises FloatingIpNotFound."""
+    """Return the server that a project's floating address currently leads to. Raises FloatingIpNotFound."""
     return _read(connection, TABLE.c.address == address, address, project_id).instance_uuid
 
 
 def give(connection: sa.Connection, instance: Instance, address: str, fixed_address: str | None = None) -> None:
     """Associate a floating IP of the server's project with one of its addresses (None: the first without one).
 
-    It leads nowhere yet. Raises FloatingIpNotFound, FloatingIpInUse (it does), InvalidInput, InstanceInvalidState.
+    Raises FloatingIpNotFound, FloatingIpInUse (it is associated), InvalidInput, InstanceInvalidState.
     """
     _read(connection, TABLE.c.address == address, address, instance.project_id)
-    if instance.task_state == states.DELETING:  # the server may have released all its addresses already
+    if instance.task_state == states.DELETING:  # The server may have released all its addresses already.
         raise exception.InvalidInput(f"Instance {instance.uuid} is being deleted")
     usable = [vif for vif in instance.network_info if not vif.outside and vif.addresses(4)]
     if not usable:
@@ -170,13 +170,13 @@ def give(connection: sa.Connection, instance: Instance, address: str, fixed_addr
                                TABLE.c.instance_uuid.is_(None))
         .values(instance_uuid=instance.uuid, vif_id=vif.id, fixed_address=vif.addresses(4)[0],
                 updated_at=clock.now())).rowcount
-    if not done:  # another transaction was faster
+    if not done:  # Another transaction was faster.
         raise exception.FloatingIpInUse(address=address)
     _write(connection, instance, vif.id, address)
 
 
 def take(connection: sa.Connection, instance: Instance, address: str) -> None:
-    """The address leads to the server no more; it stays the project's.
+    """Disassociate an address from the server; it stays allocated to the project.
 
     Raises FloatingIpNotFound, FloatingIpNotAssociated.
     """

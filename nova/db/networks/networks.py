@@ -1,4 +1,4 @@
-"""The embedded networks. Their addresses are given out in nova.db.networks.fixed_ips."""
+"""The embedded networks. Their addresses are allocated in nova.db.networks.fixed_ips."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IPS = tables.fixed_ips
 
 
 def index(connection: sa.Connection, project_id: str | None = None) -> list[Network]:
-    """The project's own and the shared networks, oldest first; None: all."""
+    """Return the project's own and the shared networks, oldest first; None: all networks."""
     statement = sa.select(TABLE).order_by(TABLE.c.id)
     if project_id is not None:
         statement = statement.where(_usable(project_id))
@@ -31,12 +31,12 @@ def index(connection: sa.Connection, project_id: str | None = None) -> list[Netw
 
 
 def for_project(connection: sa.Connection, project_id: str) -> list[Network]:
-    """The networks that servers of a project may have interfaces on."""
+    """Return the networks on which servers of a project may have interfaces."""
     return index(connection, project_id)
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Network:
-    """Raises NetworkNotFound, also for a network of another project."""
+    """Return a network. Raises NetworkNotFound, also for a network of another project."""
     statement = sa.select(TABLE).where(TABLE.c.uuid == uuid)
     if project_id is not None:
         statement = statement.where(_usable(project_id))
@@ -51,13 +51,13 @@ def _usable(project_id: str) -> sa.ColumnElement[bool]:
 
 
 def create(connection: sa.Connection, network: Network) -> Network:
-    """A new network; what is left empty gets a value (``vni`` 0: one that is free).
+    """Insert a network with defaults for empty fields (``vni`` 0: a free one).
 
-    Raises InvalidInput (which field), NetworkDuplicate.
+    Raises InvalidInput (naming the field), NetworkDuplicate.
     """
     uuid = network.uuid or new_uuid()
     complete = _checked(network, uuid)
-    # Neither overlap nor a VLAN used twice is visible to a unique index.
+    # A unique index detects neither overlaps nor a VLAN used twice.
     quotas.serialize(connection, "networks")
     others = index(connection)
     for other in others:
@@ -82,9 +82,9 @@ def create(connection: sa.Connection, network: Network) -> Network:
 
 
 def associate(connection: sa.Connection, project_id: str, uuid: str | None = None) -> Network:
-    """A network of nobody's becomes the project's; None: the first that no server of another project is on.
+    """Assign a network without an owner to the project; None: the first without servers of another project.
 
-    Raises NetworkNotFound, NetworkInUse (it is another's, or its servers are on it), NetworkDuplicate, NoMoreNetworks.
+    Raises NetworkNotFound, NetworkInUse (owned, or used, by another project), NetworkDuplicate, NoMoreNetworks.
     """
     quotas.serialize(connection, "networks")
     if uuid is not None:
@@ -99,7 +99,7 @@ def associate(connection: sa.Connection, project_id: str, uuid: str | None = Non
 
 
 def disassociate(connection: sa.Connection, uuid: str, project: bool, host: bool) -> None:
-    """The network is no project's (so that everybody may use it), or belongs to no host any more, or both.
+    """Remove the owner of a network (which is then shared), its host, or both.
 
     Raises NetworkNotFound, NetworkInUse (servers of the project are on it), NetworkDuplicate.
     """
@@ -114,7 +114,7 @@ def disassociate(connection: sa.Connection, uuid: str, project: bool, host: bool
 
 
 def associate_host(connection: sa.Connection, uuid: str, host: str) -> None:
-    """Raises NetworkNotFound, ComputeHostNotFound."""
+    """Assign a network to a host. Raises NetworkNotFound, ComputeHostNotFound."""
     network = get(connection, uuid)
     services = tables.services
     if connection.scalar(sa.select(services.c.id).where(
@@ -134,7 +134,7 @@ def _has_servers(connection: sa.Connection, uuid: str, besides: str | None = Non
 
 
 def _owned(connection: sa.Connection, network: Network, project_id: str | None) -> Network:
-    """The network with another owner. Raises NetworkDuplicate: that one has a network of this name."""
+    """Return the network with another owner. Raises NetworkDuplicate if the owner has a network of this name."""
     same = sa.and_(TABLE.c.label == network.label, TABLE.c.id != network.id, TABLE.c.project_id.is_not_distinct_from(
         project_id))
     if connection.scalar(sa.select(TABLE.c.id).where(same).limit(1)) is not None:
@@ -144,16 +144,16 @@ def _owned(connection: sa.Connection, network: Network, project_id: str | None) 
 
 
 def subnets(network: Network) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    """The subnets of a network, of each version one."""
+    """Return the subnets of a network, one per IP version."""
     return [plain_ip.network(cidr) for cidr in (network.cidr, network.cidr_v6) if cidr]
 
 
 def delete(connection: sa.Connection, uuid: str) -> None:
-    """Raises NetworkNotFound, NetworkInUse (a server has an address)."""
+    """Delete a network. Raises NetworkNotFound, NetworkInUse (a server has an address)."""
     row = connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid == uuid).with_for_update()).first()
     if row is None:
         raise exception.NetworkNotFound(network_id=uuid)
-    # The free addresses first: one that is taken at this moment is waited for and found below.
+    # Free addresses first: the deletion waits for a concurrent allocation and finds it below.
     connection.execute(sa.delete(IPS).where(IPS.c.network_uuid == uuid, IPS.c.instance_uuid.is_(None)))
     if connection.scalar(sa.select(IPS.c.id).where(IPS.c.network_uuid == uuid).limit(1)) is not None:
         raise exception.NetworkInUse(network_id=uuid)
@@ -163,7 +163,7 @@ def delete(connection: sa.Connection, uuid: str) -> None:
 
 # --- checks ------------------------------------------------------------------------------------
 def _checked(network: Network, uuid: str) -> Network:
-    """The network with its defaults. Raises InvalidInput naming the field."""
+    """Return the network with its defaults. Raises InvalidInput naming the field."""
     cidr = parse_cidr(network.cidr)
     if not network.label or len(network.label) > 255:
         raise exception.InvalidInput(reason="label must have 1 to 255 characters")
@@ -204,7 +204,7 @@ def _check_wire(network: Network) -> None:
 
 
 def _checked_v6(network: Network) -> tuple[str | None, str | None]:
-    """The IPv6 subnet and its gateway; nothing when it has none."""
+    """Return the IPv6 subnet and its gateway, or empty values without one."""
     if not network.cidr_v6:
         if network.gateway_v6:
             raise exception.InvalidInput(reason="gateway_v6 needs a cidr_v6")
@@ -226,7 +226,7 @@ def _checked_v6(network: Network) -> tuple[str | None, str | None]:
 
 
 def parse_cidr_v6(value: str) -> ipaddress.IPv6Network:
-    """The IPv6 subnet that ``value`` names. Raises InvalidInput for what cannot be the subnet of a network."""
+    """Return the IPv6 subnet of a text. Raises InvalidInput if it cannot be the subnet of a network."""
     try:
         cidr = plain_ip.v6_network(value)
     except ValueError as error:
@@ -240,7 +240,7 @@ def parse_cidr_v6(value: str) -> ipaddress.IPv6Network:
 
 
 def parse_cidr(value: str) -> ipaddress.IPv4Network:
-    """The subnet that ``value`` names. Raises InvalidInput for what cannot be the subnet of a network."""
+    """Return the subnet of a text. Raises InvalidInput if it cannot be the subnet of a network."""
     try:
         cidr = ipaddress.IPv4Network(value)
     except ValueError as error:

@@ -1,6 +1,6 @@
-"""Security groups as hosts get them: each group once, and its members whenever they change.
+"""Security groups in the form for hosts: each group once, and its members whenever they change.
 
-A rule that allows a group does not list its members: the host keeps the members of each group that rules name. So the
+A rule that allows a group does not list its members: the host stores the members of each group that rules name. So the
 cost of a change depends on the changed group, not on the servers in it or on the rules that name it.
 """
 
@@ -32,21 +32,21 @@ _KNOWS_GROUPS = 2
 _RULES, _MEMBERS = "rules:", "members:"
 
 
-# --- what changed ----------------------------------------------------------------------------
+# --- changes ---------------------------------------------------------------------------------
 def rules_of(group_id: int) -> str:
-    """The name of a change of a group's rules."""
+    """Return the name of a change of a group's rules."""
     return f"{_RULES}{group_id}"
 
 
 def members_of(group_id: int) -> str:
-    """The name of a change of the addresses in a group."""
+    """Return the name of a change of the addresses in a group."""
     return f"{_MEMBERS}{group_id}"
 
 
 def moved(connection: sa.Connection, instance_uuid: str) -> set[str]:
-    """The groups of this server that rules name; asked when its addresses change in this transaction.
+    """Return the groups of this server that rules name, and increase their versions.
 
-    What lets these in has a new version from here on.
+    Called in the transaction that changes the addresses of the server.
     """
     named = sa.select(RULES.c.id).where(RULES.c.group_id == MEMBERS.c.group_id).exists()
     groups = connection.execute(
@@ -58,7 +58,7 @@ def moved(connection: sa.Connection, instance_uuid: str) -> set[str]:
 
 
 class Changed(NamedTuple):
-    """Host -> what it has to hear of; and the servers on hosts of the last release that have to hear it one by one."""
+    """Host -> its changes; and the servers on hosts of the previous release, which need separate messages."""
 
     hosts: dict[str, list[GroupFilter]]
     former: dict[str, dict[str, RuleSet]]
@@ -90,7 +90,7 @@ def changed(connection: sa.Connection, names: Collection[str]) -> Changed:
 
 
 def _places(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, set[str]]:
-    """Group -> the hosts where servers of it may be. Two statements, with a row for each host."""
+    """Return group -> hosts on which its servers may be, by two statements with a row for each host."""
     hosts: dict[int, set[str]] = {}
     if not group_ids:
         return hosts
@@ -110,7 +110,7 @@ def _places(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, 
 
 
 def _former(connection: sa.Connection, concerned: Mapping[str, Collection[int]]) -> dict[str, dict[str, RuleSet]]:
-    """Host of the last release -> what its servers in these groups let in. One statement where there is none."""
+    """Return host of the previous release -> rules of its servers in these groups. One statement if there are none."""
     old = connection.scalars(sa.select(SERVICES.c.host).where(
         SERVICES.c.host.in_(list(concerned)), SERVICES.c.binary == services.COMPUTE,
         SERVICES.c.version < _KNOWS_GROUPS)).all() if concerned else []
@@ -123,7 +123,7 @@ def _former(connection: sa.Connection, concerned: Mapping[str, Collection[int]])
     return former
 
 
-# --- how it is now -----------------------------------------------------------------------------
+# --- current state ---------------------------------------------------------------------------
 _RELEASE = sa.select(SERVICES.c.version).where(
     SERVICES.c.host == sa.bindparam("host"), SERVICES.c.binary == services.COMPUTE).scalar_subquery()
 _GROUPS_OF = (
@@ -147,7 +147,7 @@ def rules_for(connection: sa.Connection, host: str, instance_uuids: Sequence[str
         rule_sets[row.uuid].floating = {vif.id: vif.floating for vif in row.network_info if vif.floating}
         if row.group_id is not None:
             rule_sets[row.uuid].groups.append(row.group_id)
-    # A group's version is that of its project, which is that of its servers.
+    # The version of a group is that of its project, which is that of its servers.
     versions = {group_id: rule_set.version for rule_set in rule_sets.values() for group_id in rule_set.groups}
     filters = {group_filter.id: group_filter for group_filter in _filters_with_members(connection, versions)}
     unsent = dict(filters)
@@ -160,7 +160,7 @@ def rules_for(connection: sa.Connection, host: str, instance_uuids: Sequence[str
 
 
 def _filters(connection: sa.Connection, rules: Sequence[int], members: Sequence[int]) -> list[GroupFilter]:
-    """The rules of some groups, and the members of some, of those that exist. Three statements at most."""
+    """Return the rules of some groups and the members of others, if they exist, by at most three statements."""
     stored_versions = {row.id: row.version or 0 for row in connection.execute(
         sa.select(GROUPS.c.id, VERSIONS.c.version)
         .outerjoin(VERSIONS, VERSIONS.c.name == versions.rules_of(GROUPS.c.project_id))
@@ -170,7 +170,10 @@ def _filters(connection: sa.Connection, rules: Sequence[int], members: Sequence[
 
 
 def _filters_with_members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
-    """The rules of these groups (id: version), and the members of those that they name. Two statements at most."""
+    """Return the rules of these groups (id: version), and the members of the groups that they name.
+
+    At most two statements.
+    """
     filters = {group.id: group for group in _rules(connection, held)}
     named = {other: held[group.id] for group in filters.values() for other in group.named()}
     for members in _members(connection, named):
@@ -190,7 +193,7 @@ def _rules(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilt
 
 
 def _members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
-    """The MAC address of an interface is in the row of its address of version 4."""
+    """Select members. The MAC address of an interface is in the row of its IPv4 address."""
     filters = {group_id: GroupFilter(id=group_id, members_version=version) for group_id, version in held.items()}
     with_mac = IPS.alias()
     for group_id, address, mac in connection.execute(

@@ -1,4 +1,4 @@
-"""The rules that the default group of a project begins with."""
+"""The initial rules of the default security group of a project."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def index(connection: sa.Connection) -> list[DefaultRule]:
 
 
 def get(connection: sa.Connection, rule_id: int) -> DefaultRule:
-    """Raises SecurityGroupDefaultRuleNotFound."""
+    """Return a rule. Raises SecurityGroupDefaultRuleNotFound."""
     row = connection.execute(sa.select(TABLE).where(TABLE.c.id == rule_id)).first() if _fits(rule_id) else None
     if row is None:
         raise exception.SecurityGroupDefaultRuleNotFound(rule_id=rule_id)
@@ -30,7 +30,7 @@ def get(connection: sa.Connection, rule_id: int) -> DefaultRule:
 
 
 def create(connection: sa.Connection, rule: DefaultRule) -> DefaultRule:
-    """A checked rule, stored. Raises SecurityGroupDefaultRuleExists, QuotaLimit."""
+    """Insert a checked rule. Raises SecurityGroupDefaultRuleExists, QuotaLimit."""
     quotas.serialize(connection, "security_group_default_rules")
     existing = index(connection)
     if any(msgspec.structs.replace(other, id=rule.id) == rule for other in existing):
@@ -42,7 +42,7 @@ def create(connection: sa.Connection, rule: DefaultRule) -> DefaultRule:
 
 
 def delete(connection: sa.Connection, rule_id: int) -> None:
-    """Raises SecurityGroupDefaultRuleNotFound."""
+    """Delete a rule. Raises SecurityGroupDefaultRuleNotFound."""
     if not _fits(rule_id) or not connection.execute(sa.delete(TABLE).where(TABLE.c.id == rule_id)).rowcount:
         raise exception.SecurityGroupDefaultRuleNotFound(rule_id=rule_id)
 

@@ -1,6 +1,6 @@
-"""Security groups: who may reach the servers in them. A new group lets nobody in.
+"""Security groups.
 
-Every project has a group ``default``, made when it is first needed.
+A new group allows no ingress. Every project has a group ``default``, created when it is first needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RULE = ("protocol", "from_port", "to_port", "cidr")
 
 # --- groups ----------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None) -> list[SecurityGroup]:
-    """The groups of a project (None: of all) with their rules, oldest first. Two statements."""
+    """Return the groups of a project (None: all projects) with their rules, oldest first, by two statements."""
     statement = sa.select(TABLE).order_by(TABLE.c.id)
     if project_id is not None:
         statement = statement.where(TABLE.c.project_id == project_id)
@@ -43,7 +43,7 @@ def index(connection: sa.Connection, project_id: str | None = None) -> list[Secu
 
 
 def get(connection: sa.Connection, group_id: int, project_id: str | None = None) -> SecurityGroup:
-    """Raises SecurityGroupNotFound."""
+    """Return a group. Raises SecurityGroupNotFound."""
     return _with_rules(connection, [_row(connection, group_id, project_id)])[0]
 
 
@@ -77,12 +77,12 @@ def has_default(connection: sa.Connection, project_id: str) -> bool:
 
 
 def ensure_default(connection: sa.Connection, project_id: str) -> None:
-    """Make the project's default group if it has none."""
+    """Create the project's default group if it is missing."""
     if has_default(connection, project_id):
         return
     try:
         _insert(connection, project_id, DEFAULT, "Default security group")
-    except exception.SecurityGroupExists as error:  # another transaction inserted it at the same moment
+    except exception.SecurityGroupExists as error:  # Another transaction inserted it at the same moment.
         raise db_exception.RetryRequest(error) from error
     group = sa.select(TABLE.c.id, *(DEFAULT_RULES.c[name] for name in _RULE)).select_from(
         TABLE.join(DEFAULT_RULES, sa.true())).where(TABLE.c.project_id == project_id, TABLE.c.name == DEFAULT)
@@ -90,7 +90,7 @@ def ensure_default(connection: sa.Connection, project_id: str) -> None:
 
 
 def create(connection: sa.Connection, project_id: str, name: str, description: str) -> SecurityGroup:
-    """Raises SecurityGroupExists, QuotaLimit."""
+    """Insert a group. Raises SecurityGroupExists, QuotaLimit."""
     ensure_default(connection, project_id)
     most = quotas.limits(connection, project_id)["security_groups"]
     if most >= 0:
@@ -112,7 +112,9 @@ def _insert(connection: sa.Connection, project_id: str, name: str, description: 
 
 def update(connection: sa.Connection, group_id: int, name: str, description: str,
            project_id: str | None = None) -> SecurityGroup:
-    """Raises SecurityGroupNotFound, SecurityGroupExists, InvalidInput (renaming default)."""
+    """Change the name or description. Raises SecurityGroupNotFound, SecurityGroupExists, InvalidInput (renaming
+    default).
+    """
     row = _row(connection, group_id, project_id, lock=True)
     if name != row.name:
         if DEFAULT in (name, row.name):
@@ -126,7 +128,7 @@ def update(connection: sa.Connection, group_id: int, name: str, description: str
 
 
 def _rename_on_servers(connection: sa.Connection, group_id: int, before: str, after: str) -> None:
-    """Servers show the names of their groups."""
+    """Rename a group in the rows of its servers."""
     servers = connection.execute(
         sa.select(INSTANCES.c.id, INSTANCES.c.security_groups)
         .join(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
@@ -159,7 +161,7 @@ def delete(connection: sa.Connection, group_id: int, project_id: str | None = No
 
 # --- rules -----------------------------------------------------------------------------------
 def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str | None = None) -> SecurityGroupRule:
-    """A checked rule, stored. Raises SecurityGroupNotFound, InvalidInput (it is there already), QuotaLimit."""
+    """Insert a checked rule. Raises SecurityGroupNotFound, InvalidInput (the rule exists), QuotaLimit."""
     group = _row(connection, rule.parent_group_id, project_id, lock=True)
     if rule.group_id is not None:
         _row(connection, rule.group_id, group.project_id)
@@ -177,7 +179,7 @@ def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str
 
 
 def source_of(rule: sa.Row[Any]) -> str | None:
-    """The network that a rule lets in, without a host's part; None: a group's members."""
+    """Return the network that a rule allows, with host bits cleared, or None for a group."""
     if rule.group_id is not None:
         return None
     return str(plain_ip.network(plain_ip.without_zone(rule.cidr or ANYWHERE), strict=False))
@@ -189,7 +191,7 @@ def _count_rules(connection: sa.Connection, group_id: int) -> int:
 
 
 def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None = None) -> int:
-    """Returns the id of the group. Raises SecurityGroupRuleNotFound."""
+    """Delete a rule; return the id of its group. Raises SecurityGroupRuleNotFound."""
     row = None
     if 0 < rule_id < 2**63:
         statement = sa.select(RULES.c.parent_group_id, TABLE.c.project_id).join(
@@ -210,9 +212,9 @@ _RESOLVE = sa.select(TABLE).where(TABLE.c.project_id == sa.bindparam("project"),
 
 
 def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) -> list[SecurityGroup]:
-    """The groups with these names (or ids) in this order, each once; without their rules.
+    """Return the groups with these names or ids in this order, without duplicates and without rules.
 
-    Makes the default group when it is asked for. Raises SecurityGroupNotFound.
+    Creates the default group if it is requested. Raises SecurityGroupNotFound.
     """
     wanted = {"project": project_id, "names": list(names),
               "ids": [number for number in map(whole, names) if number is not None]}
@@ -230,14 +232,14 @@ def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) ->
 
 
 def add_members(connection: sa.Connection, group_ids: Sequence[int], instance_uuids: Sequence[str]) -> None:
-    """Put servers, which are not in them, into groups."""
+    """Add servers, which are not members yet, to groups."""
     pairs = [{"group_id": group_id, "instance_uuid": uuid} for group_id in group_ids for uuid in instance_uuids]
     if pairs:
         connection.execute(sa.insert(MEMBERS), pairs)
 
 
 def remove_members(connection: sa.Connection, instance_uuid: str) -> None:
-    """Take a server out of all its groups."""
+    """Remove a server from all its groups."""
     connection.execute(sa.delete(MEMBERS).where(MEMBERS.c.instance_uuid == instance_uuid))
 
 
@@ -266,7 +268,7 @@ def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str])
 
 
 def _together(resolved: dict[int, list[FilterRule]], group_ids: Collection[int]) -> list[FilterRule]:
-    """The rules of these groups, each once."""
+    """Return the rules of these groups without duplicates."""
     rules: dict[tuple[Any, ...], FilterRule] = {}
     for group_id in group_ids:
         for rule in resolved.get(group_id, []):
@@ -275,7 +277,7 @@ def _together(resolved: dict[int, list[FilterRule]], group_ids: Collection[int])
 
 
 def _resolved(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, list[FilterRule]]:
-    """Group -> its rules with sources. A rule whose source group has no addresses lets nobody in: left out."""
+    """Return group -> rules with sources. A rule whose source group has no addresses is left out."""
     if not group_ids:
         return {}
     rules = connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(group_ids))

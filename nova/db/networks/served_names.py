@@ -1,6 +1,6 @@
 """DNS names that hosts serve to their guests.
 
-A public domain is for all guests; a private one for those in its availability zone, or in all if it has none.
+A public domain is for all guests; a private one for guests in its availability zone, or in all zones if it has none.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ ENTRIES = tables.dns_entries
 SERVICES = tables.services
 VERSIONS = tables.versions
 
-# Domains per message; each may have a thousand names.
+# Maximum number of domains per message; each may have a thousand names.
 MOST = 20
 
 
 def changed(connection: sa.Connection, domains: Collection[str]) -> dict[str, list[ServedDomain]]:
-    """Return what to send to each host about these domains as they are now. Five statements for any number of hosts."""
+    """Return the messages about the current state of these domains, by five statements for any number of hosts."""
     stored_versions = dict(connection.execute(sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
         VERSIONS.c.name.in_([versions.dns(domain) for domain in domains]))).all())
     stored_domains = {row.domain: row for row in connection.execute(
@@ -56,7 +56,7 @@ def newer(connection: sa.Connection, host: str, held: Mapping[str, int]) -> list
     ours = {row.domain: row.version or 0 for row in rows if _is_for(row, zone)}
     removed = [ServedDomain(domain=domain, version=version, removed=True) for domain, version in sorted(held.items())
                if domain not in ours]
-    # A domain from before versions existed is sent once, too.
+    # A domain created before versions existed is sent once, too.
     stale = [domain for domain, version in ours.items() if version > held.get(domain, -1)][:MOST]
     names = _names(connection, stale)
     return removed + [ServedDomain(domain=domain, version=ours[domain], names=names[domain]) for domain in stale]
@@ -67,7 +67,7 @@ def _is_for(domain: sa.Row[tuple[object, ...]], zone: str) -> bool:
 
 
 def _names(connection: sa.Connection, domains: Collection[str]) -> dict[str, dict[str, str]]:
-    """domain -> name -> address."""
+    """Return domain -> name -> address."""
     names: dict[str, dict[str, str]] = {domain: {} for domain in domains}
     if domains:
         for row in connection.execute(sa.select(ENTRIES.c.domain, ENTRIES.c.name, ENTRIES.c.address).where(

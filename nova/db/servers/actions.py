@@ -1,4 +1,4 @@
-"""The journal of operations: one row per action, its steps as events, its lease."""
+"""The journal of operations: a row per action with its steps as events, and its lease."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from nova.objects.servers.action import Action, Event
 from nova.objects.volumes.volume import journal_without_secrets
 
 TABLE = tables.actions
-# The longest lease of an action that has an owner, in leases of the configuration.
+# Maximum lease of an action with an owner, in configured leases.
 _LEASES = 2
 # Outcomes after which the results of the action's steps belong to no server.
 _WITHOUT_SUCCESS = ("superseded", "error")
 _ENDED = (*_WITHOUT_SUCCESS, "success")
 
-# Built once: building a statement anew costs several times what running it does.
+# Built once: building a statement costs several times as much as running it.
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
 _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"), TABLE.c.attempt == sa.bindparam("held"),
                                  TABLE.c.outcome.is_(None))
@@ -32,12 +32,12 @@ _QUEUED = sa.select(TABLE).where(TABLE.c.instance_uuid == sa.bindparam("instance
 
 
 def insert(connection: sa.Connection, actions: Sequence[Action]) -> None:
-    """Journal the first actions of new instances: all of them at once, so that they do not learn their ids."""
+    """Insert the first actions of new instances by one statement, which does not return their ids."""
     connection.execute(sa.insert(TABLE), [rows.values_of(TABLE, action) for action in actions])
 
 
 def follow(connection: sa.Connection, action: Action) -> None:
-    """Journal an action of an instance that is locked: its id is greater than those of all earlier ones."""
+    """Insert an action of a locked instance. Its id is greater than those of all earlier actions of the instance."""
     done = connection.execute(sa.insert(TABLE), rows.values_of(TABLE, action))
     action.id = done.inserted_primary_key[0]  # type: ignore[index] # which a single insert always has
 
@@ -48,7 +48,7 @@ def get(connection: sa.Connection, uuid: str) -> Action | None:
 
 
 def update(connection: sa.Connection, held: Action, **changes: Any) -> None:
-    """Write to an unfinished action at the attempt we hold. Raises StaleReport when it is not ours any more."""
+    """Write to an unfinished action under the current attempt. Raises StaleReport if another attempt has begun."""
     done = connection.execute(
         _UPDATE, {"updated_at": clock.now(), **changes, "this": held.uuid, "held": held.attempt})
     if done.rowcount != 1:
@@ -56,9 +56,9 @@ def update(connection: sa.Connection, held: Action, **changes: Any) -> None:
 
 
 class Preemption:
-    """Takes an instance from the action that has it, in the order of locks that all others have: first the action.
+    """Takes an instance from its current action in the general order of locks, which begins with the action.
 
-    Which action that is, is known when the instance is locked already: the transaction is tried again knowing it.
+    The action is only known once the instance is locked; therefore the transaction is repeated with that knowledge.
     """
 
     def __init__(self) -> None:
@@ -70,11 +70,11 @@ class Preemption:
             connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid == self._locked_uuid).with_for_update())
 
     def lock(self, connection: sa.Connection, uuid: str) -> Action | None:
-        """The unfinished action that the locked instance has, locked; None if it has ended.
+        """Return the unfinished action of the locked instance, locked, or None if it has ended.
 
-        Raises RetryRequest if begin() did not lock it.
+        Raises RetryRequest if begin() did not lock this action.
         """
-        if uuid != self._locked_uuid and connection.dialect.name != "sqlite":  # SQLite has one lock for all rows
+        if uuid != self._locked_uuid and connection.dialect.name != "sqlite":  # SQLite has one lock for all rows.
             self._locked_uuid = uuid
             raise db_exception.RetryRequest(exception.ServiceUnavailable("The server has an operation."))
         row = connection.execute(sa.select(TABLE).where(
@@ -84,7 +84,7 @@ class Preemption:
 
 def supersede(connection: sa.Connection, action: Action, events: Sequence[Event],
               cleanup: dict[str, Any] | None = None, until: datetime.datetime | None = None) -> None:
-    """End an action because another one took its instance; reports of the action are refused from now on.
+    """End an action because another one took its instance; later reports of the action are refused.
 
     ``cleanup``: the payload with the deferred cleanup that is due at ``until``, or None. Stored without volume keys.
     """
@@ -98,9 +98,9 @@ def supersede(connection: sa.Connection, action: Action, events: Sequence[Event]
 
 def requeue(connection: sa.Connection, action: Action, step: str | None, events: Sequence[Event],
             payload: dict[str, Any]) -> None:
-    """Return an unfinished action to the queue of its instance, to run again from ``step``.
+    """Return a locked, unfinished action to the queue of its instance, to run again from ``step``.
 
-    The action is locked. Reports of its present attempt are refused from now on.
+    Reports of its current attempt are refused from then on.
     """
     update(connection, action, queued=True, step=step, attempt=action.attempt + 1, owner=None, lease_until=None,
            waits_for=None, events=list(events), payload=payload)
@@ -122,9 +122,10 @@ def schedule_cleanup(connection: sa.Connection, uuid: str, payload: dict[str, An
 
 def postpone_cleanup(connection: sa.Connection, held: Action, until: datetime.datetime | None,
                      payload: dict[str, Any]) -> None:
-    """Record that the deferred cleanup of an action runs after ``until`` (None: it is done).
+    """Record that the deferred cleanup of an action runs after ``until`` (None: finished).
 
-    Raises StaleReport when another conductor does it."""
+    Raises StaleReport if another conductor executes it.
+    """
     done = connection.execute(sa.update(TABLE).where(
         TABLE.c.uuid == held.uuid, TABLE.c.attempt == held.attempt, TABLE.c.lease_until.is_not(None)).values(
         attempt=held.attempt + 1, lease_until=until, payload=payload))
@@ -133,13 +134,13 @@ def postpone_cleanup(connection: sa.Connection, held: Action, until: datetime.da
 
 
 def queued(connection: sa.Connection, instance_uuid: str) -> list[Action]:
-    """The actions that wait until the instance is free, oldest first."""
+    """Return the actions that wait for the instance, oldest first."""
     return rows.to_objects(Action, connection.execute(_QUEUED, {"instance": instance_uuid}))
 
 
 def next_queued(connection: sa.Connection, instance_uuid: str, owner: str, until: datetime.datetime,
                 operations: Sequence[str] = ()) -> Action | None:
-    """The oldest of them (among these ``operations``), which ``owner`` runs from now on."""
+    """Return the oldest queued action (among these ``operations``) and make ``owner`` its executor."""
     statement = _QUEUED.where(TABLE.c.operation.in_(operations)) if operations else _QUEUED
     row = connection.execute(statement.limit(1), {"instance": instance_uuid}).first()
     if row is None:
@@ -151,7 +152,7 @@ def next_queued(connection: sa.Connection, instance_uuid: str, owner: str, until
 
 
 def waiting(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> Action | None:
-    """The unfinished action of the instance that one of these external events wakes, locked."""
+    """Return the unfinished action of the instance that one of these external events wakes, locked."""
     queued = connection.execute(sa.select(TABLE).where(
         TABLE.c.instance_uuid == instance_uuid, TABLE.c.outcome.is_(None)).order_by(TABLE.c.id).with_for_update())
     return next((rows.to_object(Action, row) for row in queued
@@ -159,7 +160,7 @@ def waiting(connection: sa.Connection, instance_uuid: str, keys: Collection[str]
 
 
 def confirm(connection: sa.Connection, uuid: str, attempt: int, owner: str, until: datetime.datetime) -> bool:
-    """Extend the lease of this attempt if ``owner`` has it still; whether it has."""
+    """Extend the lease of this attempt if ``owner`` still has it; return True if so."""
     done = connection.execute(sa.update(TABLE).where(
         TABLE.c.uuid == uuid, TABLE.c.attempt == attempt, TABLE.c.owner == owner, TABLE.c.outcome.is_(None))
         .values(lease_until=until))
@@ -167,7 +168,7 @@ def confirm(connection: sa.Connection, uuid: str, attempt: int, owner: str, unti
 
 
 def renew(connection: sa.Connection, owner: str, uuids: Sequence[str], until: datetime.datetime) -> list[str]:
-    """Extend the leases of these actions; returns those that ``owner`` does not hold any more."""
+    """Extend the leases of these actions; return those that ``owner`` does not hold any more."""
     if not uuids:
         return []
     mine = sa.and_(TABLE.c.uuid.in_(uuids), TABLE.c.owner == owner, TABLE.c.outcome.is_(None))
@@ -178,7 +179,7 @@ def renew(connection: sa.Connection, owner: str, uuids: Sequence[str], until: da
 
 
 def renew_of(connection: sa.Connection, owners: Mapping[str, str], until: datetime.datetime) -> None:
-    """Extend the leases of these actions (by uuid) that are still held by the owner named with each."""
+    """Extend the leases of these actions (by uuid) that are still held by their given owners."""
     if not owners:
         return
     held = connection.execute(sa.select(TABLE.c.uuid, TABLE.c.owner).where(
@@ -191,7 +192,7 @@ def renew_of(connection: sa.Connection, owners: Mapping[str, str], until: dateti
 
 
 def expired(connection: sa.Connection, now: datetime.datetime, limit: int, of_hosts: bool = True) -> list[Action]:
-    """Unfinished actions whose owner gave no sign, longest first; those that hosts own only with ``of_hosts``."""
+    """Return unfinished actions with expired leases, oldest first; those of hosts only with ``of_hosts``."""
     # No owner has a lease that long: it was written before the clock was set back.
     never = TABLE.c.lease_until > now + datetime.timedelta(seconds=_LEASES * CONF.conductor.lease)
     statement = (sa.select(TABLE).where(sa.or_(
@@ -204,14 +205,14 @@ def expired(connection: sa.Connection, now: datetime.datetime, limit: int, of_ho
 
 
 def owned(connection: sa.Connection, owner: str) -> list[Action]:
-    """The unfinished actions that ``owner`` runs."""
+    """Return the unfinished actions that ``owner`` executes."""
     statement = sa.select(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner).order_by(TABLE.c.id)
     return rows.to_objects(Action, connection.execute(statement))
 
 
 def index(connection: sa.Connection, instance_uuid: str, limit: int | None, marker: str | None,
           changes_since: datetime.datetime | None, changes_before: datetime.datetime | None) -> list[Action]:
-    """Newest first; ``marker`` is a request id. Raises MarkerNotFound."""
+    """Return actions, newest first. ``marker``: a request id. Raises MarkerNotFound."""
     statement = sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id.desc())
     if marker is not None:
         first_id = connection.scalar(sa.select(sa.func.min(TABLE.c.id)).where(
@@ -236,7 +237,7 @@ def by_request(connection: sa.Connection, instance_uuid: str, request_id: str) -
 
 
 def hand_over(connection: sa.Connection, owner: str) -> int:
-    """End every lease that ``owner`` holds; returns how many actions whoever looks first takes over."""
+    """End all leases of ``owner``; return their number. Any conductor may take these actions over."""
     left: int = connection.execute(
         sa.update(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner)
         .values(lease_until=clock.now(), owner=None)).rowcount

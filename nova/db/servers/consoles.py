@@ -1,7 +1,7 @@
-"""Tokens of consoles: kept by their digests, each bound to a server on its host, a user and a time.
+"""Console tokens, stored by their digests, each bound to a server on its host, a user and an expiry.
 
-A token ends by what is written anyway: the server's row says where it is, the journal what was done to it since. So no
-operation has to think of tokens, and none can forget to.
+A token ends by rows that are written anyway: the server's row has its host, the journal the actions since then. So
+operations need not handle tokens.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ TABLE = tables.console_tokens
 INSTANCES = tables.instances
 ACTIONS = tables.actions
 
-# Tokens that a user has of one server.
+# Maximum number of tokens of a user per server.
 MOST = 16
 
 
 def create(connection: sa.Connection, digest: str, console: Console, until: datetime.datetime) -> Console:
-    """Write it; the user's oldest tokens of the server go. Raises InstanceNotFound, InstanceNotReady."""
+    """Insert a token; the user's oldest tokens of the server are deleted. Raises InstanceNotFound, InstanceNotReady."""
     uuid = console.instance_uuid
     host = connection.execute(sa.select(INSTANCES.c.host).where(
         INSTANCES.c.uuid == uuid, INSTANCES.c.deleted == sa.false())).first()
@@ -47,7 +47,7 @@ def create(connection: sa.Connection, digest: str, console: Console, until: date
 
 
 def get(connection: sa.Connection, digest: str, endings: Collection[str]) -> Console:
-    """Raises ConsoleTokenNotFound. ``endings``: the operations that end the tokens of their server."""
+    """Return a token. Raises ConsoleTokenNotFound. ``endings``: the operations that end the tokens of their server."""
     now = clock.now()
     row = connection.execute(
         sa.select(TABLE).join(INSTANCES, INSTANCES.c.uuid == TABLE.c.instance_uuid).where(
@@ -67,7 +67,8 @@ def get(connection: sa.Connection, digest: str, endings: Collection[str]) -> Con
 def over(connection: sa.Connection, sessions: Sequence[ConsoleSession], endings: Collection[str]) -> list[str]:
     """Return the sessions on whose servers one of the actions ``endings`` has succeeded since the session began.
 
-    A running action ends no session: a user may watch while the guest shuts down."""
+    A running action ends no session: a user may watch while the guest shuts down.
+    """
     if not sessions:
         return []
     newest = dict(connection.execute(
@@ -79,7 +80,7 @@ def over(connection: sa.Connection, sessions: Sequence[ConsoleSession], endings:
 
 
 def forget_expired(connection: sa.Connection) -> int:
-    """Returns how many there were."""
+    """Delete expired tokens; return their number."""
     expired: int = connection.execute(sa.delete(TABLE).where(TABLE.c.expires_at <= clock.now())).rowcount
     return expired
 

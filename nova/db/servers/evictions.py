@@ -1,4 +1,4 @@
-"""Evictions: the word of a row by which a host removes the guest of an instance that it was given up with."""
+"""Evictions: rows that instruct a host to remove the guest of an instance that has left the host."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ TABLE = tables.evictions
 
 
 def add(connection: sa.Connection, instance_uuid: str, host: str, keep_disks: bool) -> None:
-    """The guest may not stay on the host. A second word replaces the first."""
+    """Record that the host must remove the guest. A second record replaces the first."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.instance_uuid == instance_uuid, TABLE.c.host == host))
     connection.execute(sa.insert(TABLE).values(
         instance_uuid=instance_uuid, host=host, keep_disks=keep_disks, created_at=clock.now()))
 
 
 def remove(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> None:
-    """Delete the records by which these guests had to be removed from the host."""
+    """Delete the evictions of these guests from the host."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.host == host, TABLE.c.instance_uuid.in_(instance_uuids)))
 
 
 def carried_out(connection: sa.Connection, host: str, since: Mapping[str, datetime.datetime]) -> None:
-    """The host has done what was said of these guests at that time; what was said since is still to be done."""
+    """Delete the evictions that the host has executed; later ones for the same guests stay."""
     if since:
         connection.execute(sa.delete(TABLE).where(
             TABLE.c.host == host, TABLE.c.instance_uuid == sa.bindparam("this"),
@@ -37,7 +37,7 @@ def carried_out(connection: sa.Connection, host: str, since: Mapping[str, dateti
 
 
 def of_host(connection: sa.Connection, host: str, limit: int = 1000, marker: str | None = None) -> list[Eviction]:
-    """The guests that the host has to remove, by uuid after ``marker`` (not those that may be there again)."""
+    """Return the guests that the host must remove, by uuid after ``marker``, without guests that may be there again."""
     there = sa.exists().where(servers.TABLE.c.uuid == TABLE.c.instance_uuid, servers.placed_on(host))
     statement = (sa.select(TABLE.c.instance_uuid, TABLE.c.keep_disks, TABLE.c.created_at)
                  .where(TABLE.c.host == host, TABLE.c.instance_uuid > (marker or ""), ~there)

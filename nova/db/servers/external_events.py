@@ -12,24 +12,24 @@ from nova.db import tables
 from nova.db.sql import clock
 
 TABLE = tables.external_events
-# The longest key that can be kept.
+# Maximum length of a key.
 LONGEST: int = getattr(TABLE.c.name.type, "length", 0)
 
 
 def add(connection: sa.Connection, instance_uuid: str, key: str, status: str) -> None:
-    """Note an event; the same one again replaces it."""
+    """Store an event; the same event replaces an earlier one."""
     this = sa.and_(TABLE.c.instance_uuid == instance_uuid, TABLE.c.name == key)
     if connection.execute(sa.update(TABLE).where(this).values(status=status, created_at=clock.now())).rowcount:
         return
     try:
         connection.execute(sa.insert(TABLE).values(
             instance_uuid=instance_uuid, name=key, status=status, created_at=clock.now()))
-    except db_exception.DBDuplicateEntry as error:  # the same event was reported twice at the same moment
+    except db_exception.DBDuplicateEntry as error:  # The same event was reported twice at the same moment.
         raise db_exception.RetryRequest(error) from error
 
 
 def came(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> dict[str, str]:
-    """key -> status of those of these events that came."""
+    """Return key -> status of the events among these that have arrived."""
     return dict(connection.execute(sa.select(TABLE.c.name, TABLE.c.status).where(
         TABLE.c.instance_uuid == instance_uuid, TABLE.c.name.in_(keys))).all())
 
@@ -40,6 +40,6 @@ def forget(connection: sa.Connection, instance_uuid: str, keys: Collection[str])
 
 
 def forget_old(connection: sa.Connection, before: datetime.datetime) -> int:
-    """Events that nobody waited for. Returns how many there were."""
+    """Delete events that no step has waited for; return their number."""
     deleted: int = connection.execute(sa.delete(TABLE).where(TABLE.c.created_at < before)).rowcount
     return deleted

@@ -1,4 +1,4 @@
-"""Secrets of servers that are being built, as conductors have encrypted them, and by what their keys are recognized."""
+"""Secrets of servers that are being built, encrypted by conductors, and the check value of their keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INSTANCES = tables.instances
 CHECK = tables.key_check
 _ID = 1
 
-# The columns of an instance that are secret, and the values they have when its secrets are over.
+# Secret columns of an instance, with their values when the secrets are deleted.
 NONE: dict[str, Any] = {"admin_pass": None, "encrypted_pass": None}
 
 
@@ -23,21 +23,21 @@ def check_value(connection: sa.Connection) -> str | None:
 
 
 def set_check_value(connection: sa.Connection, encrypted: str | None) -> None:
-    """Raises DBDuplicateEntry if somebody else sets the first one."""
+    """Store the check value. Raises DBDuplicateEntry if another conductor stores the first one."""
     if not connection.execute(sa.update(CHECK).where(CHECK.c.id == _ID).values(encrypted=encrypted)).rowcount \
             and check_value(connection) is None:
         connection.execute(sa.insert(CHECK).values(id=_ID, encrypted=encrypted))
 
 
 def with_volume_keys(connection: sa.Connection, after: str, limit: int) -> list[str]:
-    """The ids of servers that have keys of volumes, in order, beyond ``after``."""
+    """Return the ids of servers with keys of volumes, in order, after ``after``."""
     devices = sa.type_coerce(INSTANCES.c.block_devices, sa.Text)
     return list(connection.scalars(sa.select(INSTANCES.c.uuid).where(
         INSTANCES.c.uuid > after, devices.like('%"sealed"%')).order_by(INSTANCES.c.uuid).limit(limit)))
 
 
 def forget(connection: sa.Connection) -> int:
-    """Drop all secrets, and what the keys are known by; returns of how many servers."""
+    """Delete all secrets and the check value of the keys; return the number of servers."""
     connection.execute(sa.delete(CHECK))
     return connection.execute(sa.update(INSTANCES).where(
         sa.or_(*(INSTANCES.c[name].is_not(None) for name in NONE))).values(NONE)).rowcount

@@ -1,6 +1,6 @@
-"""Server groups; their members are the servers that name them.
+"""Server groups. Their members are the servers that name them.
 
-Claims enforce the policies: a claim locks the group's row while it checks on which hosts the other members are.
+Claims enforce the policies: a claim locks the row of the group while it checks the hosts of other members.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TABLE = tables.server_groups
 INSTANCES = tables.instances
 MIGRATIONS = tables.migrations
 
-# Maximum number of scheduler requests for one server because of a soft policy; then the last host is accepted.
+# Maximum number of scheduler requests for a server because of a soft policy; then the last host is accepted.
 MAX_SELECTIONS = 8
 
 
 def index(connection: sa.Connection, project_id: str | None, limit: int | None = None,
           offset: int = 0) -> list[ServerGroup]:
-    """Oldest first; ``project_id`` None: of every project. Two statements."""
+    """Return groups, oldest first. ``project_id`` None: of all projects. Two statements."""
     statement = sa.select(TABLE).order_by(TABLE.c.id).limit(limit).offset(offset or None)
     if project_id is not None:
         statement = statement.where(TABLE.c.project_id == project_id)
@@ -36,7 +36,7 @@ def index(connection: sa.Connection, project_id: str | None, limit: int | None =
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> ServerGroup:
-    """Raises ServerGroupNotFound."""
+    """Return a group. Raises ServerGroupNotFound."""
     statement = sa.select(TABLE).where(TABLE.c.uuid == uuid)
     if project_id is not None:
         statement = statement.where(TABLE.c.project_id == project_id)
@@ -60,26 +60,26 @@ def _with_members(connection: sa.Connection, stored: Sequence[sa.Row[Any]]) -> l
     return groups
 
 
-# --- holding a policy ------------------------------------------------------------------------
+# --- enforcement of policies -----------------------------------------------------------------
 def hold(connection: sa.Connection, uuid: str) -> bool:
-    """Lock a group against new members and placements until the transaction ends; return False if there is none.
+    """Lock a group against new members and placements until the transaction ends; return False if it does not exist.
 
-    Taken before the rows of nodes and of quotas, so that nobody waits in a circle.
+    Locked before the rows of nodes and quotas, which avoids deadlocks.
     """
     return bool(connection.execute(_HOLD, {"group": uuid}).rowcount)
 
 
 def members_by_host(connection: sa.Connection, uuid: str, without: Sequence[str] = ()) -> dict[str, int]:
-    """host -> how many members of the group may be there (places), ``without`` these."""
+    """Return host -> number of members of the group that may be there (possible hosts), ``without`` these."""
     return {row.host: row.members for row in connection.execute(_BY_HOST, {"group": uuid, "without": list(without)})}
 
 
 def admit(connection: sa.Connection, group: GroupSpec, instance_uuid: str, host: str, only: bool = False) -> str:
-    """Lock the group and return why its policy forbids the server on the host, or "".
+    """Lock the group and return the reason why its policy forbids the server on the host, or "".
 
-    A soft policy forbids a host only if members that were placed since the scheduler was asked make another host
-    likely to be better; then ``group.stale`` is set. It forbids nothing after ``MAX_SELECTIONS`` such answers, or if
-    the request names its host (``only``). A group that was deleted meanwhile forbids nothing, either.
+    A soft policy forbids a host only if members that were placed since the scheduler's decision make another host
+    likely to be better; ``group.stale`` is set in this case. It forbids nothing after ``MAX_SELECTIONS`` such answers,
+    or if the request names its host (``only``). A deleted group forbids nothing, either.
     """
     group.stale = False
     soft = group.policy not in (AFFINITY, ANTI_AFFINITY)
@@ -116,7 +116,7 @@ _BY_HOST = sa.select(_PLACES.c.host, sa.func.count().label("members")).group_by(
 
 # --- changes ---------------------------------------------------------------------------------
 def create(connection: sa.Connection, group: ServerGroup) -> ServerGroup:
-    """Raises QuotaLimit."""
+    """Insert a group. Raises QuotaLimit."""
     project, user = quotas.explicit(connection, group.project_id, group.user_id)
     of_project, of_user = project["server_groups"], user.get("server_groups", -1)
     if of_project >= 0 or of_user >= 0:

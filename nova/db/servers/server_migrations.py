@@ -27,19 +27,19 @@ _SELECTIVE = ("instance_uuid", "source_compute", "user_id", "project_id", "statu
 
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
 _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
-# With the address of the new destination, "" if there is none any more.
+# Columns that include the address of the new destination, "" if the host no longer exists.
 _UPDATE_DESTINATION = _UPDATE.values(dest_host=sa.select(sa.func.coalesce(sa.func.max(NODES.c.host_ip), "")).where(
     NODES.c.host == sa.bindparam("to_host"), NODES.c.hypervisor_hostname == sa.bindparam("to_node")).scalar_subquery())
 
 
 def insert(connection: sa.Connection, migration: Migration) -> None:
-    """Write a new row; the migration gets its id."""
+    """Insert a migration, which gets its id."""
     done = connection.execute(sa.insert(TABLE), rows.values_of(TABLE, migration))
     migration.id = done.inserted_primary_key[0]  # type: ignore[index] # which a single insert always has
 
 
 def get(connection: sa.Connection, uuid: str) -> Migration:
-    """Raises MigrationNotFound."""
+    """Return a migration. Raises MigrationNotFound."""
     row = connection.execute(_GET, {"this": uuid}).first()
     if row is None:
         raise exception.MigrationNotFound(migration_id=uuid)
@@ -47,7 +47,7 @@ def get(connection: sa.Connection, uuid: str) -> Migration:
 
 
 def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
-    """A new destination (``dest_compute`` and ``dest_node``) comes with its address."""
+    """Change a migration. A new destination (``dest_compute`` and ``dest_node``) includes its address."""
     values = {"updated_at": clock.now(), **changes, "this": uuid}
     if "dest_node" in changes:
         connection.execute(_UPDATE_DESTINATION, {
@@ -57,7 +57,7 @@ def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> Non
 
 
 def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:
-    """A page of these migrations, newest first. Raises MarkerNotFound."""
+    """Return a page of these migrations, newest first. Raises MarkerNotFound."""
     equal = {name: [value] for name in _SELECTIVE if (value := getattr(query, name, None)) is not None}
     prefixes: list[scans.Prefix] = [{}]
     if query.host is not None:
@@ -76,7 +76,7 @@ def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:
 
 
 def live(connection: sa.Connection, instance_uuid: str, migration_id: int) -> Migration:
-    """A live migration of the instance, by its number. Raises MigrationNotFoundForInstance."""
+    """Return a live migration of the instance by its number. Raises MigrationNotFoundForInstance."""
     row = connection.execute(sa.select(TABLE).where(
         TABLE.c.id == migration_id, TABLE.c.instance_uuid == instance_uuid,
         TABLE.c.migration_type == migration_states.LIVE_MIGRATION)).first()
@@ -86,14 +86,14 @@ def live(connection: sa.Connection, instance_uuid: str, migration_id: int) -> Mi
 
 
 def in_progress(connection: sa.Connection, instance_uuid: str) -> list[Migration]:
-    """The live migrations of the instance that are in progress, newest first."""
+    """Return the live migrations of the instance that are in progress, newest first."""
     return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(
         TABLE.c.instance_uuid == instance_uuid, TABLE.c.status.in_(migration_states.IN_PROGRESS),
         TABLE.c.migration_type == migration_states.LIVE_MIGRATION).order_by(TABLE.c.id.desc())))
 
 
 def interrupted(connection: sa.Connection, limit: int = 1000) -> list[Migration]:
-    """Open migrations of which something is wanted."""
+    """Return open migrations with a requested interrupt."""
     return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(
         TABLE.c.open == sa.true(), TABLE.c.wanted != "").order_by(TABLE.c.id).limit(limit)))
 
@@ -113,7 +113,7 @@ def unconfirmed_evacuations(connection: sa.Connection, host: str, limit: int = 1
 
 
 def complete_evacuations(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> None:
-    """The host has removed what was left of these instances."""
+    """Complete the evacuations of these instances, whose guests the host has removed."""
     left = sa.exists().where(EVICTIONS.c.host == host, EVICTIONS.c.instance_uuid == TABLE.c.instance_uuid)
     connection.execute(sa.update(TABLE).where(
         _evacuations(host), TABLE.c.instance_uuid.in_(instance_uuids), ~left).values(
@@ -126,7 +126,7 @@ def _evacuations(host: str) -> sa.ColumnElement[bool]:
 
 
 def newest(connection: sa.Connection, instance_uuid: str, statuses: Collection[str]) -> Migration | None:
-    """The instance's newest migration in one of these states."""
+    """Return the instance's newest migration in one of these states."""
     row = connection.execute(sa.select(TABLE).where(
         TABLE.c.instance_uuid == instance_uuid, TABLE.c.status.in_(statuses)).order_by(TABLE.c.id.desc()).limit(1)
     ).first()
@@ -134,7 +134,7 @@ def newest(connection: sa.Connection, instance_uuid: str, statuses: Collection[s
 
 
 def open_of(connection: sa.Connection, instance_uuids: Sequence[str]) -> list[Migration]:
-    """The open migrations of these instances, oldest first."""
+    """Return the open migrations of these instances, oldest first."""
     return rows.to_objects(Migration, connection.execute(_open_of(), {"these": list(instance_uuids)}))
 
 
@@ -146,9 +146,9 @@ def _open_of() -> sa.Select[Any]:
 
 
 def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int, limit: int) -> list[Migration]:
-    """Resizes and cold migrations that have waited for their word since before then, by id behind ``after``.
+    """Return resizes and cold migrations that have waited for confirmation since before then, by id after ``after``.
 
-    Those are left out that could not be confirmed now: something else is done with the server, or its old host is down.
+    Migrations that cannot be confirmed now are left out: another operation runs on the server, or its old host is down.
     """
     # Checked again when the confirmation is accepted.
     there = liveness.host_up(TABLE.c.source_compute)
@@ -160,6 +160,6 @@ def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int
 
 
 def close_all(connection: sa.Connection, instance_uuid: str) -> None:
-    """The instance is deleted: none of its migrations goes on."""
+    """Close all migrations of a deleted instance."""
     connection.execute(sa.update(TABLE).where(
         TABLE.c.instance_uuid == instance_uuid, TABLE.c.open == sa.true()).values(open=False, updated_at=clock.now()))

@@ -20,7 +20,7 @@ from nova.objects.servers.server_request import ServerQuery
 
 TABLE = tables.instances
 
-# Filters that compare; every other column is searched by regular expression.
+# Filters by comparison; every other column is searched by regular expression.
 _EXACT = frozenset({"uuid", "project_id", "user_id", "image_ref", "vm_state", "host", "task_state", "power_state",
                     "launch_index", "flavorid", "progress", "config_drive", "locked_by", "server_group"})
 
@@ -28,7 +28,7 @@ _EXACT = frozenset({"uuid", "project_id", "user_id", "image_ref", "vm_state", "h
 _SELECTIVE = ("uuid", "project_id", "user_id", "host", "server_group", "image_ref", "locked_by", "task_state",
               "launch_index", "flavorid", "vm_state", "power_state", "progress", "config_drive")
 
-# API names -> columns
+# Names in the API -> columns.
 _NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "flavorid", "image": "image_ref",
           "description": "display_description", "locked": "locked_by", "tenant_id": "project_id",
           "auto_disk_config": "disk_config"}
@@ -36,7 +36,7 @@ _NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "fla
 
 @dataclasses.dataclass(frozen=True)
 class ServerPage:
-    """A page of servers, to be read within the transaction. ``marker``: the last server, if the list may go on."""
+    """A page of servers, to be read within the transaction. ``marker``: the last server, if the list may continue."""
 
     servers: Iterator[Instance]
     marker: str | None = None
@@ -95,7 +95,7 @@ def _search(query: ServerQuery) -> searches.Search:
         column = _NAMES.get(name, name)
         if column in _EXACT and name not in _SPECIAL:
             values = _values(TABLE.c[column], value)
-            # (a project that is filtered by as well has to be the same)
+            # (An additional filter by project must have the same value.)
             equal[column] = [value for value in values if value in equal.get(column, values)]
             continue
         condition = _condition(name, value)
@@ -112,7 +112,7 @@ def _search(query: ServerQuery) -> searches.Search:
 def _deleted(wanted: bool | None) -> list[scans.Prefix]:
     if wanted is None:
         return [{"deleted": False}, {"deleted": True}]
-    # A list of deleted servers includes the soft-deleted ones. The column is null in all other rows; SQLite uses its
+    # A list of deleted servers includes soft-deleted ones. The column is null in all other rows; SQLite uses its
     # index for a comparison, and not for IS NOT NULL.
     soft_deleted = TABLE.c.soft_deleted_at > datetime.datetime(1, 1, 2, tzinfo=datetime.UTC)
     return [{"deleted": True}, soft_deleted] if wanted else [{"deleted": False}]
@@ -147,7 +147,7 @@ def _values(column: sa.Column[Any], value: Any) -> list[Any]:
 
 
 def _ip(mark: str) -> Callable[[Any], regexp.Match]:
-    """A regular expression anchored at the beginning of an address of the version with this ``mark`` in it."""
+    """Return a filter by an expression anchored at the beginning of an address. ``mark``: character of its version."""
     return lambda value: regexp.listed(TABLE.c.addresses, str(value), mark)
 
 

@@ -28,12 +28,12 @@ _BRIEF = ("user_data", "network_info", "block_devices", "personality", "system_m
           "requested_networks", "shares", "numa_topology", "pci_devices", "device_addresses", "admin_pass",
           "encrypted_pass")
 
-# Characters that the searchable addresses have room for.
+# Maximum number of characters of searchable addresses.
 _ADDRESSES: int = getattr(TABLE.c.addresses.type, "length", 0)
 
 
 def addresses_of(network_info: Sequence[Any]) -> str:
-    """The searchable form of the fixed addresses; of very many those that the column has room for."""
+    """Return the searchable form of the fixed addresses, as many as the column has room for."""
     listed = ""
     for address in (address for vif in network_info for address in vif.addresses()):
         if len(listed) + len(address) + 2 > _ADDRESSES:
@@ -43,7 +43,7 @@ def addresses_of(network_info: Sequence[Any]) -> str:
 
 
 def insert(connection: sa.Connection, instances: Sequence[Instance]) -> None:
-    """Write new rows; the instances get their ids (the names of their guests come from them)."""
+    """Insert instances, which get their ids (the names of their guests contain them)."""
     ids = connection.scalars(sa.insert(TABLE).returning(TABLE.c.id, sort_by_parameter_order=True),
                              [_values(instance) for instance in instances])
     for instance, number in zip(instances, ids, strict=True):
@@ -73,12 +73,12 @@ _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None, deleted: bool = False) -> Instance:
-    """Raises InstanceNotFound; ``deleted`` finds deleted rows too."""
+    """Return an instance. Raises InstanceNotFound. ``deleted``: include deleted rows."""
     return _read(connection, _statement(project_id is not None, deleted), uuid, project_id)
 
 
 def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Instance:
-    """The instance, held until the transaction ends (a read that is followed by a write of it)."""
+    """Return an instance, locked until the transaction ends."""
     return _read(connection, _statement(project_id is not None, lock=True), uuid, project_id)
 
 
@@ -91,9 +91,9 @@ def _read(connection: sa.Connection, statement: sa.Select[Any], uuid: str, proje
 
 
 def check_place(connection: sa.Connection, instance: Instance, host: str) -> Instance:
-    """The instance, if it is on the host or on its way from or to it ("": whoever asks need not be a host).
+    """Return the instance if it is on the host, or moves to or from it ("": any caller). Raises InstanceNotFound.
 
-    Raises InstanceNotFound: a host is told of no others. No statement as long as it is there.
+    No further statement if the instance is on the host.
     """
     if host and instance.host != host and host not in places(connection, [instance.uuid]).get(instance.uuid, ()):
         raise exception.InstanceNotFound(instance_id=instance.uuid)
