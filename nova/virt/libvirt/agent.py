@@ -8,14 +8,15 @@ from nova import exception
 from nova.objects.servers.instance import Instance
 from nova.virt.libvirt import errors
 
-# Seconds for which libvirt waits for an agent's answer: by itself it waits for ever, and agents are tenants' programs.
+# Timeout in seconds of an answer of the guest agent: by default libvirt waits for ever, and agents are programs of
+# tenants.
 PATIENCE = 10
-# For file systems to come to rest.
+# Timeout in seconds of freezing file systems.
 REST = 30
 
 
 def set_password(domain: libvirt.virDomain, instance: Instance, password: str) -> None:
-    """Raises InstancePasswordSetFailed: no agent, one that does not answer, or one that refuses."""
+    """Set a password in the guest. Raises InstancePasswordSetFailed: no agent, a silent one, or one that refuses."""
     try:
         domain.agentSetResponseTimeout(PATIENCE)
         domain.setUserPassword(_administrator(instance), password)
@@ -45,7 +46,7 @@ def _administrator(instance: Instance) -> str:
 
 
 def interrupt(domain: libvirt.virDomain, uuid: str) -> None:
-    """A non-maskable interrupt. Raises GuestNotRunning, NotImplementedHere."""
+    """Inject a non-maskable interrupt. Raises GuestNotRunning, NotImplementedHere."""
     try:
         domain.injectNMI()
     except libvirt.libvirtError as error:

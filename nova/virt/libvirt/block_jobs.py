@@ -1,4 +1,4 @@
-"""Jobs of disks: QEMU copies them, or puts their files together, while their guest runs."""
+"""Block jobs of disks: QEMU copies disks or merges their files while the guest runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG = logging.getLogger(__name__)
 
 
 def end(domain: libvirt.virDomain, target: str, flags: int = 0) -> None:
-    """End the job of a disk, as ``flags`` of blockJobAbort say; there is none: fine."""
+    """End the block job of a disk; ``flags``: of blockJobAbort. Succeeds if there is no job."""
     try:
         domain.blockJobAbort(target, flags)
     except libvirt.libvirtError as error:

@@ -1,6 +1,6 @@
-"""Guests that move while they are off: resize and cold migration, also within one host or on shared storage.
+"""Moves of stopped guests: resize and cold migration, also within one host or on shared storage.
 
-The source sets the guest's directory aside and serves it; the destination makes a copy of each file.
+The source sets the guest's directory aside and serves it; the destination copies each file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOG = logging.getLogger(__name__)
 
 
 class ColdMigration:
-    """The verbs of a cold move; nova/operations/framework/guest_driver.py tells them."""
+    """Implements the steps of a cold migration, see nova/operations/framework/guest_driver.py."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
@@ -75,7 +75,7 @@ class ColdMigration:
                 self._guests.define(instance)
 
     def _set_aside(self, uuid: str) -> None:
-        """Off, no longer defined, its directory under another name; goes on where a crash ended it."""
+        """Stop and undefine the guest and rename its directory. Continues after a crash at any point."""
         place = directories.directory(uuid)
         if self._guests.exists(uuid):
             self._guests.on_domain(uuid, power.stop)
@@ -95,7 +95,7 @@ class ColdMigration:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid, PATIENCE), directories.full_disk():
             if self._guests.exists(uuid):
-                return  # already ended
+                return  # The migration has already ended.
             files = [file for file in source.files if _lasts(file, instance.flavor)]
             allowance.check(instance, files, source.bases)
             definition = received(source.definition) if source.definition else ""
@@ -112,7 +112,7 @@ class ColdMigration:
         with self._guests.locks.hold(uuid), directories.full_disk():
             local = disks.inspect_disks(instance)
             disk_making.check_growth(local, instance, instance.flavor)
-            # A guest that runs already was finished before.
+            # A guest that is running was finished before.
             if not self._guests.is_active(uuid):
                 disk_making.grow(local, instance)
                 disk_making.make(instance, Disks(), self._host)
@@ -121,5 +121,5 @@ class ColdMigration:
 
 
 def _lasts(file: DiskFile, flavor: Flavor) -> bool:
-    """A swap disk of another size is made anew."""
+    """Return True if a file stays. A swap disk of another size is created again."""
     return file.name != disks.SWAP or file.size == flavor.swap << 20

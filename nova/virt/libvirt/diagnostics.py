@@ -1,4 +1,4 @@
-"""The diagnostics of a guest: standardised (2.48), and flat, by the names that libvirt has for its devices."""
+"""The diagnostics of a guest: standardized (2.48), and flat with libvirt's device names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STATE_NAMES = {states.NOSTATE: "pending", states.RUNNING: "running", states.POW
                 states.SHUTDOWN: "shutdown", states.CRASHED: "crashed", states.POWER_SUSPENDED: "suspended"}
 
 
-# Ours -> what libvirt calls it; also the names of the flat form, of a disk and an interface.
+# Names of Nova -> names of libvirt, which are also those of the flat form.
 _DISK = {"read_bytes": "rd.bytes", "read_requests": "rd.reqs", "write_bytes": "wr.bytes", "write_requests": "wr.reqs",
          "errors_count": "errors"}
 _FLAT_DISK = {"read": "rd.bytes", "read_req": "rd.reqs", "write": "wr.bytes", "write_req": "wr.reqs",
@@ -34,7 +34,7 @@ def collect(connection: libvirt.virConnect, domain: libvirt.virDomain, instance:
 
 
 def _flat(stats: dict[str, Any]) -> dict[str, int]:
-    """Memory in KiB, times in nanoseconds; -1: a disk's errors are not counted."""
+    """Return the flat form. Memory in KiB, times in nanoseconds; -1: errors of a disk are not counted."""
     values = {f"cpu{n}_time": stats.get(f"vcpu.{n}.time") for n in range(stats.get("vcpu.current", 0))}
     values |= {name: stats.get(f"balloon.{key}") for name, key in _FLAT_MEMORY.items()}
     for kind, names in (("block", _FLAT_DISK), ("net", _FLAT_NIC)):

@@ -1,7 +1,7 @@
 """The libvirt driver: QEMU guests, emulated (qemu) or virtualized (kvm).
 
-A guest is a domain with the server's uuid and name, marked with Nova's metadata element, and a
-directory with its files. Both are made anew from the description of the server whenever it starts.
+A guest is a domain with the server's uuid and name and Nova's metadata element, and a directory with its files. Both
+are created again from the description of the server at every start.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ _URIS = {"kvm": "qemu:///system", "qemu": "qemu:///system", "lxc": "lxc:///"}
 
 
 class LibvirtDriver(Driver):
-    """Actions on one guest never overlap, except that nothing waits for a guest that shuts down slowly, and that a
-    delete or a hard reboot goes past what hangs."""
+    """Actions on one guest are serialized. Exceptions: no action waits for a guest that shuts down slowly, and a delete
+    or hard reboot does not wait for an action that hangs.
+    """
 
     capabilities = frozenset({"console_output", "diagnostics", "pause", "suspend", "attach_volume", "attach_interface",
                               "move", "live_migration", "snapshot"})
@@ -100,7 +101,7 @@ class LibvirtDriver(Driver):
         if self._events is not None:
             self._events.reconnected()
 
-    # --- life of a guest ---------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
     def check(self, instance: Instance) -> None:
         self._guests.config(instance)
 
@@ -299,7 +300,7 @@ class LibvirtDriver(Driver):
         if not keep_disks:
             directories.remove_aside(uuid)
 
-    # --- looking -----------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------
     def guests(self) -> list[GuestStatus]:
         return self._guests.all()
 

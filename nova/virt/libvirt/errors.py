@@ -41,7 +41,7 @@ def says_no_job(error: libvirt.libvirtError) -> bool:
 
 
 def translate(error: libvirt.libvirtError, host: str, uuid: str) -> BaseException:
-    """The exception that tells the caller; the libvirt error itself where there is none better."""
+    """Return the Nova exception for a libvirt error, or the error itself if there is none."""
     text = str(error.get_error_message() or error)
     if is_disconnect(error):
         return exception.HypervisorUnavailable(reason=host)

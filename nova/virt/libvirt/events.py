@@ -18,10 +18,10 @@ LOG = logging.getLogger(__name__)
 
 
 class EventReporter:
-    """Hands changes of Nova's guests to ``report`` in one thread of its own.
+    """Reports changes of Nova's guests to ``report`` in a thread of its own.
 
-    ``look(uuid)`` is the state of one of Nova's guests (GuestNotFound: not there, or not Nova's) and
-    ``look_all()`` those of all.
+    ``look(uuid)`` returns the state of a guest (GuestNotFound: missing, or not a guest of Nova), ``look_all()`` those
+    of all.
     """
 
     def __init__(self, power_state: Callable[[str], int], list_guests: Callable[[], list[GuestStatus]],
@@ -30,7 +30,7 @@ class EventReporter:
         self._list_guests = list_guests
         self._report = report
         self._reported_states: dict[str, int] = {}
-        # a uuid: it changed; None: anything may have; _END: stop
+        # A uuid: the guest changed; None: any guest may have changed; _END: stop.
         self._changes: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="libvirt-guests", daemon=True)
 
@@ -47,11 +47,11 @@ class EventReporter:
             self._thread.join(timeout=10)
 
     def changed(self, uuid: str) -> None:
-        """A guest (of anybody) changed. Returns at once: this is called in libvirt's thread."""
+        """Queue a change of a guest (of any owner). Returns at once, since libvirt's thread calls it."""
         self._changes.put(uuid)
 
     def reconnected(self) -> None:
-        """Events may have been missed."""
+        """Queue a check of all guests, since events may have been missed."""
         self._changes.put(None)
 
     # --- inside ------------------------------------------------------------------------------------

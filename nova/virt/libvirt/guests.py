@@ -1,4 +1,4 @@
-"""The guests of a host as libvirt has them: looked up, defined from the description of a server, started, removed."""
+"""The guests of a host in libvirt: queries, definition, start, removal."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Seconds that an action which must come through waits for one that is under way.
+# Seconds that a high-priority action waits for a running one.
 PATIENCE = 30.0
 
-# Name of the file, in the guest's directory, with its definition on the source host.
+# Name of the file in the guest's directory with its definition on the source host.
 MOVED_DEFINITION = "domain.xml"
 
 
@@ -69,7 +69,7 @@ class Guests:
         self._capabilities = None
 
     def learn(self) -> None:
-        """Read what the host can do, once; refuse a configuration that it cannot fulfil."""
+        """Read the capabilities of the host once; refuse a configuration that it cannot fulfil."""
         host = self.host.call(of_host)
         virt_type = CONF.libvirt.virt_type
         if virt_type not in {kind for arch, kind, _mode in host.guests if arch == host.arch}:
@@ -92,9 +92,9 @@ class Guests:
         self._settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot)
         self._capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(traits))
 
-    # --- looking -----------------------------------------------------------------------------------
+    # --- queries -----------------------------------------------------------------------------------
     def call(self, action: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
-        """``action(connection)`` as Host.call() has it, unless another action went past this one."""
+        """Call ``action(connection)`` like Host.call(), unless another action has bypassed this one."""
         def checked(connection: libvirt.virConnect) -> T:
             self.locks.check()
             return action(connection)
@@ -102,7 +102,7 @@ class Guests:
         return self.host.call(checked, uuid)
 
     def on_domain(self, uuid: str, action: Callable[[libvirt.virDomain], T]) -> T:
-        """``action(domain)``, repeated when libvirtd restarts. Raises GuestNotFound."""
+        """Call ``action(domain)``, again after a restart of libvirtd. Raises GuestNotFound."""
         return self.call(lambda connection: action(connection.lookupByUUIDString(uuid)), uuid)
 
     def power_state(self, uuid: str) -> int:
@@ -147,18 +147,21 @@ class Guests:
             raise
         return domain_xml.owner_of(text) == self.name
 
-    # --- defining ----------------------------------------------------------------------------------
+    # --- definition --------------------------------------------------------------------------------
     def config(self, instance: Instance, is_new: bool = False) -> GuestConfig:
-        """Return its virtual hardware. Raises InvalidInput naming the property that cannot be.
+        """Return the virtual hardware of a server. Raises InvalidInput naming the unsupported property.
 
-        A server that ran before keeps its architecture, unless it ``is_new`` in its present form.
+        A server that ran before keeps its architecture, unless it ``is_new``.
         """
         if is_new or instance.launched_at is None:
             return guest_config(instance, self.settings)
         return guest_config(instance, self.settings, self.previous(instance.uuid).architecture)
 
     def definition_of(self, instance: Instance) -> str:
-        """The domain of the described server, whose keys libvirt knows. Raises InvalidInput, InvalidDiskInfo."""
+        """Return the domain definition of a server, after giving its keys to libvirt.
+
+        Raises InvalidInput, InvalidDiskInfo.
+        """
         config = self.with_ports(instance, self.config(instance))
         self.give_keys(instance.uuid, instance.block_devices)
         local = disks.inspect_disks(instance)
@@ -167,7 +170,7 @@ class Guests:
                                      layout(config, local, instance.block_devices, previous), self.settings, previous)
 
     def give_keys(self, uuid: str, devices: Sequence[BlockDevice]) -> None:
-        """libvirt knows by which keys these volumes of the guest are decrypted, as far as they are connected."""
+        """Give libvirt the keys of the guest's encrypted, connected volumes."""
         if any(device.connection and device.connection.key for device in devices):
             self.call(lambda connection: secrets.define(connection, uuid, devices), uuid)
 
@@ -209,7 +212,10 @@ class Guests:
             return ""
 
     def define(self, instance: Instance) -> None:
-        """Renew the definition; a guest that runs has it from its next start on. Its disks are this host's now."""
+        """Define the guest again; a running guest uses the new definition from its next start.
+
+        This host becomes the owner of its disks.
+        """
         directories.take(instance.uuid, self.name)
         self._define(instance, self.definition_of(instance))
 
@@ -219,11 +225,10 @@ class Guests:
         self.call(lambda connection: define_domain(connection, name, xml), instance.uuid)
         directories.remove_files(instance.uuid, disks.OF_RESCUE)
 
-    # --- life --------------------------------------------------------------------------------------
+    # --- lifecycle ---------------------------------------------------------------------------------
     def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False) -> None:
-        """Make the guest run under its definition of now; ``fresh``: by a power cycle, whatever it does now.
-
-        ``paused``: one that is off begins paused.
+        """Start the guest with its current definition; ``fresh``: by a power cycle in any state. ``paused``: a stopped
+        guest starts paused.
         """
         with self.locks.hold(instance.uuid, PATIENCE if fresh else None):
             exists = self.exists(instance.uuid)
@@ -238,7 +243,7 @@ class Guests:
             self.on_domain(instance.uuid, lambda domain: power.start(domain, paused))
 
     def remove(self, uuid: str, keep_disks: bool) -> None:
-        """Off and gone, with its files unless they are to stay or are another host's."""
+        """Stop and undefine the guest, and remove its files unless they are retained or belong to another host."""
         directories.directory(uuid)
         with self.locks.hold(uuid, PATIENCE):
             with contextlib.suppress(exception.GuestNotFound):
@@ -248,7 +253,7 @@ class Guests:
                 directories.remove(uuid, self.name)
 
     def rebuild(self, instance: Instance, made_from: Disks, token: str, keep_ephemerals: bool) -> None:
-        """Off and gone, with new files in place of those that it had."""
+        """Stop and undefine the guest, and replace its files by new ones."""
         uuid = instance.uuid
 
         def give_up() -> None:
@@ -256,17 +261,17 @@ class Guests:
                 self.on_domain(uuid, lambda domain: power.remove(domain, keep_nvram=False))
 
         with self.locks.hold(uuid):
-            if directories.is_aside(uuid) and not self.exists(uuid):  # by a move that could not put it back
+            if directories.is_aside(uuid) and not self.exists(uuid):  # Left by a move that could not restore it.
                 directories.put_back(uuid, self.name)
             disk_making.make_anew(instance, made_from, self.name, token, keep_ephemerals, give_up)
 
     def change(self, uuid: str, action: Callable[[libvirt.virDomain], None]) -> None:
-        """``action(domain)`` when it is its turn."""
+        """Call ``action(domain)`` under the guest's lock."""
         with self.locks.hold(uuid):
             self.on_domain(uuid, action)
 
     def shut_down(self, uuid: str, timeout: float) -> bool:
-        """Ask it, and wait; without its lock: a hard reboot or a delete does not wait for a slow guest."""
+        """Request a shutdown and wait, without the lock: a hard reboot or delete does not wait for a slow guest."""
         with self.host.changes_of(uuid) as wait:
             return self.host.call(lambda connection: power.shut_down(connection, uuid, timeout, wait), uuid)
 

@@ -1,6 +1,6 @@
-"""The connection to libvirt: made when needed, watched, and made again when libvirtd restarts.
+"""The connection to libvirt: made on demand, monitored, and renewed when libvirtd restarts.
 
-libvirt needs one thread of the process for its events; it is started with the first connection.
+libvirt needs one thread of the process for its events, which starts with the first connection.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# A connection without a sign of life for KEEPALIVE_INTERVAL * KEEPALIVE_COUNT seconds is closed.
+# A connection without a response for KEEPALIVE_INTERVAL * KEEPALIVE_COUNT seconds is closed.
 KEEPALIVE_INTERVAL = 5
 KEEPALIVE_COUNT = 5
 # Seconds between two attempts to connect.
@@ -34,12 +34,12 @@ _loop_runs = False
 
 
 def _start_event_loop() -> None:
-    """Once per process, before the first connection."""
+    """Start the event loop once per process, before the first connection."""
     global _loop_runs
     with _loop_lock:
         if _loop_runs:
             return
-        # libvirt would print every error to stderr, including expected ones
+        # libvirt would print every error to stderr, including expected ones.
         libvirt.registerErrorHandler(lambda _context, _error: None, None)
         libvirt.virEventRegisterDefaultImpl()
         threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
@@ -58,9 +58,8 @@ def _run_events() -> None:
 class Host:
     """The connection of one driver.
 
-    ``on_lifecycle(uuid)`` is called, in libvirt's thread, when the state of any domain changed;
-    ``on_connected()`` after every connection that is made; ``on_unreachable(error)`` once, when one that was lost
-    cannot be made anew.
+    ``on_lifecycle(uuid)`` is called in libvirt's thread when the state of any domain changed; ``on_connected()`` after
+    every new connection; ``on_unreachable(error)`` once, when a lost connection cannot be renewed.
     """
 
     def __init__(self, uri: str) -> None:
@@ -77,7 +76,7 @@ class Host:
         self._waiting: dict[str, set[threading.Event]] = {}
 
     def start(self) -> None:
-        """Connect and keep connected until stop(). HypervisorUnavailable if libvirtd does not come in time."""
+        """Connect and stay connected until stop(). Raises HypervisorUnavailable if libvirtd does not respond."""
         self._stopped.clear()
         self.call(lambda connection: None)
         self._watcher = threading.Thread(target=self._watch, name="libvirt-watch", daemon=True)
@@ -92,7 +91,7 @@ class Host:
             self._close()
 
     def connection(self) -> libvirt.virConnect:
-        """The live connection, made anew if it is gone. Raises HypervisorUnavailable."""
+        """Return the live connection, renewed if it was lost. Raises HypervisorUnavailable."""
         fresh = False
         with self._lock:
             if self._connection is not None and not _alive(self._connection):
@@ -106,10 +105,10 @@ class Host:
         return connection
 
     def call(self, function: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
-        """``function(connection)``, again on a new connection while libvirtd restarts.
+        """Call ``function(connection)``, again on a new connection after a restart of libvirtd; it must be repeatable.
 
-        So the function must be repeatable. Waits up to [libvirt]reconnect_timeout, then raises
-        HypervisorUnavailable; other errors as errors.translate has them.
+        Waits up to [libvirt]reconnect_timeout, then raises HypervisorUnavailable; other errors as errors.translate
+        does.
         """
         patience = CONF.libvirt.reconnect_timeout
         lost_at: float | None = None
@@ -125,7 +124,7 @@ class Host:
                 failure: Exception = exception.HypervisorUnavailable(reason=CONF.host)
             except exception.HypervisorUnavailable as error:
                 failure = error
-            # an action that had been at work for long met a new outage
+            # A long-running action met a second outage.
             now = time.monotonic()
             lost_at = now if lost_at is None or now - began > patience else lost_at
             if now - lost_at >= patience or self._stopped.wait(RETRY_INTERVAL):
@@ -133,7 +132,7 @@ class Host:
 
     @contextlib.contextmanager
     def changes_of(self, uuid: str) -> Iterator[Callable[[float], bool]]:
-        """A function that waits so many seconds for the next change of a guest since it was last called."""
+        """Return a function that waits the given seconds for the next change of a guest since its last call."""
         changed = threading.Event()
         with self._lock:
             self._waiting.setdefault(uuid, set()).add(changed)
@@ -186,7 +185,7 @@ class Host:
 
     def _lifecycle(self, _connection: libvirt.virConnect, domain: libvirt.virDomain, event: int, _detail: int,
                    _opaque: object) -> None:
-        # a definition alone changes nothing that a guest does
+        # A new definition alone does not change a running guest.
         if event == libvirt.VIR_DOMAIN_EVENT_DEFINED:
             return
         uuid = domain.UUIDString()
@@ -203,7 +202,7 @@ class Host:
             changed.set()
 
     def _watch(self) -> None:
-        """Reconnect as soon as libvirtd is back, so that events flow even if nobody asks for anything."""
+        """Reconnect as soon as libvirtd is back, so that events are received even without requests."""
         reported = False
         while not self._stopped.is_set():
             self._lost.wait()

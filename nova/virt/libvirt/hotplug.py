@@ -1,6 +1,6 @@
-"""Volumes and interfaces that come and go, while their guest runs and in its definition.
+"""Attaching and detaching of volumes and interfaces, in the running guest and in its definition.
 
-What the running guest has is done first: the definition follows what really happened, also after a crash in between.
+The running guest is changed first, so that the definition is right even after a crash in between.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ LOG = logging.getLogger(__name__)
 Finder = Callable[[Definition], ET.Element | None]
 
 _LIVE, _CONFIG = libvirt.VIR_DOMAIN_AFFECT_LIVE, libvirt.VIR_DOMAIN_AFFECT_CONFIG
-# The removal was already requested, or the guest is just releasing the device.
+# The removal was already requested, or the guest is releasing the device.
 _PASSING = frozenset({libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_FAILED,
                       libvirt.VIR_ERR_OPERATION_INVALID})
 
 
 class Hotplug:
-    """Attaching and detaching; all four may be repeated."""
+    """Attaching and detaching; all four methods can be repeated."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
@@ -79,7 +79,7 @@ class Hotplug:
                     live, config = definitions(self._guests, uuid)
                 if find(config) is None:
                     there = find(live) if live is not None else None
-                    # At the same address as in the guest that runs, so that it lasts.
+                    # The same address as in the running guest, so that it does not change.
                     item = lasting(there) if there is not None else build([config])
                     self._guests.on_domain(uuid, lambda domain: domain.attachDeviceFlags(text_of(item), _CONFIG))
             except libvirt.libvirtError as error:
@@ -98,7 +98,9 @@ class Hotplug:
             LOG.debug("[instance: %s] The instance has no guest to detach %s from", uuid, name)
 
     def _detach_live(self, uuid: str, name: str, find: Finder) -> None:
-        """Ask the guest until it lets go. The lock is held while asking only: who must come through does not wait."""
+        """Request the removal until the guest releases the device. The lock is held for requests only, so that
+        high-priority actions need not wait.
+        """
         attempts = CONF.libvirt.device_detach_attempts
         with self._guests.host.changes_of(uuid) as wait:
             for attempt in range(1, attempts + 1):
@@ -152,7 +154,7 @@ def _volume_finder(device: BlockDevice) -> Finder:
 
 
 def lasting(item: ET.Element) -> ET.Element:
-    """A device of a running guest without what is so only while it runs."""
+    """Return a device of a running guest without its runtime-only parts."""
     lasting_item = copy.deepcopy(item)
     for tag in ("alias", "backingStore", "privateData"):
         for child in lasting_item.findall(tag):

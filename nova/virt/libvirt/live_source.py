@@ -1,6 +1,7 @@
-"""Guests that move while they run, seen from the host that they leave.
+"""Live migration on the source host.
 
-The libvirtd of the source does it (peer to peer), so a migration goes on when nova-compute ends, and is found again.
+The libvirtd of the source executes the migration (peer to peer), so it continues when nova-compute stops, and is
+recognized afterwards.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The files of guests: where they are, how they are made, copied and served, and how large they may be."""
+"""The files of guests: paths, creation, copies between hosts, limits of sizes."""

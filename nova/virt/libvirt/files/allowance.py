@@ -1,6 +1,6 @@
 """Size limits for files received from another host, derived from the server's flavor and image.
 
-Each file has a name that the server has a use for, and its own limit: so their sum has one, too.
+Each file has a name that belongs to the server and a limit of its own, so their sum is limited, too.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from nova.virt.libvirt.files import disk_making
 from nova.virt.libvirt.files.disks import CONFIG_DRIVE, KERNEL, NVRAM, RAMDISK, ROOT, SWAP, ephemeral_name, is_iso
 
 _GIB, _MIB = 1 << 30, 1 << 20
-# A config drive (those of vfat have as much), and the variables of firmware.
+# Limits of a config drive (a vfat drive has this size) and of the variables of firmware.
 _SMALL = 64 * _MIB
 
 
 def check(instance: Instance, files: Sequence[DiskFile], bases: Sequence[DiskFile]) -> None:
-    """Check the names and sizes of the server's files, and the backing image (in ``bases``) of its root disk.
+    """Check the names and sizes of the server's files, and the backing image (in ``bases``) of its root disk, before a
+    copy.
 
-    Nothing of them is there yet. Raises MigrationError.
+    Raises MigrationError.
     """
     if len({file.name for file in files}) < len(files):
         raise exception.MigrationError(reason="the other host sends a file more than once")
@@ -47,7 +48,9 @@ def check(instance: Instance, files: Sequence[DiskFile], bases: Sequence[DiskFil
 
 
 def _allowed(instance: Instance) -> Iterator[tuple[str, int]]:
-    """(name, bytes of the disk) of what a server may have; 0 for its root disk: it is as large as its image."""
+    """Return (name, bytes of the disk) of the files that a server may have; 0 for the root disk, which has the size of
+    its image.
+    """
     if not instance.volume_backed:
         yield ROOT, 0 if is_iso(instance) else instance.flavor.root_gb * _GIB
     for index, (size, _filesystem) in enumerate(disk_making.ephemerals(instance, instance.flavor)):
@@ -60,7 +63,7 @@ def _allowed(instance: Instance) -> Iterator[tuple[str, int]]:
 
 
 def _base(file: DiskFile, bases: Sequence[DiskFile]) -> DiskFile:
-    """The image that the disk stands on; it has no bytes if the disk stands on none."""
+    """Return the backing image of the disk, of zero bytes if there is none."""
     if not file.base:
         return DiskFile(name="")
     base = next((base for base in bases if base.name == file.base), None)
@@ -70,9 +73,9 @@ def _base(file: DiskFile, bases: Sequence[DiskFile]) -> DiskFile:
 
 
 def _check_base(instance: Instance, file: DiskFile, base: DiskFile) -> None:
-    """A disk is never smaller than the image it stands on; how long that is as a file its download was allowed to be.
+    """Check the backing image: a disk is never smaller, and the file is no larger than a download of the image may be.
 
-    (How much room the cache of images has is looked at before it comes there.)
+    (The space of the image cache is checked before.)
     """
     image = instance.image
     declared = (image.size or 0) if image is not None else 0

@@ -1,4 +1,4 @@
-"""The serial console log of a guest: written by virtlogd, kept across reboots, cut into pieces by it."""
+"""The serial console log of a guest, which virtlogd writes, rotates and keeps across reboots."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 from nova import exception
 
 LOG_NAME = "console.log"
-# The most that is read of a log, from its end.
+# Maximum number of bytes read from the end of a log.
 MAX_BYTES = 100 * 1024
 
 
@@ -17,9 +17,9 @@ def log_path(directory: str) -> str:
 
 
 def read(directory: str, instance_id: str, lines: int | None = None) -> bytes:
-    """The last ``lines`` of the log (None: all), of at most MAX_BYTES. Raises ConsoleLogUnavailable."""
+    """Return the last ``lines`` of the log (None: all), at most MAX_BYTES. Raises ConsoleLogUnavailable."""
     path = log_path(directory)
-    # virtlogd moves a full piece to .0, an older one to .1 and so on
+    # virtlogd renames a full piece to .0, the previous one to .1 and so on.
     older = sorted((piece for piece in glob.glob(glob.escape(path) + ".*") if piece.rpartition(".")[2].isdigit()),
                    key=lambda piece: int(piece.rpartition(".")[2]))
     tail = b""
@@ -29,7 +29,7 @@ def read(directory: str, instance_id: str, lines: int | None = None) -> bytes:
             tail = _end_of(piece, MAX_BYTES - len(tail)) + tail
             is_complete = True
         except FileNotFoundError:
-            continue  # the log is not written yet, or being rotated
+            continue  # The log is not written yet, or is being rotated.
         if len(tail) >= MAX_BYTES:
             break
     if not is_complete:
@@ -38,7 +38,7 @@ def read(directory: str, instance_id: str, lines: int | None = None) -> bytes:
 
 
 def last_lines(text: bytes, count: int) -> bytes:
-    """The last ``count`` lines; a newline at the end belongs to the last one."""
+    """Return the last ``count`` lines; a newline at the end belongs to the last one."""
     if count <= 0:
         return b""
     start = len(text) - 1 if text.endswith(b"\n") else len(text)

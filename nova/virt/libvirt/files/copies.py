@@ -1,7 +1,7 @@
-"""Copies of a guest's files that another host has, made on the host to which it moves.
+"""Copies of a guest's files from another host, made on the destination host of a move.
 
-A file has its name only when it is complete, and the directory remembers from which disks it is copied: so a copy
-goes on where a crash ended it, and files of an earlier time do not count.
+A file gets its name when it is complete, and the directory records the source disks of the copy. So a copy continues
+after a crash, and files of an earlier copy are not used.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from nova.virt.libvirt.files.disk_server import Served
 
 LOG = logging.getLogger(__name__)
 
-# In the directory of a copy that is not finished: the token of the disks that it is made from.
+# File in the directory of an unfinished copy, with the token of its source disks.
 _COPIED_FROM = "copied-from"
 
-# Suffix of the file of a cached image after its id: a digest of how it was verified, and of where it was copied from.
+# Suffix of the file name of a cached image after its id: a digest of its verification and its source.
 _BASE = re.compile(r"(?P<variant>(-[0-9a-f]{32})?)(-from-[0-9a-f]{16})?\.(?P<format>raw|qcow2)")
 _ORIGIN = 16
 
-# Makes the file of this path.
+# Creates the file at this path.
 Copier = Callable[[str], None]
 
 
 def begin(uuid: str, token: str, host: str) -> str:
-    """The guest's directory: empty, or with what was copied from just these disks."""
+    """Return the guest's directory, empty or with files already copied from the same disks."""
     place = directories.directory(uuid)
     owner = directories.owner(place)
     mark = os.path.join(place, _COPIED_FROM)
@@ -65,9 +65,9 @@ def complete(uuid: str) -> None:
 
 
 def receive(instance: Instance, place: str, file: DiskFile, source: DiskSource, seen: str = "") -> None:
-    """A copy of one file; ``seen`` is its directory on the source, if this host sees it ("": it does not).
+    """Copy one file; ``seen``: its directory on the source if this host can see it, or "".
 
-    The source may not be believed: nothing comes here but the files of a guest, and none leads to a file of this host.
+    The source is not trusted: only files of a guest are accepted, and none refers to another file of this host.
     """
     check_name(file)
     copy = (_local(os.path.join(seen, file.name), file.length) if seen else
@@ -76,17 +76,16 @@ def receive(instance: Instance, place: str, file: DiskFile, source: DiskSource, 
 
 
 def check_name(file: DiskFile) -> None:
-    """Raises MigrationError for what is no file that goes with a guest."""
+    """Raise MigrationError unless the name is that of a file which moves with a guest."""
     if disks.format_to_copy(file.name) != file.format:
         raise exception.MigrationError(reason=f"{file.name} ({file.format}) is no file of a server")
 
 
 def base_of(instance: Instance, file: DiskFile, source: DiskSource) -> str:
-    """The path of the image that a disk stands on, in this host's cache; it is copied, too, if it is not there. "": the
-    disk stands on none.
+    """Return the path of a disk's backing image in this host's cache, copied if missing; "" if the disk has none.
 
-    What came from another host is never taken for the image when a server is built of that here, and what is here is
-    no base for others than the servers of that image. Raises MigrationError.
+    An image copied from another host is never used to build servers here, and images of this host are backing images
+    only for servers of the same image. Raises MigrationError.
     """
     if not file.base:
         return ""
@@ -106,9 +105,9 @@ def base_of(instance: Instance, file: DiskFile, source: DiskSource) -> str:
     return path
 
 
-# --- what there is ---------------------------------------------------------------------------------------
+# --- source ----------------------------------------------------------------------------------------------
 def describe(place: str) -> tuple[list[DiskFile], dict[str, DiskFile]]:
-    """The files that go with a guest, and the images that they stand on by their paths."""
+    """Return the files that move with a guest, and their backing images by path."""
     files: list[DiskFile] = []
     bases: dict[str, DiskFile] = {}
     for name, kind in disks.to_copy(place):
@@ -124,7 +123,7 @@ def describe(place: str) -> tuple[list[DiskFile], dict[str, DiskFile]]:
 
 
 def serve(uuid: str, place: str, files: list[DiskFile], bases: dict[str, DiskFile]) -> Served:
-    """Serve these files, and the images below them, until disk_server.stop()."""
+    """Serve these files and their backing images until disk_server.stop()."""
     return disk_server.serve(uuid, [(file.name, os.path.join(place, file.name)) for file in files]
                              + [(base_name(base.name), path) for path, base in bases.items()])
 
@@ -166,7 +165,7 @@ def _local(source: str, length: int) -> Copier:
 
 @contextlib.contextmanager
 def _opened(path: str, length: int) -> Iterator[BinaryIO]:
-    """A file that another host may have written; links are not followed. Raises MigrationError."""
+    """Open a file that another host may have written, without following links. Raises MigrationError."""
     name = os.path.basename(path)
     try:
         file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb")
@@ -182,12 +181,12 @@ def _opened(path: str, length: int) -> Iterator[BinaryIO]:
 
 
 def keep(source: str, place: str, name: str) -> None:
-    """A copy of a file of this host."""
+    """Return a copier for a file of this host."""
     directories.once(place, name, _local(source, os.stat(source).st_size))
 
 
 def _on_base(copy: Copier, file: DiskFile, base: str) -> Copier:
-    """A copy that stands on this host's image."""
+    """Return a copier for a disk on this host's copy of the backing image."""
     def make(path: str) -> None:
         copy(path)
         if file.format != "qcow2":

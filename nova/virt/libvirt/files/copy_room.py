@@ -1,6 +1,6 @@
-"""Room for the copies of disks that snapshots are: nobody was promised any for them.
+"""Space for the copies of disks that snapshots need, which no flavor reserves.
 
-They leave the host what its guests need to go on: one whose disk cannot grow stands still, whoever used the room up.
+Copies leave the space that running guests need: a guest whose disk cannot grow is paused.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from nova import exception
 from nova.conf import CONF
 
-# Bytes that are left where the operator reserves less ([DEFAULT]reserved_host_disk_mb).
+# Bytes that stay free if the operator reserves less ([DEFAULT]reserved_host_disk_mb).
 _SPARE = 256 << 20
 
 
 class CopyRoom:
-    """The room of this process's copies."""
+    """The space reserved for copies of this process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -27,13 +27,13 @@ class CopyRoom:
         self._promised: dict[str, int] = {}
 
     def check(self, place: str) -> None:
-        """Raises DiskFull when nothing more may be written in the directory ``place``."""
+        """Raise DiskFull if nothing more may be written in the directory ``place``."""
         with self._lock:
             self._check(place, 0)
 
     @contextlib.contextmanager
     def take(self, path: str, size: int) -> Iterator[None]:
-        """The new file ``path`` will take ``size`` bytes. Raises DiskFull."""
+        """Reserve ``size`` bytes for the new file ``path``. Raises DiskFull."""
         with self._lock:
             self._check(os.path.dirname(path), size)
             self._promised[path] = size

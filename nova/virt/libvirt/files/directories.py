@@ -1,7 +1,7 @@
-"""The directory of a guest, CONF.instances_path/<uuid>: whose it is, what is in it, and where a move sets it aside.
+"""The directory of a guest, CONF.instances_path/<uuid>: its owner, its content, and its place during a move.
 
-Hosts may share a file system, so a directory tells which host has it in use (``owner``): another one never removes
-it. A file has its name only when it is complete; a crash leaves ``*.part`` files, which are made again.
+Hosts may share a file system, so the directory records the host that uses it (``owner``); other hosts never remove it.
+A file gets its name when it is complete; a crash leaves ``*.part`` files, which are created again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MARK = "rebuilt"
 
 @dataclasses.dataclass(frozen=True)
 class Owner:
-    """``token`` tells the directory from every other one: who reads the same one sees the same files."""
+    """The owner of a directory. ``token`` identifies the directory: hosts with the same token see the same files."""
 
     host: str
     token: str
@@ -51,7 +51,7 @@ def make_instances_path() -> None:
 
 def make(uuid: str, host: str) -> str:
     """Create the guest's directory, make ``host`` its owner, and remove partial files left by a crash."""
-    # the hypervisor's user must reach the files, which libvirt gives to it alone while the guest runs
+    # The user of the hypervisor must reach the files, which libvirt gives to that user while the guest runs.
     make_instances_path()
     place = directory(uuid)
     os.makedirs(place, exist_ok=True)
@@ -64,14 +64,14 @@ def make(uuid: str, host: str) -> str:
 
 
 def once(place: str, name: str, build: Callable[[str], None]) -> None:
-    """The file ``name`` in ``place``, made by ``build(path)`` if it is not there."""
+    """Return the path of file ``name`` in ``place``, created by ``build(path)`` if it is missing."""
     path = os.path.join(place, name)
     if os.path.exists(path):
         return
     part = f"{path}.part"
     try:
         build(part)
-        # disks and config drives hold secrets
+        # Disks and config drives contain secrets.
         os.chmod(part, 0o600)
         os.rename(part, path)
     finally:
@@ -81,10 +81,9 @@ def once(place: str, name: str, build: Callable[[str], None]) -> None:
 
 def replace(place: str, builders: Mapping[str, Callable[[str], None]], retained: Collection[str], token: str,
             give_up: Callable[[], None]) -> None:
-    """Give ``place`` new files, each made by ``build(path)``, and remove all that it had but for the ``kept`` ones.
+    """Replace the files in ``place`` by new ones, each created by ``build(path)``, except the ``kept`` ones.
 
-    ``give_up()`` is called in between: when the new ones are there, and before an old one goes. At the end its mark()
-    is ``token``.
+    ``give_up()`` is called when all new files exist, before an old one is removed. At the end mark() returns ``token``.
     """
     builders = {**builders, _MARK: lambda path: write(path, token)}
     parts = {name: os.path.join(place, f"{name}.part") for name in builders}
@@ -98,7 +97,7 @@ def replace(place: str, builders: Mapping[str, Callable[[str], None]], retained:
         for name in set(os.listdir(place)) - builders.keys() - set(retained) - {_OWNER}:
             if not name.endswith(".part"):
                 _remove_whatever(os.path.join(place, name))
-        os.rename(parts[_MARK], os.path.join(place, _MARK))  # now it is all true
+        os.rename(parts[_MARK], os.path.join(place, _MARK))  # All new files are complete now.
     finally:
         for part in parts.values():
             with contextlib.suppress(FileNotFoundError):
@@ -106,7 +105,7 @@ def replace(place: str, builders: Mapping[str, Callable[[str], None]], retained:
 
 
 def mark(uuid: str) -> str:
-    """The token that stands for a guest's files; "": nobody gave them one."""
+    """Return the token of a guest's files, or "" if they have none."""
     return text(uuid, _MARK)
 
 
@@ -156,7 +155,7 @@ def is_ours(place: str, host: str) -> bool:
 
 
 def take(uuid: str, host: str) -> None:
-    """The guest's directory is this host's from now on. No directory: fine."""
+    """Make this host the owner of the guest's directory. Succeeds if there is no directory."""
     _take(directory(uuid), host)
 
 
@@ -180,7 +179,7 @@ def _take(place: str, host: str) -> str:
 
 
 def token(place: str, host: str) -> str:
-    """The directory's token; one that nobody has becomes this host's."""
+    """Return the directory's token; a directory without an owner becomes this host's."""
     recorded = owner(place)
     return recorded.token if recorded is not None else _take(place, host)
 
@@ -199,7 +198,7 @@ def set_aside(uuid: str) -> None:
 
 
 def put_back(uuid: str, host: str) -> None:
-    """The directory that was set aside is in use again. Raises MigrationError when another host has one in use."""
+    """Restore the directory that was set aside. Raises MigrationError if another host uses one."""
     place = directory(uuid)
     if os.path.isdir(place):
         if not is_ours(place, host):
@@ -208,14 +207,14 @@ def put_back(uuid: str, host: str) -> None:
     os.rename(aside(uuid), place)
 
 
-# --- looking -----------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------
 def retained_servers() -> set[str]:
-    """The uuids of the guests that have a directory here, in use or set aside."""
+    """Return the uuids of the guests with a directory here, in use or set aside."""
     return {entry.name.removesuffix(_ASIDE) for entry in _entries()}
 
 
 def files() -> Iterator[str]:
-    """The paths of all files of all guests."""
+    """Return the paths of all files of all guests."""
     for entry in _entries():
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for name in os.listdir(entry.path):
@@ -229,10 +228,11 @@ def _entries() -> Iterator[os.DirEntry[str]]:
                 yield entry
 
 
-# --- removing ----------------------------------------------------------------------------------------
+# --- removal -----------------------------------------------------------------------------------------
 def remove(uuid: str, host: str) -> None:
-    """Remove a guest's directory unless another host has it; nothing there is fine. Half a removal is finished by the
-    next one."""
+    """Remove a guest's directory unless another host owns it. Succeeds if it is missing; an interrupted removal is
+    finished.
+    """
     place = directory(uuid)
     if not is_ours(place, host):
         recorded = owner(place)
@@ -250,7 +250,7 @@ def remove_aside(uuid: str) -> None:
 def _remove(place: str) -> None:
     trash = place + _DELETED
     with contextlib.suppress(FileNotFoundError):
-        # renamed first: half a directory must not look like a guest
+        # Renamed first: a partly removed directory must not look like a guest.
         _remove_tree(trash)
         os.rename(place, trash)
     _remove_tree(trash)
@@ -277,7 +277,7 @@ def supports_direct_io(path: str) -> bool:
 
 @contextlib.contextmanager
 def full_disk() -> Iterator[None]:
-    """A file system that is full is DiskFull."""
+    """Convert the error of a full file system to DiskFull."""
     try:
         yield
     except OSError as error:

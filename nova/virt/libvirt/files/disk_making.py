@@ -1,4 +1,4 @@
-"""Making the files of a guest, and giving its disks the sizes of another flavor: they grow, they never shrink."""
+"""Creation of the files of a guest, and growth of its disks to the sizes of another flavor. Disks never shrink."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MKFS = {
 
 
 def make(instance: Instance, disks: Disks, host: str) -> None:
-    """Make what is missing of a guest's files; files that are there are kept as they are. They are ``host``'s now.
+    """Create missing files of a guest; existing files are kept. ``host`` becomes their owner.
 
     Raises FlavorDiskTooSmall, InvalidDiskInfo, DiskFull.
     """
@@ -59,15 +59,14 @@ def make(instance: Instance, disks: Disks, host: str) -> None:
             directories.once(place, name, build)
         drive = os.path.join(place, CONFIG_DRIVE)
         if os.path.exists(drive):
-            os.chmod(drive, 0o600)  # perhaps made in its place
+            os.chmod(drive, 0o600)  # Possibly created in its place.
 
 
 def make_anew(instance: Instance, disks: Disks, host: str, token: str, keep_ephemerals: bool,
               give_up: Callable[[], None]) -> None:
-    """Make all of a guest's files, and put them in the place of those that it has once ``give_up()`` has removed it.
+    """Create all files of a guest again, and replace the existing ones after ``give_up()`` has removed the guest.
 
-    ``keep_ephemerals``: those of its ephemeral disks that are there stay. Raises what make() raises; then nothing was
-    given up.
+    ``keep_ephemerals``: existing ephemeral disks stay. Raises as make() does; in this case nothing was removed.
     """
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
@@ -77,9 +76,9 @@ def make_anew(instance: Instance, disks: Disks, host: str, token: str, keep_ephe
 
 
 def make_rescue(instance: Instance, image: Image, disks: Disks, definition: str, host: str) -> None:
-    """Make what a guest is rescued with, from ``image``, beside its own files; ``definition``: how it is defined now.
+    """Create the files of a rescue from ``image`` beside the guest's own; ``definition``: its current definition.
 
-    Raises what make() raises, and InstanceNotRescuable.
+    Raises as make() does, and InstanceNotRescuable.
     """
     most = rescue_disk_gb(instance)
     # Checked also for an image that was already in the cache.
@@ -88,14 +87,14 @@ def make_rescue(instance: Instance, image: Image, disks: Disks, definition: str,
         raise exception.InstanceNotRescuable(
             instance_id=instance.uuid, reason=f"its host gives it a disk of {most} GiB to be rescued from, and the "
                                               f"image {image.id} is larger")
-    # As large as the image is, and nothing beside it.
+    # As large as the image.
     bare = msgspec.structs.replace(instance.flavor, root_gb=0, ephemeral_gb=0, swap=0)
     rescued = msgspec.structs.replace(instance, image=image, flavor=bare, block_devices=[])
     builders = {RENAMED[name]: build for name, build in _builders(rescued, disks).items() if name in RENAMED}
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
         directories.once(place, BEFORE_RESCUE, lambda path: directories.write(path, definition))
-        directories.remove_files(instance.uuid, RENAMED.values())  # of a rescue that failed, by another image
+        directories.remove_files(instance.uuid, RENAMED.values())  # Left by a failed rescue with another image.
         for name, build in builders.items():
             directories.once(place, name, build)
 
@@ -117,14 +116,14 @@ def _builders(instance: Instance, disks: Disks) -> dict[str, Callable[[str], Non
 
 
 def ephemerals(instance: Instance, flavor: Flavor) -> list[tuple[int, str]]:
-    """(GiB, file system) of each."""
+    """Return (GiB, file system) of each ephemeral disk."""
     default = CONF.default_ephemeral_format or "ext4"
     return [(size, filesystem or default)
             for size, filesystem in local_disks.ephemerals(instance.block_devices, flavor)]
 
 
 def check_growth(local: LocalDisks, instance: Instance, flavor: Flavor) -> None:
-    """Raises ResizeError when a disk would have to shrink or go."""
+    """Raise ResizeError if a disk would have to shrink or disappear."""
     if local.root is not None and local.root.device == "disk":
         _check("root", local.root, flavor.root_gb * _GIB)
     wanted = ephemerals(instance, flavor)
@@ -135,7 +134,7 @@ def check_growth(local: LocalDisks, instance: Instance, flavor: Flavor) -> None:
 
 
 def grow(local: LocalDisks, instance: Instance) -> None:
-    """Give the disks the sizes of the instance's flavor; a swap disk of another size is removed: make() makes it."""
+    """Grow the disks to the sizes of the instance's flavor; a swap disk of another size is removed for make()."""
     if local.root is not None and local.root.device == "disk":
         _grow(local.root, instance.flavor.root_gb * _GIB)
     for disk, (size, _filesystem) in zip(local.ephemerals, ephemerals(instance, instance.flavor), strict=False):
@@ -161,7 +160,7 @@ def _make_root(path: str, base: str, base_format: str, instance: Instance, alone
     if not os.path.isfile(base):
         raise exception.InvalidDiskInfo(reason="its image is not in the cache of the host")
     have = virtual_size(base, base_format)
-    # a flavor without a root disk takes the image as large as it is
+    # A flavor without a root disk takes the image as large as it is.
     want = instance.flavor.root_gb * _GIB or have
     if have > want:
         raise disk_too_small(want, have)
@@ -195,7 +194,7 @@ def _formatter(label: str, size: int, filesystem: str) -> Callable[[str], None]:
 
 
 def _format(path: str, label: str, size: int, filesystem: str) -> None:
-    """A qcow2 image with an empty file system (or swap space)."""
+    """Create a qcow2 image with an empty file system or swap space."""
     if filesystem == "swap":
         command = ["mkswap", "-q", "-L", label]
     elif filesystem in _MKFS:
@@ -207,7 +206,7 @@ def _format(path: str, label: str, size: int, filesystem: str) -> None:
         with open(raw, "wb") as file:
             file.truncate(size)
         qemuimg.run([*command, raw], _MKFS_TIMEOUT)
-        os.chmod(raw, 0o644)  # the file is still empty
+        os.chmod(raw, 0o644)  # The file is still empty.
         qemuimg.convert(raw, "raw", path, "qcow2", size)
     finally:
         with contextlib.suppress(FileNotFoundError):

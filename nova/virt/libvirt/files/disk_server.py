@@ -1,7 +1,7 @@
-"""Files of a guest that was shut down, served to the host it moves to, and the other side of that.
+"""Transfer of the files of a stopped guest to the host to which it moves: server and client.
 
-One qemu-storage-daemon per guest serves all its files, read-only, over NBD with TLS and a key made for this move. It
-is no child of nova-compute: it goes on when that restarts, and is found again by its pid file.
+One qemu-storage-daemon per guest serves all its files, read-only, over NBD with TLS and a key made for this move. It is
+not a child process of nova-compute: it survives a restart and is identified by its pid file.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Served:
 
 
 def serve(uuid: str, files: Sequence[tuple[str, str]]) -> Served:
-    """Serve (name, path) pairs until stop(); if just these are served already that goes on. Raises MigrationError."""
+    """Serve (name, path) pairs until stop(); a server with the same files continues. Raises MigrationError."""
     place = _place(uuid)
     running = _running(uuid, files)
     if running is not None:
@@ -75,7 +75,7 @@ def serve(uuid: str, files: Sequence[tuple[str, str]]) -> Served:
 
 
 def stop(uuid: str) -> None:
-    """Serve no longer. Nothing is served: fine."""
+    """Stop serving. Succeeds if nothing is served."""
     place = _place(uuid)
     pid = _pid(place)
     if pid is not None:
@@ -91,7 +91,7 @@ def stop(uuid: str) -> None:
 
 
 def ports() -> tuple[int, int]:
-    """[libvirt] move_ports. Raises InvalidInput."""
+    """Return the range of ports, [libvirt] move_ports. Raises InvalidInput."""
     low, _, high = CONF.libvirt.move_ports.partition("-")
     with contextlib.suppress(ValueError):
         if 0 < int(low) <= int(high or low) < 1 << 16:
@@ -115,7 +115,7 @@ def fetch(uuid: str, served: Served, name: str, length: int, path: str) -> None:
                          "-O", "raw", source, path], qemuimg.COPY_TIMEOUT, length=whole)
         except exception.InvalidDiskInfo as error:
             raise exception.MigrationError(reason=f"{name} could not be copied: {error.kwargs['reason']}") from error
-    # The tool writes without waiting for the device.
+    # The tool does not wait for the device while it writes.
     with open(path, "r+b") as file:
         file.truncate(length)
         os.fsync(file.fileno())
@@ -137,12 +137,12 @@ def _running(uuid: str, files: Sequence[tuple[str, str]]) -> Served | None:
         with open(os.path.join(place, "keys.psk"), encoding="ascii") as file:
             key = file.read().strip().partition(":")[2]
     except (FileNotFoundError, ValueError):
-        return None  # the server was killed before it reported its port
+        return None  # The server was killed before it reported its port.
     return Served(address, port, key) if served == [list(pair) for pair in files] else None
 
 
 def _pid(place: str) -> int | None:
-    """The daemon that serves from here, if it lives and is no other process by now."""
+    """Return the pid of the running daemon of this directory, or None."""
     try:
         with open(os.path.join(place, "pid"), encoding="ascii") as file:
             pid = int(file.read())
@@ -173,7 +173,7 @@ def _write(place: str, name: str, text: str) -> None:
 
 @contextlib.contextmanager
 def _client(uuid: str, key: str) -> Iterator[str]:
-    """The credentials of one copy, in a directory that only this user can read."""
+    """Yield the credentials of one copy, in a directory that only this user can read."""
     place = _place(uuid) + ".in"
     shutil.rmtree(place, ignore_errors=True)
     os.makedirs(place, mode=0o700)

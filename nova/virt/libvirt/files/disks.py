@@ -1,4 +1,4 @@
-"""The files of a guest as they are: its disks, kernel, config drive and console log."""
+"""The present files of a guest: its disks, kernel, config drive and console log."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from nova.virt.libvirt.files.console import log_path
 
 ROOT, SWAP, CONFIG_DRIVE, KERNEL, RAMDISK = "disk", "disk.swap", "disk.config", "kernel", "ramdisk"
 NVRAM = "nvram"
-# Names of the files of a rescue: the guest's disks while it is rescued, and its definition before.
+# Names of the files of a rescue: the rescue disks, and the definition before.
 RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK = (
     f"{name}.rescue" for name in (ROOT, CONFIG_DRIVE, KERNEL, RAMDISK))
 RENAMED = {ROOT: RESCUE, CONFIG_DRIVE: RESCUE_DRIVE, KERNEL: RESCUE_KERNEL, RAMDISK: RESCUE_RAMDISK}
 BEFORE_RESCUE = "unrescue.xml"
-OF_RESCUE = (RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK, BEFORE_RESCUE)  # the last one goes last
+OF_RESCUE = (RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK, BEFORE_RESCUE)  # The last one is last in the order.
 _EPHEMERAL = "disk.eph"
 
 
 @dataclasses.dataclass(frozen=True)
 class LocalDisk:
-    """``base``: the cached image that it stands on, as (path, format)."""
+    """A local disk. ``base``: its backing image in the cache, as (path, format)."""
 
     path: str
     format: str = "qcow2"
@@ -40,9 +40,8 @@ class LocalDisk:
 
 @dataclasses.dataclass(frozen=True)
 class LocalDisks:
-    """The files of a guest as they are, in the order in which it sees its disks.
-
-    ``nvram`` is where the variables of UEFI firmware are, or will be.
+    """The present files of a guest, in the order of its disks. ``nvram``: path of the variables of UEFI firmware,
+    present or not.
     """
 
     console_log: str
@@ -67,7 +66,7 @@ def name_in_metadata(name: str) -> str:
 
 
 def inspect_disks(instance: Instance) -> LocalDisks:
-    """The files of a guest as they are. Raises InvalidDiskInfo when its root disk is missing."""
+    """Return the present files of a guest. Raises InvalidDiskInfo if its root disk is missing."""
     place = directories.directory(instance.uuid)
 
     def disk(name: str) -> LocalDisk | None:
@@ -104,9 +103,9 @@ def is_iso(instance: Instance) -> bool:
 
 
 def virtual_size(path: str, image_format: str) -> int:
-    """Bytes of the disk that an image is. Raises InvalidDiskInfo."""
+    """Return the virtual size of an image in bytes. Raises InvalidDiskInfo."""
     if image_format == "raw":
-        # a disk consists of whole sectors
+        # A disk consists of whole sectors.
         return -(-os.stat(path).st_size // 512) * 512
     try:
         return int(qemuimg.Qcow2Header(path).virtual_size)
@@ -115,13 +114,13 @@ def virtual_size(path: str, image_format: str) -> int:
 
 
 def to_copy(place: str) -> list[tuple[str, str]]:
-    """(name, format) of the files in a directory that go with a guest to another host."""
+    """Return (name, format) of the files in a directory that move with a guest to another host."""
     formats = {name: format_to_copy(name) for name in sorted(os.listdir(place))}
     return [(name, kind) for name, kind in formats.items() if kind is not None]
 
 
 def format_to_copy(name: str) -> str | None:
-    """The format of a file that goes with a guest to another host; None: no such file does."""
+    """Return the format of a file that moves with a guest, or None for other files."""
     fixed = {CONFIG_DRIVE: "raw", KERNEL: "raw", RAMDISK: "raw", NVRAM: "raw"}
     return "qcow2" if _is_disk(name) else fixed.get(name)
 
@@ -142,9 +141,8 @@ def is_ephemeral(name: str) -> bool:
 
 
 def bases_in_use() -> set[str]:
-    """The paths of the images that the disks of this host's guests stand on.
-
-    Raises OSError when a disk cannot be read: nobody may take its image for unused then.
+    """Return the paths of the backing images of this host's guests. Raises OSError if a disk cannot be read: then no
+    image may count as unused.
     """
     bases = set()
     for path in _guest_disks():
