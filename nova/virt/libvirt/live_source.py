@@ -44,7 +44,7 @@ OnProgress = Callable[[MigrationProgress], None]
 
 
 class LiveMigrationSource:
-    """The source's verbs of a live migration; nova/operations/framework/guest_driver.py tells them."""
+    """Implements the source steps of a live migration, see nova/operations/framework/guest_driver.py."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
@@ -105,9 +105,9 @@ class LiveMigrationSource:
         with contextlib.suppress(exception.GuestNotFound):
             self._guests.on_domain(uuid, _force)
 
-    # --- inside ------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------
     def _run(self, instance: Instance, target: MigrationTarget, watch: _Watch) -> libvirt.libvirtError | None:
-        """Begin, and wait for the end; what libvirt says against it."""
+        """Start the migration and wait for its end; return the error of libvirt, if any."""
         uuid = instance.uuid
         running = self._guests.on_domain(uuid, lambda domain: domain.XMLDesc(_MIGRATABLE))
         uri, parameters = peers.uri(target.address), self._parameters(uuid, running, target)
@@ -154,11 +154,11 @@ class LiveMigrationSource:
             return False
         if reason == libvirt.VIR_DOMAIN_SHUTOFF_MIGRATED:
             return True
-        # A libvirtd that was restarted meanwhile does not remember why.
+        # A libvirtd that was restarted meanwhile has lost the reason.
         return runs_at(peers.uri(target.address), uuid)
 
     def _go_on_here(self, instance: Instance) -> None:
-        """A guest that was paused to come to an end goes on, unless its user paused it."""
+        """Resume a guest that was paused to complete the migration, unless its user paused it."""
         def resume(domain: libvirt.virDomain) -> None:
             state, reason = domain.state()
             if state == libvirt.VIR_DOMAIN_PAUSED and reason == libvirt.VIR_DOMAIN_PAUSED_USER:
@@ -170,7 +170,7 @@ class LiveMigrationSource:
 
 
 class _Watch:
-    """Looks at a migration while it runs: tells how far it is, and ends it when it takes too long or is not wanted."""
+    """Monitors a running migration: reports progress, and ends it when it exceeds its time limit or is cancelled."""
 
     def __init__(self, guests: Guests, uuid: str, target: MigrationTarget, on_progress: OnProgress,
                  cancelled: Cancelled) -> None:
@@ -185,11 +185,11 @@ class _Watch:
         self._late = False
         self._aborted = False
         self._last = MigrationProgress()
-        # Bytes of memory and disks, the most that libvirt ever named.
+        # Total bytes of memory and disks, the maximum that libvirt reported.
         self._size = 0
 
     def until(self, ended: Callable[[float], bool]) -> None:
-        """``ended(seconds)`` waits so long for the end of the migration and says whether it came."""
+        """Poll until the migration ends. ``ended(seconds)`` waits at most so long and returns True at the end."""
         while not ended(_POLL_INTERVAL):
             try:
                 self._guests.on_domain(self._uuid, self._poll)
@@ -198,10 +198,10 @@ class _Watch:
                 LOG.debug("[instance: %s] Cannot read the progress of the live migration: %s", self._uuid, error)
 
     def came_over(self) -> None:
-        """Tell that nothing remains."""
+        """Report that nothing remains to copy."""
         last = self._last
         with contextlib.suppress(libvirt.libvirtError, exception.NovaException):
-            # A libvirtd that was restarted meanwhile has forgotten it.
+            # A libvirtd that was restarted meanwhile has lost the job.
             ended = self._guests.on_domain(self._uuid, lambda domain: domain.jobStats(_COMPLETED))
             last = _progress(ended) if ended.get("memory_total") else last
         self._on_progress(msgspec.structs.replace(
@@ -219,7 +219,7 @@ class _Watch:
         LOG.warning("[instance: %s] Live migration failed: %s", self._uuid, error)
         return exception.MigrationError(reason=str(error.get_error_message()))
 
-    # --- inside ------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------
     def _poll(self, domain: libvirt.virDomain) -> None:
         stats = domain.jobStats()
         if stats.get("type", libvirt.VIR_DOMAIN_JOB_NONE) == libvirt.VIR_DOMAIN_JOB_NONE:
@@ -248,12 +248,12 @@ class _Watch:
         (_force if action == "force_complete" else _abort)(domain)
 
     def _allowed(self, size: int = 0) -> float:
-        """Seconds that it may take; 0: as long as it wants."""
+        """Return the time limit in seconds, or 0 for none."""
         self._size = max(self._size, size)
         return float(CONF.libvirt.live_migration_completion_timeout) * max(2, -(-self._size // _GIB))
 
     def _raise_downtime(self, domain: libvirt.virDomain, elapsed: float, size: int) -> None:
-        """Allow the guest to stand still a little longer at the end, step by step: busy guests never get there else."""
+        """Raise the allowed downtime step by step; the migration of a busy guest would never complete otherwise."""
         options = CONF.libvirt
         steps, most = options.live_migration_downtime_steps, options.live_migration_downtime
         delay = options.live_migration_downtime_delay * max(1, size // _GIB)
@@ -288,7 +288,7 @@ def _wait_while_leaving(guests: Guests, uuid: str, seconds: float) -> bool:
     try:
         return not guests.on_domain(uuid, is_leaving)
     except libvirt.libvirtError:
-        return True  # the guest is off
+        return True  # The guest is stopped.
 
 
 def _flags(target: MigrationTarget) -> int:
@@ -313,7 +313,7 @@ def _progress(stats: dict[str, Any]) -> MigrationProgress:
 
 
 def _under_way(stats: dict[str, Any], domain: libvirt.virDomain) -> MigrationProgress:
-    """Disks are copied first, and meanwhile libvirt names no memory: all of it is still to come."""
+    """Return the progress. While disks are copied first, libvirt reports no memory: all of it remains."""
     progress = _progress(stats)
     if progress.disk_total and not progress.memory_total:
         progress.memory_total = progress.memory_remaining = domain.maxMemory() * 1024

@@ -1,4 +1,4 @@
-"""Guests that come while they run, seen from the host that takes them over."""
+"""Live migration on the destination host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 
 
 class LiveMigrationTarget:
-    """The destination's verbs of a live migration; nova/operations/framework/guest_driver.py tells them."""
+    """Implements the destination steps of a live migration, see nova/operations/framework/guest_driver.py."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
@@ -69,7 +69,7 @@ class LiveMigrationTarget:
             if not target.shared and copies.is_incomplete(uuid):
                 directories.remove(uuid, self._host)
 
-    # --- inside ------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------
     def _runs_here(self, uuid: str) -> bool:
         def query(domain: libvirt.virDomain) -> bool:
             return bool(domain.isActive()) and not power.is_arriving(domain)

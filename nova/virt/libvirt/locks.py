@@ -13,7 +13,7 @@ LOG = logging.getLogger(__name__)
 
 
 class _Turns:
-    """The lock of one guest. ``lost``: somebody went past its holder, another one took its place."""
+    """The lock of one guest. ``lost``: another action bypassed its holder and has a lock of its own."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -22,7 +22,7 @@ class _Turns:
 
 
 class GuestLocks:
-    """A lock per guest, kept while somebody wants it."""
+    """A lock per guest, stored while actions need it."""
 
     def __init__(self) -> None:
         self._guard = threading.Lock()
@@ -31,9 +31,9 @@ class GuestLocks:
 
     @contextlib.contextmanager
     def hold(self, uuid: str, patience: float | None = None) -> Iterator[None]:
-        """Wait for the guest's turn; with ``patience`` (seconds) go past a holder that does not come to its end.
+        """Hold the guest's lock; with ``patience`` (seconds) bypass a holder that does not finish.
 
-        That one finds out by check(), before it does anything else.
+        The bypassed action learns of it by check() before its next change.
         """
         turns = self._acquire(uuid, patience)
         outer = getattr(self._mine, "turns", None)
@@ -46,7 +46,7 @@ class GuestLocks:
             self._leave(uuid, turns)
 
     def check(self) -> None:
-        """Raises Conflict when somebody went past this thread: the guest is another action's now."""
+        """Raise Conflict if another action bypassed this thread and owns the guest now."""
         turns = getattr(self._mine, "turns", None)
         if turns is not None and turns.lost:
             raise exception.Conflict("Another action went past this one, which took too long.")

@@ -1,4 +1,4 @@
-"""Starting, stopping and freezing a domain. Every function may be repeated and leaves the same state."""
+"""Starting, stopping and freezing a domain. All functions are idempotent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nova.virt.libvirt import errors
 
 LOG = logging.getLogger(__name__)
 
-# A guest that is still booting misses the first press of its power button.
+# Seconds between two presses of the power button: a booting guest misses the first one.
 PRESS_INTERVAL = 10
 _POLL_INTERVAL = 0.5
 _FIRST_POLL = 0.05
@@ -30,18 +30,18 @@ _POWER_STATES = {
     libvirt.VIR_DOMAIN_CRASHED: states.CRASHED,
     libvirt.VIR_DOMAIN_PMSUSPENDED: states.POWER_SUSPENDED,
 }
-# Reasons for which libvirt itself pauses a guest for a moment; such a guest is not reported as paused.
+# Reasons for which libvirt itself pauses a guest briefly; such a guest is not reported as paused.
 _PASSING = (libvirt.VIR_DOMAIN_PAUSED_STARTING_UP, libvirt.VIR_DOMAIN_PAUSED_SAVE, libvirt.VIR_DOMAIN_PAUSED_DUMP,
             libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT, libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
             libvirt.VIR_DOMAIN_PAUSED_SHUTTING_DOWN)
-# States in which a guest notices its power button, or has noticed it.
+# States in which a guest reacts to its power button, or has reacted.
 _LISTENING = (libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_BLOCKED, libvirt.VIR_DOMAIN_SHUTDOWN)
 _UNDEFINE = (libvirt.VIR_DOMAIN_UNDEFINE_MANAGED_SAVE | libvirt.VIR_DOMAIN_UNDEFINE_SNAPSHOTS_METADATA
              | libvirt.VIR_DOMAIN_UNDEFINE_CHECKPOINTS_METADATA)
 
 
 def state(domain: libvirt.virDomain) -> int:
-    """The power state; a guest with saved memory is suspended."""
+    """Return the power state; a guest with saved memory is suspended."""
     value, reason = domain.state()
     if value == libvirt.VIR_DOMAIN_PAUSED and reason in _PASSING:
         return states.RUNNING
@@ -67,12 +67,12 @@ def is_here(domain: libvirt.virDomain) -> bool:
 
 
 def start(domain: libvirt.virDomain, paused: bool = False) -> None:
-    """Make it run: from saved memory if there is some. ``paused``: one that is off begins paused."""
+    """Start the domain, from saved memory if there is some. ``paused``: a stopped domain starts paused."""
     if not domain.isActive():
         try:
             domain.createWithFlags(libvirt.VIR_DOMAIN_START_PAUSED if paused else 0)
         except libvirt.libvirtError as error:
-            # another caller was faster
+            # Another caller was faster.
             if error.get_error_code() != libvirt.VIR_ERR_OPERATION_INVALID:
                 raise
     if not paused:
@@ -80,7 +80,7 @@ def start(domain: libvirt.virDomain, paused: bool = False) -> None:
 
 
 def kill(domain: libvirt.virDomain) -> None:
-    """Pull the plug."""
+    """Stop the domain at once, without its cooperation."""
     for attempt in range(1, _KILL_ATTEMPTS + 1):
         try:
             if not domain.isActive():
@@ -97,22 +97,23 @@ def kill(domain: libvirt.virDomain) -> None:
 
 
 def stop(domain: libvirt.virDomain) -> None:
-    """Off, and the next start is a boot."""
+    """Stop the domain and drop saved memory, so that the next start is a boot."""
     kill(domain)
     forget_memory(domain)
 
 
 def remove(domain: libvirt.virDomain, keep_nvram: bool) -> None:
-    """Off and gone."""
+    """Stop and undefine the domain."""
     kill(domain)
     undefine(domain, keep_nvram)
 
 
 def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: Callable[[float], object],
               clock: Callable[[], float] = time.monotonic) -> bool:
-    """Ask the guest to shut down and wait ``timeout`` seconds; ``wait(seconds)`` returns earlier if it changed.
+    """Request a shutdown and wait ``timeout`` seconds; return True if the guest stopped.
 
-    Whether it stopped (also when somebody else started it again meanwhile: it has another number then).
+    ``wait(seconds)`` returns earlier after a change. A guest that was started again meanwhile counts as stopped: it has
+    another domain number.
     """
     deadline = clock() + timeout
     number = None
@@ -156,7 +157,7 @@ def unpause(domain: libvirt.virDomain) -> None:
 
 
 def save(domain: libvirt.virDomain) -> None:
-    """Save memory to disk and stop."""
+    """Save memory to disk and stop the domain."""
     if state(domain) != states.POWER_SUSPENDED:
         _running(domain, "suspend")
         domain.managedSave(0)

@@ -38,6 +38,6 @@ def address(domain: libvirt.virDomain, protocol: str) -> ConsoleAddress | None:
 
 
 def _port(item: ET.Element | None, name: str) -> int | None:
-    """A port that something listens on."""
+    """Return the port if something listens on it."""
     value = item.get(name, "") if item is not None else ""
     return int(value) if value.isdecimal() and int(value) > 0 else None

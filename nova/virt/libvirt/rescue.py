@@ -1,7 +1,7 @@
-"""Guests that are started from another disk, so that somebody can look at their own ones.
+"""Rescue: guests that are started from another disk, so that a user can repair their own disks.
 
-By the properties of the image: its disk comes before those of the guest, which is then of the image's hardware, or
-(hw_rescue_device, hw_rescue_bus) it stands behind them, and they and the guest stay what they are.
+The properties of the image decide: its disk comes before the guest's disks, and the guest has the image's hardware; or
+(hw_rescue_device, hw_rescue_bus) it comes after them, and disks and guest stay unchanged.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _DEVICE, _BUS = "hw_rescue_device", "hw_rescue_bus"
 
 
 class Rescues:
-    """The verbs of a rescue; nova/virt/driver.py tells them."""
+    """Implements the methods of a rescue, see nova/virt/driver.py."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
 
     def check(self, instance: Instance, image: Image) -> GuestConfig:
-        """The hardware of the rescued guest. Raises InvalidInput."""
+        """Return the hardware of the rescued guest. Raises InvalidInput."""
         config = self._guests.config(_hardware(instance, image), is_new=not _is_stable(image))
         _bus(image, config)
         return config
@@ -82,7 +82,7 @@ def _hardware(instance: Instance, image: Image) -> Instance:
 
 
 def _files(instance: Instance, kind: str) -> LocalDisks:
-    """The files of a rescued guest, in place of those of its own by which it boots."""
+    """Return the files of a rescued guest, which replace its own boot files."""
     place = directories.directory(instance.uuid)
 
     def path(name: str) -> str | None:

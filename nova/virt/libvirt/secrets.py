@@ -1,7 +1,7 @@
-"""The keys of a guest's encrypted volumes, as libvirt has them: in its memory alone, and for nobody but QEMU.
+"""The keys of a guest's encrypted volumes in libvirt: in memory, readable by QEMU only.
 
-libvirtd forgets them when it ends, and needs them when a guest starts, gets a volume or comes over: whoever does that
-brings them along.
+libvirtd loses them when it stops, and needs them when a guest starts, gets a volume or arrives by migration; these
+actions provide them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from nova.objects.servers.instance import BlockDevice
 from nova.virt.libvirt.xml.layout import secret_of
 from nova.virt.libvirt.xml.xmltree import element
 
-# Usage name of a secret: unlike a volume's path, and it identifies the server.
+# Usage name of a secret. Unlike the path of a volume, it identifies the server.
 _USAGE = "nova/{server}/{volume}"
 
 

@@ -1,4 +1,4 @@
-"""TCP ports for the serial ports of guests: each guest that starts gets some that nobody has."""
+"""TCP ports for the serial ports of guests: each starting guest gets free ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterator
 from nova import exception
 from nova.conf import CONF
 
-# Seconds in which a guest that was given a port begins to listen on it.
+# Seconds within which a guest begins to listen on an allocated port.
 _ON_ITS_WAY = 120.0
 
 
 class SerialPorts:
-    """Hands them out; thread-safe."""
+    """A thread-safe allocator of ports."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class SerialPorts:
 
 
 def of_definition(text: str) -> tuple[int, ...]:
-    """The ports that a domain's serial ports listen on."""
+    """Return the ports that a domain's serial ports listen on."""
     devices = ET.fromstring(text)  # noqa: S314 - libvirt's own output
     sources = devices.iterfind("devices/serial[@type='tcp']/source[@mode='bind']")
     return tuple(int(port) for source in sources if (port := source.get("service", "")).isdecimal())

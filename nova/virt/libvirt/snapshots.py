@@ -1,7 +1,7 @@
-"""The root disk of a guest as an image: as it is at one moment, on no other file, while the guest goes on.
+"""Images of the root disk of a guest: consistent at one moment, without a backing file, while the guest keeps running.
 
-The disk of a guest that has a process is copied by QEMU, in a backup job; of one that is off, by qemu-img. The copy is
-in the guest's directory until it is discarded, and goes with that.
+QEMU copies the disk of a running guest in a backup job; qemu-img copies the disk of a stopped one. The copy is in the
+guest's directory until it is discarded, and is removed with that directory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _POLL_INTERVAL = 0.2
 
 
 class Snapshots:
-    """The verbs of a snapshot; nova/operations/framework/guest_driver.py tells them."""
+    """Implements the methods of a snapshot, see nova/operations/framework/guest_driver.py."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
@@ -63,7 +63,7 @@ class Snapshots:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid):
             self._resting.discard(uuid)
-            self._guests.on_domain(uuid, _thaw)  # the agent refuses if the file systems are already frozen
+            self._guests.on_domain(uuid, _thaw)  # The agent refuses if the file systems are already frozen.
             reason = self._rest(uuid)
             if not reason:
                 self._resting.add(uuid)
@@ -81,7 +81,7 @@ class Snapshots:
         root = disks.inspect_disks(instance).root
         if root is None:
             raise exception.InvalidDiskInfo(reason="the server has no root disk on its host")
-        _clear(os.path.dirname(path))  # leftovers of a host that was lost
+        _clear(os.path.dirname(path))  # Left by a crash of the host.
         with self._guests.locks.hold(instance.uuid):
             running = self._guests.is_active(instance.uuid)
             if running:
@@ -95,7 +95,7 @@ class Snapshots:
 
     def _begin_backup(self, instance: Instance, disk: str, path: str) -> None:
         uuid = instance.uuid
-        self._guests.on_domain(uuid, _end_backup)  # of a process that has ended
+        self._guests.on_domain(uuid, _end_backup)  # Left by a process that has exited.
         xml = _backup_of(self._guests.on_domain(uuid, lambda domain: domain.XMLDesc()), disk, path)
         with self.quiesced(instance) as frozen:
             self._guests.on_domain(uuid, lambda domain: domain.backupBegin(xml, None))
@@ -104,9 +104,10 @@ class Snapshots:
 
     @contextlib.contextmanager
     def quiesced(self, instance: Instance) -> Iterator[bool]:
-        """The file systems of the running guest are at rest meanwhile, if its agent does that (True).
+        """Quiesce the file systems of the running guest during the block if its agent supports it; yields True in this
+        case.
 
-        Those that are at rest by quiesce() stay so. Raises InstanceQuiesceFailed: its image says that they have to be.
+        File systems frozen by quiesce() stay frozen. Raises InstanceQuiesceFailed if the image requires it.
         """
         if instance.uuid in self._resting:
             yield True
@@ -139,7 +140,7 @@ class Snapshots:
         except libvirt.libvirtError as error:
             reason = str(error.get_error_message()) or "its agent does not do it"
         with contextlib.suppress(exception.NovaException, libvirt.libvirtError):
-            self._guests.on_domain(uuid, _thaw)  # the guest may execute the request late
+            self._guests.on_domain(uuid, _thaw)  # The guest may execute the request late.
         return reason
 
     def _wait(self, uuid: str, place: str, cancelled: Cancelled) -> None:
@@ -166,7 +167,7 @@ def _clear(place: str) -> None:
 
 
 def _backup_of(definition: str, disk: str, path: str) -> str:
-    """The job that copies this disk of the guest, and none other, to ``path``."""
+    """Return the job that copies only this disk of the guest to ``path``."""
     backup = ET.Element("domainbackup", mode="push")
     wanted = element(backup, "disks")
     for item in ET.fromstring(definition).findall("devices/disk"):  # noqa: S314 - libvirt's own output
@@ -195,14 +196,14 @@ def _why_not(domain: libvirt.virDomain) -> str:
         return "its guest went off meanwhile"
     stats = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
     if stats.get("operation") != libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP:
-        return "nobody knows how the copy of its disk ended"  # libvirtd was restarted
+        return "nobody knows how the copy of its disk ended"  # libvirtd was restarted.
     if stats.get("type") == libvirt.VIR_DOMAIN_JOB_COMPLETED:
         return ""
     return str(stats.get("errmsg") or "the copy of its disk was broken off")
 
 
 def _end_backup(domain: libvirt.virDomain) -> None:
-    """Break off what is under way, and return when it has ended."""
+    """Cancel a running job and wait for its end."""
     while _backs_up(domain):
         try:
             domain.abortJob()

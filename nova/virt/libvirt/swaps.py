@@ -1,7 +1,7 @@
 """Replacement of a volume of a running guest: QEMU mirrors the volume, then switches to the new volume.
 
-What the guest writes meanwhile is written to both. libvirt changes what is defined together with what runs, so a guest
-that goes off at any moment starts with the volume that it had last.
+Writes of the guest during the copy go to both. libvirt changes the persistent definition together with the live one, so
+a guest that stops at any moment starts with the volume that it had last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two polls of a running copy.
 _POLL_INTERVAL = 0.5
-# The new volume is there already, and no job of libvirt's outlives the guest's process.
+# The new volume already exists, and no libvirt job outlives the guest's process.
 _COPY = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
 _PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
 # Attributes of a source that locate the data of a disk.
@@ -71,18 +71,18 @@ class Swaps:
                 return False
         return disk is not None and _place(disk.element) == _place(wanted)
 
-    # --- inside ------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------
     def _wanted(self, instance: Instance, new: BlockDevice) -> ET.Element:
-        """The disk as it is with the new volume."""
+        """Return the disk with the new volume."""
         if new.connection is None:
             return ET.Element("disk")
         config = self._guests.config(instance)
         return device_xml.add_disk(ET.Element("devices"), volume_disk(config, new, []), config, self._guests.settings)
 
     def _advance(self, uuid: str, wanted: ET.Element, key: str, begun: bool, cancelled: Cancelled) -> bool:
-        """Do what is next; returns whether the guest has the new volume. Nobody waits for the guest's lock meanwhile.
+        """Execute the next step; return True if the guest has the new volume. The guest's lock is free between steps.
 
-        ``begun``: there was a copy. Raises GuestNotRunning, VolumeSwapFailed.
+        ``begun``: a copy was started. Raises GuestNotRunning, VolumeSwapFailed.
         """
         with self._guests.locks.hold(uuid):
             live, config = definitions(self._guests, uuid)
@@ -107,7 +107,7 @@ class Swaps:
             return False
 
     def _begin(self, uuid: str, disk: KnownDisk, wanted: ET.Element) -> None:
-        self._end(uuid, disk, 0)  # a copy to somewhere else
+        self._end(uuid, disk, 0)  # A copy to another volume.
         text = text_of(wanted)
         self._guests.on_domain(uuid, lambda domain: domain.blockCopy(disk.target, text, None, _COPY))
         LOG.info("[instance: %s] Started copying disk %s to another volume", uuid, disk.target)

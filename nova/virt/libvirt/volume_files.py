@@ -1,7 +1,7 @@
-"""The files of volumes with snapshots under guests that run: a newer one to write to, and fewer of them below it.
+"""The files of volumes with snapshots under running guests: a new file to write to, or fewer backing files.
 
-libvirt changes what is defined together with what runs. Only its own list of a disk's files is gone by, whatever the
-files themselves name; what they name stays as it was named, without directories, for the hosts that read them next.
+libvirt changes the persistent definition together with the live one. Only libvirt's own list of a disk's files is used,
+whatever the files themselves name; names in files have no directories, for the hosts that read them next.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two polls of QEMU's job.
 _POLL_INTERVAL = 0.5
-# The file is there already, and libvirt keeps no list of snapshots of its own.
+# The file already exists, and libvirt keeps no list of snapshots.
 _TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
          | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA)
 
@@ -94,9 +94,9 @@ class VolumeFiles:
                 return False
         return was_merged(self.names(instance, device), top, base)
 
-    # --- inside ------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------
     def _inspect(self, uuid: str, device: BlockDevice) -> tuple[list[str] | None, KnownDisk | None]:
-        """The disks of the running guest (None: it does not run), and the one of the device. Raises GuestNotFound."""
+        """Return the disks of the running guest (None: stopped), and the disk of the device. Raises GuestNotFound."""
         live, config = definitions(self._guests, uuid)
         targets = None if live is None else [
             target.get("dev", "") for target in live.devices.iterfind("disk/target")]
@@ -104,14 +104,14 @@ class VolumeFiles:
 
     def _advance(self, uuid: str, device: BlockDevice, top: str | None, base: str | None, begun: bool,
                  cancelled: Cancelled) -> bool:
-        """Do what is next; returns whether it is done. Nobody waits for the guest's lock meanwhile.
+        """Execute the next step; return True at the end. The guest's lock is free between steps.
 
-        ``begun``: there was a job. Raises GuestNotRunning, VolumeSnapshotFailed.
+        ``begun``: a job was started. Raises GuestNotRunning, VolumeSnapshotFailed.
         """
         with self._guests.locks.hold(uuid):
             running, disk = self._inspect(uuid, device)
             works = running is not None and disk is not None and self._works(uuid, disk.target)
-            if not works:  # the job may have ended after its files were checked
+            if not works:  # The job may have ended after its files were checked.
                 running, disk = self._inspect(uuid, device)
             if not works and is_merged(device.volume_id or "", _names(disk), top, base):
                 return True
@@ -145,7 +145,7 @@ def snapshot_xml(target: str, path: str, targets: Iterable[str]) -> str:
 
 
 def paths_of(disk: ET.Element) -> list[str]:
-    """The files of a disk as libvirt has them, from the one that is written on; those that are none end them."""
+    """Return the files of a disk in libvirt's list from the active one on, up to the first entry that is no file."""
     paths: list[str] = []
     item: ET.Element | None = disk
     while item is not None and (source := item.find("source")) is not None and source.get("file"):
@@ -159,7 +159,7 @@ def _names(disk: KnownDisk | None) -> list[str]:
 
 
 def _begin(disk: KnownDisk, top: str | None, base: str | None) -> Callable[[libvirt.virDomain], object]:
-    """Merge files by QEMU; they are given by their names in libvirt's list."""
+    """Return a function that merges files by QEMU, named as in libvirt's list."""
     paths = {os.path.basename(path): path for path in paths_of(disk.element)}
     if base is not None:
         return lambda domain: domain.blockCommit(

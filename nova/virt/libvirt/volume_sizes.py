@@ -1,7 +1,6 @@
-"""Volumes that become larger under guests that run.
+"""Extension of volumes under running guests.
 
-QEMU makes a file as large as it is told, and finds an image of RBD as large as that is already. A guest that is off has
-nothing that could be told: it sees what is there when it starts.
+QEMU extends a file to the requested size; an RBD image already has it. A stopped guest sees the size at its next start.
 """
 
 from __future__ import annotations
@@ -61,9 +60,9 @@ class VolumeSizes:
             except (exception.GuestNotFound, exception.VolumeExtendFailed):
                 return False
 
-    # --- inside ------------------------------------------------------------------------------------
+    # --- helpers -----------------------------------------------------------------------------------
     def _target(self, uuid: str, device: BlockDevice) -> str | None:
-        """The disk of a guest that runs; None: it does not. Raises GuestNotFound, VolumeExtendFailed."""
+        """Return the disk of a running guest, or None if it is stopped. Raises GuestNotFound, VolumeExtendFailed."""
         live, _config = definitions(self._guests, uuid)
         disk = live.disks.get(serial_of(device)) if live is not None else None
         if live is not None and disk is None:

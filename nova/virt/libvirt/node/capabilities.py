@@ -20,11 +20,12 @@ LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """``guests``: (architecture, hypervisor type, vm mode); ``features`` of the CPU that guests see.
+    """Capabilities of the host.
 
-    ``models`` are the CPU models that the host can provide; ``cpu_modes`` the modes it has. ``emulators``: the path of
-    QEMU and the machine types by architecture. ``model_traits``: those of the device models that its QEMU and its
-    kernel have. ``disk_buses`` are those of the default machine type.
+    ``guests``: (architecture, hypervisor type, vm mode). ``features``: of the CPU of guests. ``models``: CPU models
+    that the host can provide; ``cpu_modes``: its CPU modes. ``emulators``: path of QEMU and machine types by
+    architecture. ``model_traits``: traits of the device models of its QEMU and kernel. ``disk_buses``: of the default
+    machine type.
     """
 
     arch: str
@@ -38,9 +39,9 @@ class Capabilities:
     disk_buses: frozenset[str] = frozenset()
     video_models: frozenset[str] = frozenset()
     graphics: frozenset[str] = frozenset()
-    # With the CPUs as the operator shares them out.
+    # With the CPUs as the operator has divided them.
     cells: HostTopology | None = None
-    # Guests can be given directories of the host.
+    # Guests can have directories of the host.
     virtio_fs: bool = False
     uefi: bool = False
     secure_boot: bool = False
@@ -73,8 +74,7 @@ def of_host(connection: libvirt.virConnect) -> Capabilities:
 
 def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Settings,
               machines: tuple[str, ...]) -> Capabilities:
-    """``host`` completed by what guests of the configured kind may have on any of ``machines``, the default one first.
-    """
+    """Return ``host`` with the capabilities of guests on any of ``machines``, the default one first."""
     buses: set[str] = set()
     videos: set[str] = set()
     graphics: set[str] = set()
@@ -83,7 +83,7 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
         try:
             text = connection.getDomainCapabilities(None, host.arch, machine, settings.virt_type)
         except libvirt.libvirtError:
-            continue  # a machine type that this hypervisor does not have
+            continue  # Unknown machine type of this hypervisor.
         root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
         buses = buses or _values(root, "devices/disk", "bus")
         videos |= _values(root, "devices/video", "modelType")
@@ -141,7 +141,7 @@ def _values(root: ET.Element, where: str, name: str) -> set[str]:
 
 
 def _cpu_info(connection: libvirt.virConnect, root: ET.Element, cpu: ET.Element | None, arch: str) -> dict[str, Any]:
-    """The CPU as os-hypervisors shows it."""
+    """Return the CPU in the form of os-hypervisors."""
     if cpu is None:
         return {"arch": arch}
     topology = cpu.find("topology")
@@ -170,13 +170,13 @@ def _features(text: str) -> set[str]:
 
 def _guest_features(connection: libvirt.virConnect, arch: str, machine: str, settings: Settings,
                     root: ET.Element) -> frozenset[str]:
-    """The features of the CPU model that guests get, all of them."""
+    """Return all features of the CPU model of guests."""
     mode = root.find("cpu/mode[@name='host-model']")
     if settings.cpu_mode == "custom":
         cpu = ET.Element("cpu")
         ET.SubElement(cpu, "model").text = settings.cpu_model
     elif mode is not None and mode.get("supported") == "yes":
-        # the description of a mode has a CPU's elements, in the order that libvirt gave them
+        # The description of a mode has the elements of a CPU, in libvirt's order.
         cpu = ET.Element("cpu")
         for child in mode:
             if child.tag in ("model", "vendor", "feature"):

@@ -1,4 +1,4 @@
-"""The NUMA cells of the host: as libvirt tells them, and as its operator shares them out."""
+"""The NUMA cells of the host, as reported by libvirt and divided by the operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nova.objects.dedicated_resources.numa import HostCell, HostTopology, Pages
 from nova.objects.requirements.guest_numa import cpu_mask
 from nova.virt import host_cpus
 
-# CPU numbers in a list of siblings are below this.
+# Exclusive upper bound of CPU numbers in a list of siblings.
 _MOST_CPUS = 1 << 16
 
 
@@ -55,7 +55,7 @@ def shared_out(topology: HostTopology) -> HostTopology:
 
 
 def _reserved(options: Iterable[str]) -> dict[tuple[int, int], int]:
-    """(cell, KiB) -> pages."""
+    """Return (cell, KiB) -> pages."""
     reserved = {}
     for option in options:
         given = dict(part.partition(":")[::2] for part in option.replace(" ", "").split(","))

@@ -1,4 +1,4 @@
-"""The compute node as it is reported: inventories, ratios, reservations, traits, facts about the host."""
+"""The report of the compute node: inventories, ratios, reservations, traits, host information."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from nova.virt.libvirt.node import node_devices, traits
 from nova.virt.libvirt.node.capabilities import Capabilities
 
 _GIB = 1 << 30
-# Node ids are made of host and node name, so that a lost file never makes a second node of a host.
+# Ids of nodes are derived from the names of host and node, so that a lost file never creates a second node.
 _NODES = uuid.UUID("6a1e3c52-6f0f-4bd4-9c56-6b1a0a2a4f5e")
 
 
 def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) -> ComputeNode:
-    """The node, measured now."""
+    """Return the node with current values."""
     _arch, memory, cpus, *_rest = connection.getInfo()
     name = node_name(host, connection.getHostname())
     identity = node_uuid(host, name)
@@ -80,14 +80,15 @@ def _reserved_disk(total: int) -> int:
 
 
 def node_name(host: str, machine: str) -> str:
-    """The machine's name as libvirt has it, or ``host`` where that was configured to be something else
-    (several computes share a machine, then their nodes must differ)."""
+    """Return the machine's name in libvirt, or ``host`` if the host was configured with another name (several computes
+    share a machine and need different nodes).
+    """
     short = socket.gethostname().partition(".")[0]
     return machine if host.partition(".")[0] == short else host
 
 
 def node_uuid(host: str, name: str) -> str:
-    """The id in ``state_path``/compute_id if an operator put one there, else one made of the names."""
+    """Return the id in ``state_path``/compute_id if an operator stored one, else one derived from the names."""
     try:
         with open(os.path.join(CONF.state_path, "compute_id"), encoding="utf-8") as file:
             return str(uuid.UUID(file.read().strip()))
@@ -96,7 +97,7 @@ def node_uuid(host: str, name: str) -> str:
 
 
 def _inventory(total: int, reserved: int, ratio: float | None, initial: float) -> Inventory:
-    # 0 counts as unset, as it always did
+    # 0 counts as unset, as in earlier releases.
     return Inventory(total=total, reserved=reserved, ratio=ratio or initial, max_unit=max(total, 1))
 
 

@@ -11,7 +11,7 @@ from nova.objects.requirements.hardware_values import BANDWIDTH_LIMITS, CHOICES
 
 LOG = logging.getLogger(__name__)
 
-# Property -> its values -> the QEMU devices of which a guest needs one.
+# Property -> values -> QEMU devices of which a guest needs one.
 _VIRTIO_NETWORK = ("virtio-net-pci", "virtio-net-ccw")
 _DEVICES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "hw_vif_model": {"virtio": _VIRTIO_NETWORK, **{name: (name,) for name in (
@@ -25,10 +25,10 @@ _DEVICES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "hw_viommu_model": {"intel": ("intel-iommu",), "virtio": ("virtio-iommu-pci",)},
     "hw_input_bus": {"virtio": ("virtio-tablet-pci",)},
 }
-# libvirt's version from which it writes XML of a model into a command line of QEMU, where that is not an old one.
+# First libvirt version that supports the XML of a model.
 _LIBVIRT_SINCE = {"COMPUTE_SOUND_MODEL_VIRTIO": 10_004_000, "COMPUTE_VIOMMU_MODEL_VIRTIO": 8_003_000}
 
-# A script that limits the rates of an interface as libvirt does, tried in a network namespace of its own.
+# Script that limits the rates of an interface as libvirt does, for a test in a network namespace.
 _LIMITS = """set -e
 tc qdisc add dev lo root handle 1: htb default 1
 tc class add dev lo parent 1: classid 1:1 htb rate 8kbps ceil 8kbps
@@ -52,9 +52,9 @@ def devices_of(emulator: str) -> frozenset[str] | None:
 
 
 def traits_of(devices: frozenset[str] | None, libvirt_version: int, architecture: str) -> set[str]:
-    """Return the traits of the models that a QEMU with these devices has.
+    """Return the traits of the device models of a QEMU with these devices.
 
-    None: its devices are not known; then those count as present that every QEMU of the last years has.
+    None: the devices are unknown; devices of every QEMU of recent years count as present.
     """
     traits: set[str] = set()
     for choice in CHOICES:

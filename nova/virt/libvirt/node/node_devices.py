@@ -1,4 +1,4 @@
-"""The PCI devices of the host that guests may get."""
+"""The PCI devices of the host for guests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def of_host(connection: libvirt.virConnect) -> list[PciDevice] | None:
 
 
 def chosen(texts: Iterable[str], specs: Iterable[pci_spec.DeviceSpec]) -> list[PciDevice]:
-    """The devices among these descriptions (PCI devices and network interfaces) that guests may get."""
+    """Return the devices for guests among these descriptions (PCI devices and network interfaces)."""
     devices: dict[str, PciDevice] = {}
     interfaces: dict[str, list[str]] = {}
     for text in texts:

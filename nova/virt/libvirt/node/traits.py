@@ -13,7 +13,7 @@ from nova.objects.volumes.share import VIRTIO_FS
 from nova.virt.libvirt.node.capabilities import Capabilities
 from nova.virt.libvirt.xml import guest_config
 
-# libvirt's names of CPU features and those of the traits
+# CPU feature in libvirt -> trait.
 _CPU_FEATURES = {
     "3dnow": "3DNOW", "abm": "ABM", "aes": "AESNI", "svm": "SVM", "vmx": "VMX", "avx": "AVX", "avx2": "AVX2",
     "avx512bitalg": "AVX512BITALG", "avx512-bitalg": "AVX512BITALG", "avx512bw": "AVX512BW", "avx512cd": "AVX512CD",
@@ -34,7 +34,7 @@ _BUSES = ("fdc", "ide", "sata", "scsi", "usb", "virtio")
 
 
 def of_node(capabilities: Capabilities) -> list[str]:
-    """The traits of the root provider, sorted."""
+    """Return the traits of the root provider, sorted."""
     traits = {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_NET_VIRTIO_PACKED", "COMPUTE_RESCUE_BFV",
               "COMPUTE_VOLUME_MULTI_ATTACH", LOCKED_MEMORY, *capabilities.model_traits}
     traits |= {f"COMPUTE_IMAGE_TYPE_{name}" for name in _IMAGE_TYPES}

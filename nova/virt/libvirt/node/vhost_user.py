@@ -6,7 +6,7 @@ import glob
 import json
 import os
 
-# The later ones count where two have a file of one name; here it is enough that there is one.
+# Directories in ascending order of precedence; one file in any of them is enough.
 _PLACES = ("/usr/share/qemu/vhost-user", "/etc/qemu/vhost-user")
 
 

@@ -12,7 +12,7 @@ from nova import exception
 
 @dataclasses.dataclass(frozen=True)
 class KnownDisk:
-    """A disk as it was defined: its name in the guest, its bus, and the whole element."""
+    """A disk of a definition: its name in the guest, its bus, and the whole element."""
 
     target: str
     bus: str
@@ -20,7 +20,7 @@ class KnownDisk:
 
 
 class Definition:
-    """The definition of a domain as libvirt gave it ("": there is none)."""
+    """The definition of a domain as returned by libvirt ("": none)."""
 
     def __init__(self, text: str = "") -> None:
         root = ET.fromstring(text) if text else ET.Element("domain")  # noqa: S314 - libvirt's own output
@@ -32,7 +32,7 @@ class Definition:
         self.disks = {disk_key(item): KnownDisk(*_target(item), item) for item in self.devices.findall("disk")}
 
     def interface(self, mac: str) -> ET.Element | None:
-        """The interface with this MAC address."""
+        """Return the interface with this MAC address."""
         for item in self.devices.findall("interface"):
             address = item.find("mac")
             if address is not None and address.get("address", "").lower() == mac.lower():
@@ -40,15 +40,15 @@ class Definition:
         return None
 
 
-# Characters of a definition; a large one has some ten thousand.
+# Maximum number of characters of a definition; a large one has some ten thousand.
 _LONGEST = 1 << 20
 
-# Elements carried over with a device beside its attributes, since the guest depends on them.
+# Elements carried over with a device, in addition to its attributes, since the guest depends on them.
 _SEEN = ("address", "target", "serial", "mac", "model")
 
 
 def received(text: str) -> str:
-    """A definition that another host told: of each device what lasts, and no file or device of any host.
+    """Parse a definition from another host: only the lasting parts of each device, no file or device of any host.
 
     Raises MigrationError.
     """
@@ -82,9 +82,9 @@ def disk_key(item: ET.Element) -> str:
 
 
 def carry_over(devices: ET.Element, previous: Definition) -> None:
-    """Give the devices the addresses that they had, and the controllers that those are on.
+    """Give the devices the addresses that they had, and the controllers of these addresses.
 
-    For machines of the same kind only: the caller compares.
+    Only for machines of the same kind, which the caller checks.
     """
     previous_items = _keyed(previous.devices)
     present = _keyed(devices)
@@ -105,7 +105,7 @@ def _target(item: ET.Element) -> tuple[str, str]:
 
 
 def _keyed(devices: ET.Element) -> dict[tuple[str, ...], ET.Element]:
-    """The devices by what makes each the same one in two definitions."""
+    """Return the devices by the key that identifies each in both definitions."""
     items: dict[tuple[str, ...], ET.Element] = {}
     for item in devices:
         key = _key(item)

@@ -9,7 +9,7 @@ from nova.objects.servers.device_address import DeviceAddress
 from nova.virt.libvirt.files import disks
 from nova.virt.libvirt.xml.definition import Definition
 
-# Bus of a disk -> what metadata call it, where its address is that of a drive. SATA disks are SCSI disks for guests.
+# Bus of a disk -> its name in metadata, if its address is that of a drive. SATA disks are SCSI disks for guests.
 _DRIVES = {"scsi": "scsi", "sata": "scsi", "ide": "ide"}
 _UNIT = ("controller", "bus", "target", "unit")
 

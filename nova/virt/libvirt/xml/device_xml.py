@@ -1,4 +1,4 @@
-"""The devices of a domain: disks, interfaces, serial ports, screen and the small helpers."""
+"""The devices of a domain: disks, interfaces, serial ports, screens and auxiliary devices."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from nova.virt.libvirt.xml.layout import GuestDisk
 from nova.virt.libvirt.xml.settings import Settings, Spice
 from nova.virt.libvirt.xml.xmltree import element
 
-# Protocols of network disks that QEMU speaks itself.
+# Protocols of network disks that QEMU itself implements.
 _NETWORK_PROTOCOLS = ("rbd", "iscsi", "nbd")
-# Protocols that take the SCSI commands of a guest as they are.
+# Protocols that pass the SCSI commands of a guest through.
 _PASSED_THROUGH = ("block", "iscsi")
-# PCI Express ports for screen, balloon and other fixed devices, and spare ones for hotplug.
+# PCI Express ports for fixed devices (screen, balloon and others), and spare ones for hotplug.
 _PORTS_OF_HELPERS, _SPARE_PORTS = 6, 8
 
 
 def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], interfaces: Sequence[VIF],
         shares: Sequence[ShareMapping], console_log: str, settings: Settings) -> ET.Element:
-    """Append <devices>, and return it."""
+    """Append <devices>; return it."""
     devices = element(domain, "devices")
     for disk in disks:
         add_disk(devices, disk, config, settings)
@@ -57,7 +57,7 @@ def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], int
 
 # --- disks -----------------------------------------------------------------------------------------
 def add_disk(devices: ET.Element, disk: GuestDisk, config: GuestConfig, settings: Settings) -> ET.Element:
-    """Append a <disk>, and return it."""
+    """Append a <disk>; return it."""
     if disk.unchanged is not None:
         item = copy.deepcopy(disk.unchanged)
         for boot in item.findall("boot"):
@@ -143,7 +143,7 @@ def _add_encryption(source: ET.Element, disk: GuestDisk) -> None:
 
 
 def _add_chain(item: ET.Element, below: Sequence[tuple[str, str]]) -> None:
-    """The files below a disk, to the last: what the files themselves name is not followed."""
+    """Append all backing files of a disk, so that names in the files are not followed."""
     for path, disk_format in below:
         item = element(item, "backingStore", type="file")
         element(item, "format", type=disk_format)
@@ -171,7 +171,7 @@ def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[G
 
 # --- shares ----------------------------------------------------------------------------------------
 def _add_share(devices: ET.Element, mapping: ShareMapping) -> None:
-    """A directory of the host, which a process of its own serves to the guest."""
+    """Append a directory of the host, which a separate process serves to the guest."""
     item = element(devices, "filesystem", type="mount", accessmode="passthrough")
     element(item, "driver", type="virtiofs")
     element(item, "source", dir=mapping.path)
@@ -189,7 +189,7 @@ def _bridge(vif: VIF) -> str:
 
 
 def add_interface(devices: ET.Element, vif: VIF, config: GuestConfig) -> ET.Element:
-    """Append an <interface>, and return it."""
+    """Append an <interface>; return it."""
     item = element(devices, "interface", type="bridge")
     element(item, "mac", address=vif.mac)
     element(item, "source", bridge=_bridge(vif))
@@ -215,7 +215,7 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
     seen = _has_screen(settings)
     bus = config.input_bus or ("usb" if seen and config.usb_model != "none" else None)
     if bus:
-        # A PC has a keyboard of its own beside those.
+        # A PC has a keyboard in addition to these.
         for kind in ("tablet", "keyboard") if bus == "virtio" or not config.is_x86 else ("tablet",):
             _pack(element(devices, "input", type=kind, bus=bus), config, bus == "virtio")
     if settings.vnc_listen:
@@ -225,7 +225,7 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
         _add_spice(devices, settings.spice, config.usb_ports)
     if config.video_model or seen:
         item = element(devices, "video")
-        # KiB, and only these two have it
+        # In KiB; only these two devices have it.
         vram = config.video_ram * 1024 if config.video_model in ("vga", "qxl") else 0
         model = config.video_model or ("vga" if config.is_x86 else "virtio")
         _pack(item, config, model == "virtio")

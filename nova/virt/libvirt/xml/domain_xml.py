@@ -15,17 +15,17 @@ from nova.virt.libvirt.xml.layout import GuestDisk
 from nova.virt.libvirt.xml.settings import Settings
 from nova.virt.libvirt.xml.xmltree import clean, element
 
-# Marks a domain as Nova's; the element that monitoring agents (ceilometer, exporters) read.
+# Marks a domain as Nova's; monitoring agents (ceilometer, exporters) read this element.
 NAMESPACE = "http://openstack.org/xmlns/libvirt/nova/1.1"
 
 _WITH_SMBIOS = ("x86_64", "i686", "aarch64")
-# The serial console as the guest's kernel calls it.
+# The serial console under the name of the guest's kernel.
 _CONSOLES = {"aarch64": "ttyAMA0", "armv7l": "ttyAMA0", "ppc64": "hvc0", "ppc64le": "hvc0", "s390x": "ttysclp0"}
 
 
 def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks: Sequence[GuestDisk],
                settings: Settings, previous: definition.Definition | None = None) -> str:
-    """The definition. Devices have the addresses of the ``previous`` one if the machine is of the same kind."""
+    """Return the definition. Devices keep the addresses of the ``previous`` one if the machine is of the same kind."""
     domain = ET.Element("domain", type=config.virt_type)
     element(domain, "uuid", instance.uuid)
     element(domain, "name", instance.name_by(settings.names))
@@ -56,7 +56,7 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
 
 
 def _lasting_machine(config: GuestConfig, settings: Settings, previous: definition.Definition | None) -> str:
-    """The version of the machine type that the guest has, while the host knows it: a new one is another machine."""
+    """Return the version of the guest's machine type while the host supports it: a new version is another machine."""
     had = previous.machine if previous is not None else ""
     family = {"pc": "pc-i440fx-", "q35": "pc-q35-"}.get(config.machine, f"{config.machine}-")
     guest = settings.architecture(config.architecture)
@@ -65,9 +65,8 @@ def _lasting_machine(config: GuestConfig, settings: Settings, previous: definiti
 
 
 def owner_of(metadata: str) -> str | None:
-    """The nova-compute host named by a domain's metadata element (None: it names none).
-
-    libvirt gives the element without its namespace.
+    """Return the nova-compute host named by a domain's metadata element, or None. libvirt returns the element without
+    its namespace.
     """
     try:
         return ET.fromstring(metadata).findtext("{*}host")  # noqa: S314 - libvirt's own output
@@ -122,7 +121,7 @@ def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Seq
         choice = element(boot, "firmware")
         for feature in ("secure-boot", "enrolled-keys"):
             element(choice, "feature", enabled="yes" if config.secure_boot else "no", name=feature)
-        # Beside the disks, so that it goes where they go; where libvirt made one of its own, that one stays.
+        # Beside the disks, so that it moves with them; a file that libvirt created itself stays.
         had = previous.nvram if previous is not None else ""
         element(boot, "nvram", had if had and os.path.exists(had) else local.nvram)
     first = next((disk for disk in disks if disk.boot_order == 1), None)
@@ -131,7 +130,7 @@ def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Seq
         if local.ramdisk:
             element(boot, "initrd", local.ramdisk)
         root = f"root=/dev/{first.target}" if first is not None else ""
-        # On a busy host Linux finds that the timer of an emulated CPU does not work, and panics.
+        # On a busy host Linux detects that the timer of an emulated CPU does not work, and panics.
         timer = "no_timer_check" if config.virt_type == "qemu" and config.is_x86 else ""
         consoles = f"console=tty0 console={_CONSOLES.get(config.architecture, 'ttyS0')}"
         element(boot, "cmdline", " ".join(filter(None, (root, consoles, timer, config.command_line))))

@@ -27,16 +27,15 @@ VIOMMU_MODELS = ("intel", "smmuv3", "virtio", "auto")
 _DEFAULT_MACHINES = {"x86_64": "pc", "i686": "pc", "aarch64": "virt", "armv7l": "virt", "riscv64": "virt",
                      "s390x": "s390-ccw-virtio", "ppc64": "pseries", "ppc64le": "pseries"}
 X86 = ("x86_64", "i686")
-# The architectures that a host offers beside its own, where it has a QEMU for them.
+# Architectures that a host with a suitable QEMU offers in addition to its own.
 FOREIGN = (*X86, "aarch64")
 
 
 @dataclasses.dataclass(frozen=True)
 class GuestConfig(Hardware):
-    """The virtual hardware of one guest on this host, apart from its disks and interfaces themselves.
+    """The virtual hardware of one guest on this host, without its disks and interfaces.
 
-    ``virt_type`` is kvm or qemu. ``serial_tcp``: the TCP ports of the host by which the serial ports are reached; none:
-    they are terminals of the host.
+    ``virt_type``: kvm or qemu. ``serial_tcp``: TCP ports of the host for the serial ports; none: terminals of the host.
     """
 
     machine: str = "pc"
@@ -63,10 +62,10 @@ class GuestConfig(Hardware):
 
 
 def guest_config(instance: Instance, settings: Settings, existing: str | None = None) -> GuestConfig:
-    """Parse and check. Raises InvalidInput naming the property that this host cannot give.
+    """Parse and check the requested hardware. Raises InvalidInput naming the property that this host cannot provide.
 
-    ``existing``: the architecture of a guest that is defined already, which lasts ("": not known). Then properties that
-    an earlier release ignored are no reason to refuse it. None: the guest is a new one.
+    ``existing``: the architecture of a defined guest, which stays ("": unknown); in this case properties that an
+    earlier release ignored are not refused. None: a new guest.
     """
     if settings.virt_type not in ("kvm", "qemu"):
         raise exception.InvalidInput(reason=f"guests of type {settings.virt_type} are not supported")
@@ -107,7 +106,7 @@ def default_machine(settings: Settings, architecture: str = "") -> str:
     return settings.machines.get(architecture) or _DEFAULT_MACHINES.get(architecture, "pc")
 
 
-# --- one by one ------------------------------------------------------------------------------------
+# --- single properties -------------------------------------------------------------------------
 def _architecture(wanted: Hardware, settings: Settings, existing: str | None) -> GuestArchitecture:
     """Return how this host runs guests of the architecture. Raises InvalidInput if it does not."""
     name = existing or wanted.architecture
@@ -147,7 +146,7 @@ def _usual_cdrom_bus(machine: str, architecture: str) -> str:
     return "sata" if "q35" in machine else "ide"
 
 
-# Wishes that promise a property of the host which this driver cannot give. Their traits keep such servers away.
+# Requested host properties that this driver cannot provide; their traits keep such servers away from the host.
 _REFUSED_SPECS = ("hw:pmem", "hw:tpm_version", "hw:cpu_realtime", "hw:mem_encryption", "hw:ephemeral_encryption",
                   "hw:maxphysaddr_mode", "accel:device_profile")
 _REFUSED_PROPERTIES = ("hw_tpm_version", "hw_mem_encryption", "hw_ephemeral_encryption", "hw_firmware_stateless",

@@ -14,13 +14,13 @@ from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.settings import Settings
 from nova.virt.libvirt.xml.xmltree import element
 
-# Values that every host fulfils anyway.
+# Values that every host fulfils.
 _NO_PROMISE = ("shared", "small", "any")
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """A cell of the guest and the host's that it is in; ``page_kb``: the size of its huge pages, if it has some."""
+    """A cell of the guest, and the host's cell for it. ``page_kb``: size of its huge pages, if any."""
 
     id: int
     cpus: tuple[int, ...]
@@ -31,7 +31,7 @@ class Cell:
 
 @dataclasses.dataclass(frozen=True)
 class HostDevice:
-    """``managed``: libvirt takes it from the host's driver and gives it back."""
+    """A device of the host. ``managed``: libvirt detaches it from the host's driver and returns it."""
 
     address: str
     managed: bool = True
@@ -39,8 +39,9 @@ class HostDevice:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """``pins``: each CPU of the guest with those of the host that it may run on; ``emulator``: those for the rest of
-    it. ``cpuset``: where a guest without cells may run. Empty: anywhere."""
+    """Dedicated resources of a guest. ``pins``: each CPU of the guest with its CPUs of the host; ``emulator``: CPUs for
+    the other threads. ``cpuset``: CPUs for a guest without cells. Empty: all CPUs.
+    """
 
     cells: tuple[Cell, ...] = ()
     pins: tuple[tuple[int, tuple[int, ...]], ...] = ()
@@ -50,7 +51,7 @@ class Parts:
 
 
 def parts_of(instance: Instance, settings: Settings) -> Parts:
-    """Raises InvalidInput for a server that was promised more than it has."""
+    """Return the dedicated resources of a server. Raises InvalidInput if the server lacks promised ones."""
     devices = tuple(_device(device) for device in instance.pci_devices or ())
     alias = instance.flavor.extra_specs.get("pci_passthrough:alias")
     if alias and not devices:
@@ -65,7 +66,7 @@ def parts_of(instance: Instance, settings: Settings) -> Parts:
 
 
 def _requested(instance: Instance) -> list[str]:
-    """The properties that promise cells, for people."""
+    """Return the properties that promise cells, for an error message."""
     names = ("hw:cpu_policy", "hw:numa_nodes", "hw:mem_page_size", "resources:PCPU")
     specs, properties = instance.flavor.extra_specs, instance.image.properties if instance.image else {}
     settings = [(name, specs[name]) for name in names if name in specs]
@@ -97,11 +98,11 @@ def _device(device: GuestDevice) -> HostDevice:
     return HostDevice(device.device.address, device.device.tags.get("managed", "yes") not in ("no", "false"))
 
 
-# --- into the definition --------------------------------------------------------------------------
+# --- definition -----------------------------------------------------------------------------------
 def add_memory(domain: ET.Element, parts: Parts, shared: bool = False, locked: bool = False) -> None:
-    """Append <memoryBacking> and <numatune>, where there are cells.
+    """Append <memoryBacking> and, for cells, <numatune>.
 
-    ``shared``: other processes of the host reach the guest's memory. ``locked``: the host does not swap it.
+    ``shared``: other processes of the host access the guest's memory. ``locked``: the host does not swap it.
     """
     huge = [cell for cell in parts.cells if cell.page_kb]
     backing = element(domain, "memoryBacking") if huge or shared or locked else None
@@ -124,7 +125,7 @@ def add_memory(domain: ET.Element, parts: Parts, shared: bool = False, locked: b
 
 
 def add_pins(tune: ET.Element, parts: Parts) -> None:
-    """Fill <cputune>."""
+    """Fill in <cputune>."""
     for cpu, hosts in parts.pins:
         element(tune, "vcpupin", vcpu=cpu, cpuset=numbers(hosts))
     if parts.emulator:
@@ -132,7 +133,7 @@ def add_pins(tune: ET.Element, parts: Parts) -> None:
 
 
 def add_cells(cpu: ET.Element, parts: Parts) -> None:
-    """Fill <cpu>."""
+    """Fill in <cpu>."""
     if parts.cells:
         cells = element(cpu, "numa")
         for cell in parts.cells:

@@ -1,7 +1,7 @@
 """Layout of a guest's disks: order, bus and device names.
 
-A name lasts: a disk keeps the one of the guest's last definition, else it gets the one that its block device
-asks for, else the first that is free.
+A disk keeps its name of the guest's last definition; otherwise it gets the requested name of its block device, or the
+first free one.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _NAME = re.compile(r"(?:/dev/)?(?:xvd|[vshf]d)([a-z]+)")
 class GuestDisk:
     """A disk of a guest: a local file, a connected volume, or one that stays as it was defined (``kept``).
 
-    ``target`` is its name in the guest (at first: the one that is asked for). ``boot_index`` is the requested place in
-    the boot sequence (None: never booted from), ``boot_order`` the resulting one, from 1 (0: none). ``secret``: the id
-    by which libvirt knows the key of an encrypted volume.
+    ``target``: its name in the guest (initially the requested one). ``boot_index``: requested position in the boot
+    order (None: not bootable); ``boot_order``: the resulting position, from 1 (0: none). ``secret``: libvirt's id of
+    the key of an encrypted volume.
     """
 
     key: str
@@ -50,9 +50,9 @@ class GuestDisk:
 
 def layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice],
            previous: Definition) -> tuple[GuestDisk, ...]:
-    """Return all disks, the one that is booted from first, each with its place in the boot sequence.
+    """Return all disks with their positions in the boot order, the boot disk first.
 
-    Raises InvalidDiskInfo for a volume that is not connected here.
+    Raises InvalidDiskInfo for a volume that is not connected to this host.
     """
     wanted = list(_wanted(config, local, block_devices, previous))
     sequence = sorted((disk for disk in wanted if disk.boot_index is not None), key=lambda disk: disk.boot_index or 0)
@@ -62,8 +62,9 @@ def layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[Block
 
 def rescue_layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice], previous: Definition,
                   rescue: GuestDisk, stable: bool) -> tuple[GuestDisk, ...]:
-    """The same with a disk to rescue the guest from: behind its own ones, which stay as they are (``stable``), or
-    before them, the guest's root disk being the second one then."""
+    """Return the layout of a rescued guest. The rescue disk comes after its own disks, which stay unchanged
+    (``stable``), or before them; then the guest's root disk is the second one.
+    """
     wanted = list(_wanted(config, local, block_devices, previous))
     if stable:
         return _named([*wanted, rescue], previous)
@@ -97,7 +98,7 @@ def _named(wanted: Sequence[GuestDisk], previous: Definition) -> tuple[GuestDisk
 
 
 def volume_disk(config: GuestConfig, device: BlockDevice, definitions: Sequence[Definition]) -> GuestDisk:
-    """A volume that a guest with these definitions (as it runs, as it will start) gets in addition."""
+    """Return a volume to attach to a guest with these definitions (live and persistent)."""
     wanted = _volume(config, device, Definition())
     taken = {disk.target for definition in definitions for disk in definition.disks.values()}
     names = itertools.chain([_with_prefix(wanted)], _names(_PREFIXES.get(wanted.bus, "sd")))
@@ -106,12 +107,12 @@ def volume_disk(config: GuestConfig, device: BlockDevice, definitions: Sequence[
 
 
 def serial_of(device: BlockDevice) -> str:
-    """The serial number by which a guest, and we, know a volume."""
+    """Return the serial number that identifies a volume in the guest and in Nova."""
     return device.serial or (device.connection.serial if device.connection else "") or device.volume_id or ""
 
 
 def secret_of(server: str, volume: str) -> str:
-    """The id by which libvirt knows the key of an encrypted volume of a server, on every host."""
+    """Return libvirt's id of the key of a server's encrypted volume, which is the same on every host."""
     return str(uuid.uuid5(_SECRETS, f"{server}/{volume}"))
 
 
@@ -171,7 +172,7 @@ def _bus(config: GuestConfig, kind: str, requested: BlockDevice | None) -> str:
 
 
 def _with_prefix(disk: GuestDisk) -> str:
-    """The name that is asked for as it is called on this bus: /dev/vdc is sdc there."""
+    """Return the requested name with the prefix of this bus: /dev/vdc becomes sdc."""
     match = _NAME.fullmatch(disk.target)
     return _PREFIXES.get(disk.bus, "sd") + match[1] if match else ""
 

@@ -1,4 +1,4 @@
-"""A running guest's definition, as the destination of its migration has to have it."""
+"""The definition of a running guest for the destination of its migration."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from nova import exception
 from nova.virt.libvirt.xml.definition import Definition, disk_key
 from nova.virt.libvirt.xml.domain_xml import NAMESPACE
 
-# Parts of the definition that the destination decides; the guest sees all other parts, which stay.
+# Parts of the definition that the destination decides; all other parts are visible to the guest and stay.
 _OWN = ("metadata", "cputune", "numatune", "memoryBacking")
 _OWN_FILES = ("os/kernel", "os/initrd", "os/nvram")
 
 
 def for_destination(text: str, there: str) -> str:
-    """``text`` with the files, volumes, bridges and so on of the definition that the destination made (``there``).
+    """Return ``text`` with the files, volumes, bridges and so on of the definition made by the destination (``there``).
 
-    Raises MigrationPreCheckError when that lacks a disk or an interface of the guest.
+    Raises MigrationPreCheckError if the latter lacks a disk or an interface of the guest.
     """
     ET.register_namespace("nova", NAMESPACE)
     root, other = ET.fromstring(text), ET.fromstring(there)  # noqa: S314 - libvirt's output, and our own
@@ -51,13 +51,13 @@ def for_destination(text: str, there: str) -> str:
 
 
 def targets(text: str, keys: list[str]) -> list[str]:
-    """The names that these disks (by what tells a disk from the others) have in the guest."""
+    """Return the names of these disks (by their keys) in the guest."""
     disks = Definition(text).disks
     return [disks[key].target for key in keys if key in disks]
 
 
 def _confine(root: ET.Element, other: ET.Element) -> None:
-    """The guest's CPUs run where the destination wants them."""
+    """Use the CPUs that the destination selected for the guest."""
     mine, theirs = root.find("vcpu"), other.find("vcpu")
     if mine is not None and theirs is not None:
         mine.attrib.pop("cpuset", None)
@@ -66,12 +66,12 @@ def _confine(root: ET.Element, other: ET.Element) -> None:
 
 
 def _consoles(root: ET.Element, other: ET.Element) -> None:
-    """Ports and screens listen, and are logged, where the destination wants it."""
+    """Use the destination's addresses and logs of ports and screens."""
     devices = root.find("devices")
     for twin in root.findall("devices/console"):
         target = twin.find("target")
         if devices is not None and target is not None and target.get("type") == "serial":
-            devices.remove(twin)  # the first serial port once more: libvirt adds it
+            devices.remove(twin)  # The first serial port, repeated by libvirt.
     for mine, theirs in zip(root.findall("devices/serial"), other.findall("devices/serial"), strict=False):
         mine.set("type", theirs.get("type", "pty"))
         for tag in ("source", "protocol", "log", "alias"):

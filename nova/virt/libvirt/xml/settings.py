@@ -14,7 +14,7 @@ from nova.objects.dedicated_resources.numa import HostTopology
 
 @dataclasses.dataclass(frozen=True)
 class Spice:
-    """Screens by SPICE. ``choices``: (element, attribute, value) of what is not left to QEMU."""
+    """SPICE settings. ``choices``: (element, attribute, value) that override QEMU's defaults."""
 
     listen: str
     agent: bool = True
@@ -95,7 +95,7 @@ def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
 
 
 def with_cpu(settings: Settings, modes: Collection[str], models: Collection[str]) -> Settings:
-    """The CPU mode and model that guests get on a host with these. Raises InvalidInput naming the option."""
+    """Return the settings with the CPU mode and model of guests on this host. Raises InvalidInput naming the option."""
     mode = settings.cpu_mode
     if mode is None:
         mode = "host-model" if "host-model" in modes else "none"
@@ -126,7 +126,7 @@ def with_cells(settings: Settings, topology: HostTopology | None) -> Settings:
 
 
 def pairs(option: str, items: Sequence[str]) -> dict[str, str]:
-    """``name=value`` items. Raises InvalidInput naming the option."""
+    """Return the ``name=value`` items. Raises InvalidInput naming the option."""
     parsed = {}
     for item in items:
         name, equals, value = item.partition("=")

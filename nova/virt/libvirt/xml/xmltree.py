@@ -1,4 +1,4 @@
-"""Small helpers to write XML."""
+"""Helpers for writing XML."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 
 
 def element(parent: ET.Element, tag: str, text: object = None, **attributes: object) -> ET.Element:
-    """A child with text and attributes; None values are left out, a trailing _ of a name is dropped."""
+    """Append a child with text and attributes. None values are left out; a trailing _ of a name is dropped."""
     child = ET.SubElement(parent, tag, {name.rstrip("_"): str(value) for name, value in attributes.items()
                                         if value is not None})
     if text is not None:
