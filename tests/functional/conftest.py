@@ -15,10 +15,12 @@ from nova.conf import CONF
 from nova.console import server as console_server
 from nova.db import audit
 from nova.db.sql.engine import StatementCounter
+from nova.db.volumes import volumes
 from nova.image.directory import DirectoryStore
 from nova.objects.base import new_uuid
 from nova.objects.images.image import Image
 from nova.rpcapi.networks.networks import Networks
+from nova.rpcapi.volumes.volumes import Volumes
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.several_hosts import SECOND, Held, Pair, nothing_used, service_of, wait_scheduler
 
@@ -167,12 +169,13 @@ def pair(suite, admin, second, flavor, image_id):
 
 @pytest.fixture(autouse=True)
 def balanced_books(request):
-    """Check after every test that no operation stays unfinished and that all invariants hold."""
+    """Check after every test that no operation stays unfinished, no volume remains, and all invariants hold."""
     yield
     if "suite" not in request.fixturenames:
         return
     suite = request.getfixturevalue("suite")
     remove_servers(Client(suite.url))
+    remove_volumes(suite)
     db = suite.conductor.core.db
     end = time.monotonic() + 15
     while db.read(audit.unfinished) and time.monotonic() < end:
@@ -187,6 +190,15 @@ def remove_images(kept):
     for found in store.index(None, {}):
         if found.id != kept:
             store.delete(None, found.id)
+
+
+def remove_volumes(suite):
+    """Delete the embedded volumes that a test has left; the next test may count volumes."""
+    db = suite.conductor.core.db
+    for volume in db.read(volumes.index):
+        if volume.status in ("available", "error"):
+            bus.client(suite.transport, Volumes).delete(context.admin(), volume.uuid)
+    wait_for(lambda: not db.read(volumes.index), reason="volumes are left")
 
 
 def remove_servers(admin):

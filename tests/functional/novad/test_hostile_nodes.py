@@ -310,7 +310,7 @@ def test_a_node_with_another_secret_is_named_with_what_to_do(world):
 
 @pytest.mark.parametrize(("words", "code", "said"), [
     (("accept", "n9"), 3, "No node n9 was discovered"), (("accept", "n3", "--role", "../x"), 2, "roles"),
-    (("forget", "n9"), 3, "No node n9 was accepted")])
+    (("forget", "n9"), 3, "No accepted node n9")])
 def test_nodes_that_are_not_known_and_roles_that_are_none_are_refused(world, words, code, said):
     world.control(discover_nodes=True)
     world.n1.daemon.journal.set_fact(f"member {world.n3.url}", "n3")

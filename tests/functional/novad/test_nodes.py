@@ -211,7 +211,7 @@ def test_only_what_is_named_is_changed_and_only_where_it_is(nodes):
     assert [len(node.states()) for node in nodes.all] == [2, 2, 2]
     nodes.nova("deploy", "db=2")
     assert [len(node.states()) for node in nodes.all] == [3, 2, 2]
-    assert "no component dbb" in nodes.nova("deploy", "dbb", code=3).err
+    assert "Component dbb does not exist" in nodes.nova("deploy", "dbb", code=3).err
     assert "no node has a role of volumes: storage" in nodes.nova("deploy", "volumes", code=1).err.lower()
     assert "compute is not deployed on this node" in nodes.nova("restart", "compute", code=3).err
 
@@ -258,7 +258,7 @@ def test_a_node_that_does_not_answer_refuses_the_deployment(nodes):
     nodes.nova("deploy")
     nodes.n3.stop()
     for verb in (("deploy",), ("plan",), ("rollback",), ("remove", "--yes")):
-        assert f"Node n3 ({nodes.n3.url}) does not answer" in nodes.nova(*verb, code=1).err
+        assert f"Node n3 ({nodes.n3.url}) does not respond" in nodes.nova(*verb, code=1).err
     assert [node.runs() for node in nodes.all] == ONE
     assert nodes.nova("platform-info").out.endswith("  - Node: n3\n    State: unreachable\n")
     assert ("unreachable", "n3") in [(one["State"], one["Node"]) for one in nodes.listed("health")]
@@ -360,7 +360,7 @@ def test_a_discovered_node_that_is_away_refuses_deployments_until_it_is_forgotte
     found.nova("deploy")
     found.announcer.stop()
     found.n2.stop()
-    assert "does not answer" in found.nova("deploy", code=1).err
+    assert "does not respond" in found.nova("deploy", code=1).err
     assert "No node n9" in found.nova("nodes", "forget", "n9", code=3).err
     found.nova("nodes", "forget", "n2")
     found.nova("deploy", "db=2")

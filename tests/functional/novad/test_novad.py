@@ -65,7 +65,7 @@ def test_a_component_is_explained_and_its_secrets_are_masked(node):
     assert (found["env"], found["image"]) == ({"URL": "********"}, "registry/conductor:1")
     assert found["volumes"] == [{"type": "file", "name": "", "destination": "/etc/conductor.conf", "options": ["ro"]}]
     assert node.nova("service-logs", "db", "--no-follow").out == "a line\n"
-    assert "no component dbb" in node.nova("service-info", "dbb", code=3).err
+    assert "Component dbb does not exist" in node.nova("service-info", "dbb", code=3).err
     assert "dbb is not deployed" in node.nova("service-logs", "dbb", code=3).err
 
 
@@ -82,18 +82,18 @@ def test_an_upgrade_goes_back_by_itself_or_by_its_user(node):
 
 
 def test_what_is_wrong_is_said_with_its_exit_code(node):
-    assert "no component dbb" in node.nova("deploy", "dbb", code=3).err
+    assert "Component dbb does not exist" in node.nova("deploy", "dbb", code=3).err
     assert "'a b' is not a version" in node.nova("deploy", "db=a b", code=2).err
     assert "registry/db:9 cannot be fetched" in node.nova("deploy", "db=9", code=1).err
     assert "Secret none does not exist" in node.nova("secrets", "rotate", "none", code=3).err
     assert "is not deployed" in node.nova("restart", "db", code=3).err
     node.runtime.away = True
-    assert "it does not answer" in node.nova("deploy", code=1).err
+    assert "it does not respond" in node.nova("deploy", code=1).err
     node.runtime.away = False
     node.nova("deploy")
     node.runtime.away = True
     by_novad = node.nova("restart", "db", code=4).err
-    assert ("it does not answer" in by_novad, "is novad serve running" in by_novad) == (True, False)
+    assert ("it does not respond" in by_novad, "is novad serve running" in by_novad) == (True, False)
     node.runtime.away = False
     node.server.stop()
     assert "is novad serve running there?" in node.nova("info", code=4).err
@@ -107,7 +107,7 @@ def test_backups_are_made_listed_and_pruned(node):
     assert column(node.nova("backup", "list"), "Version") == {"db": "1 of the program"}
     assert column(node.nova("backup", "list", "api"), "Version") == {}
     assert "deployment 3 is done: db" in node.nova("backup", "restore", 1).out
-    assert "no backup 99" in node.nova("backup", "restore", 99, code=3).err
+    assert "Backup 99 does not exist" in node.nova("backup", "restore", 99, code=3).err
     assert column(node.nova("backup", "prune"), "Version") == {}
 
 
@@ -227,7 +227,7 @@ def test_an_address_that_is_taken_is_said(node):
     daemon = node.daemon
     other = Daemon.__new__(Daemon)
     other.__dict__.update(daemon.__dict__)
-    with pytest.raises(Refused, match="is not free"):
+    with pytest.raises(Refused, match="is in use"):
         Server(other)
 
 

@@ -10,7 +10,7 @@ from nova.db.sql import clock
 from nova.db.volumes import volumes
 from nova.rpcapi.volumes.volumes import Volumes
 from tests.functional.client import Client, wait_for
-from tests.functional.conftest import remove_servers
+from tests.functional.conftest import remove_servers, remove_volumes
 from tests.functional.several_hosts import error_of, refused
 from tests.functional.volumes.test_cinder import MEMBER, cinder, from_volume, outside  # noqa: F401 (fixtures)
 
@@ -21,9 +21,7 @@ def books(suite):
     books = bus.client(suite.transport, Volumes)
     yield books
     remove_servers(Client(suite.url))
-    for volume in books.index(context.admin()):
-        books.delete(context.admin(), volume.uuid)
-    wait_for(lambda: not books.index(context.admin()), reason="volumes are left")
+    remove_volumes(suite)
     assert os.listdir(CONF.volume.pool) == []
 
 

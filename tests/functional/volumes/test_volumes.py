@@ -12,7 +12,7 @@ from nova.objects.base import new_uuid, utcnow
 from nova.objects.volumes.volume import VolumeRemoval
 from nova.rpcapi.volumes.volumes import Volumes
 from tests.functional.client import Client, Failed, wait_for
-from tests.functional.conftest import remove_servers
+from tests.functional.conftest import remove_servers, remove_volumes
 from tests.functional.services.test_costs import measured
 from tests.functional.several_hosts import refused as refused_to
 from tests.unit.conductor.books import set_columns
@@ -30,10 +30,7 @@ def books(suite):
 def no_volumes_left(suite, books):
     yield
     remove_servers(Client(suite.url))
-    for volume in books.index(context.admin()):
-        if volume.status in ("available", "error"):
-            books.delete(context.admin(), volume.uuid)
-    wait_for(lambda: not books.index(context.admin()), reason="volumes are left")
+    remove_volumes(suite)
     assert os.listdir(CONF.volume.pool) == []
 
 
