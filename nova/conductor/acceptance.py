@@ -1,4 +1,4 @@
-"""Accepting an operation on a server that exists: checked and written in one transaction, or refused."""
+"""Acceptance of an operation on an existing server: checked and written in one transaction, or refused."""
 
 from __future__ import annotations
 
@@ -199,10 +199,10 @@ class ConductorAcceptance(ConductorControl):
 
 def start(engine: Engine, ctx: context.RequestContext, uuid: str, name: str, request: dict[str, Any],
           project_id: str | None = None) -> Accepted:
-    """Promise the operation ``name`` (a row), then run its steps in the background.
+    """Store an action for the operation ``name``, then run its steps in the background.
 
-    Raises UnknownOperation, InvalidInput (a request that is not the operation's), InstanceNotFound, and what
-    :func:`nova.operations.framework.rules.check` and the operation's own acceptance raise.
+    Raises UnknownOperation, InvalidInput (a request that does not belong to the operation), InstanceNotFound, and the
+    errors of :func:`nova.operations.framework.rules.check` and of the operation's acceptance.
     """
     operation = REGISTRY.get(name)
     if operation is None:
@@ -270,7 +270,7 @@ class _Request:
         return self.tried[-1]
 
     def _check_release(self, connection: sa.Connection, instance: Instance) -> None:
-        """Raises ComputeServiceTooOld. A host that is not there is for others to notice."""
+        """Raise ComputeServiceTooOld if the host runs an older release. A missing host is detected elsewhere."""
         needed = self.operation.rules.release
         version = services.compute_version(connection, instance.host) if needed and instance.host else None
         if version is not None and version < needed:
@@ -279,9 +279,9 @@ class _Request:
 
     def _take_the_instance(self, connection: sa.Connection, instance: Instance, action: Action, operation: Operation,
                            ctl: ConductorAcceptance) -> bool:
-        """Supersede what holds the instance, or wait behind it; returns whether the action waits.
+        """Supersede the action that holds the instance, or queue behind it; return True if the action waits.
 
-        Also writes what was found out since the action was made: its first step and its data.
+        Also writes the action's first step and data, which are known only now.
         """
         own = journal(action)
         own.data = msgspec.to_builtins(operation.data)
@@ -315,7 +315,7 @@ class _Request:
                                     ended(action.events, _TAKEN_OVER), run.payload())
                     continue
                 cleanup = deferred_cleanup.cleanup_of_current_step(run)
-                if cleanup is not None or run.journal.cleanups:  # the external call may still be running
+                if cleanup is not None or run.journal.cleanups:  # The external call may still be running.
                     deferred = msgspec.to_builtins(Journal(interrupted=cleanup, cleanups=run.journal.cleanups,
                                                            trace=run.journal.trace))
                 cleanups = [*inherited(run), *cleanups]

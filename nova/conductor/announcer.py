@@ -16,19 +16,19 @@ from nova.objects.hosts.service import Service
 
 LOG = logging.getLogger(__name__)
 
-# More changed nodes of one report than this are not logged one by one.
+# Maximum number of changed nodes of a report that are logged one by one.
 _FEW = 5
 
 
 def publish_services(core: Core, changed: Iterable[tuple[Service, bool]]) -> None:
-    """Tell of services (each with whether its row counts as up); only computes matter."""
+    """Publish services (each with True if its row counts as up) to the schedulers, if they are compute services."""
     core.fleet.services({service.host: services.effective(service, up) for service, up in changed
                          if service.binary == services.COMPUTE})
 
 
 def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str = "",
                  upto: str | None = None, trusted: bool = True) -> list[ComputeNode]:
-    """Store what a host reports of its nodes and tell the schedulers what differs; returns the nodes.
+    """Store the nodes that a host reports and publish the differences to the schedulers; return the nodes.
 
     ``after``, ``upto``: see :meth:`nova.rpcapi.by_hosts.guests.Guests.report_nodes`; ``trusted``: see
     :func:`nova.db.hosts.compute_nodes.report`.

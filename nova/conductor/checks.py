@@ -1,4 +1,4 @@
-"""Checks of servers that are created or rebuilt: key pairs, and limits."""
+"""Checks of created and rebuilt servers: key pairs and limits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nova.objects.servers.instance import Key, Personality
 
 def check_amounts(connection: sa.Connection, project_id: str, metadata: dict[str, str],
                   personality: Sequence[Personality]) -> None:
-    """Raises QuotaLimit for more metadata or files than a server of the project may have."""
+    """Raise QuotaLimit for more metadata or files than a server of the project may have."""
     if not metadata and not personality:
         return
     most = quotas.limits(connection, project_id, None)
@@ -35,7 +35,7 @@ def check_amounts(connection: sa.Connection, project_id: str, metadata: dict[str
 
 
 def key_of(connection: sa.Connection, user_id: str, name: str) -> Key:
-    """A copy of a key pair of the user. Raises InvalidInput."""
+    """Return a copy of a key pair of the user. Raises InvalidInput."""
     try:
         keypair = keypairs.get(connection, user_id, name)
     except exception.KeypairNotFound as error:

@@ -35,7 +35,7 @@ _HOSTS = 1000
 
 @dataclasses.dataclass
 class Core:
-    """The database, the neighbours, and the name of this process (the owner of leases)."""
+    """The database, the clients of other services, and the name of this process (the owner of leases)."""
 
     name: str
     db: Database
@@ -54,12 +54,12 @@ class Core:
     names: NamesFeed = dataclasses.field(init=False)
     # Publisher of rules and members of security groups.
     filters: FiltersFeed = dataclasses.field(init=False)
-    # Addressed proxies: making one costs as much as a message does.
+    # Cached proxies for hosts: creating one costs as much as sending a message.
     _computes: dict[str, Compute] = dataclasses.field(default_factory=dict, init=False)
 
     @functools.cached_property
     def allocator(self) -> Allocator:
-        """The conductor's half of the network back end. Raises stevedore's NoMatches for a bad [network]driver."""
+        """Return the conductor side of the network back end. Raises stevedore's NoMatches for a bad [network]driver."""
         manager: Any = stevedore_driver.DriverManager("nova.network.allocators", CONF.network.driver,
                                                       invoke_on_load=True, invoke_args=(self.db,))
         return cast(Allocator, manager.driver)
@@ -71,14 +71,14 @@ class Core:
 
     @functools.cached_property
     def attachments(self) -> Attachments:
-        """The conductor's half of the volume back end. Raises stevedore's NoMatches for a bad [volume]driver."""
+        """Return the conductor side of the volume back end. Raises stevedore's NoMatches for a bad [volume]driver."""
         manager: Any = stevedore_driver.DriverManager("nova.volume.attachments", CONF.volume.driver,
                                                       invoke_on_load=True, invoke_args=(self.db,))
         return cast(Attachments, manager.driver)
 
     @functools.cached_property
     def shares(self) -> ShareService:
-        """The conductor's half of the share back end. Raises stevedore's NoMatches for a bad [share]driver."""
+        """Return the conductor side of the share back end. Raises stevedore's NoMatches for a bad [share]driver."""
         manager: Any = stevedore_driver.DriverManager("nova.share.services", CONF.share.driver,
                                                       invoke_on_load=True, invoke_args=(self.db,))
         return cast(ShareService, manager.driver)

@@ -1,4 +1,4 @@
-"""Accepting a create request: everything is checked and written in one transaction, or refused."""
+"""Acceptance of a create request: checked and written in one transaction, or refused."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from nova.operations.build import Build, BuildData
 
 
 def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
-    """Promise the servers (rows), then place and build them in the background.
+    """Store the servers, then place and build them in the background.
 
-    A request that is delivered a second time gets the answer of the first, and so does one with the same name
+    A request that is delivered twice gets the answer of the first delivery, and so does a request with the same name
     (Idempotency-Key) and body. Raises FlavorNotFound, InvalidInput, OverQuota, Network*, SecurityGroupNotFound,
     Flavor*TooSmall, IdempotencyKeyReused.
     """
@@ -63,7 +63,8 @@ def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -
 def made(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated | None:
     """Return the result of a request whose caller has gone; None: it had no effect, and will have none."""
     def find(connection: sa.Connection) -> ServerCreated | None:
-        # A transaction that is about to commit it holds these rows; any other one finds that its time is over.
+        # A transaction that is about to commit the request holds these rows; any later one finds that its deadline has
+        # passed.
         quotas.lock(connection, ctx.project_id or "", ("", ctx.user_id or ""))
         return _answered(engine, connection, request)
 
@@ -116,8 +117,7 @@ def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) 
 def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestContext,
             request: ServerCreate, seen: dict[str, Volume],
             networks: list[NetworkRequest] | None) -> tuple[list[Run], ServerCreated]:
-    """``seen``, ``networks``: the volumes and networks that outside services let the caller have, where there are such.
-    """
+    """Write the servers. ``seen``, ``networks``: volumes and networks of external services that the caller may use."""
     project_id, user_id = ctx.project_id or "", ctx.user_id or ""
     flavor = _flavor(connection, request, project_id)
     volume_backed = root_volume(request.block_devices) is not None
@@ -170,7 +170,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     actions.insert(connection, [run.action for run in runs])
     security_groups.add_members(connection, [group.id for group in groups], [run.instance.uuid for run in runs])
     _notify(engine, connection, ctx, [run.instance for run in runs], group)
-    # Last: all requests of a project wait for its row.
+    # Last, because all requests of a project wait for this row.
     quotas.take(connection, room)
     return runs, ServerCreated(uuids=[run.instance.uuid for run in runs], reservation_id=reservation_id)
 
@@ -190,8 +190,10 @@ def _notify(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
 
 def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: ServerCreate,
                         seen: dict[str, Volume]) -> None:
-    """The kernel and ramdisk of a volume that is booted from, if the caller may see them. Raises what
-    :func:`nova.image.lookup.boot_files` raises."""
+    """Return kernel and ramdisk of a bootable volume, if the caller may see them.
+
+    Raises the errors of :func:`nova.image.lookup.boot_files`.
+    """
     root = root_volume(request.block_devices)
     if root is None or not root.volume_id:
         return
@@ -206,9 +208,9 @@ def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: Serv
 
 def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, request: ServerCreate,
                   instance: Instance, seen: dict[str, Volume]) -> str | None:
-    """The volumes that the server begins with, which may say what it boots; returns the host where it has to be.
+    """Give the server its first volumes, which may determine its image; return the host to which they bind it.
 
-    Raises what :func:`nova.conductor.resources.server_volumes.give` raises, and FlavorMemoryTooSmall.
+    Raises the errors of :func:`nova.conductor.resources.server_volumes.give`, and FlavorMemoryTooSmall.
     """
     images = {**({request.image.id: request.image} if request.image else {}), **request.device_images}
     server_volumes.give(engine.core, ctx, connection, instance, images, seen)
@@ -224,7 +226,7 @@ def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.Reques
 
 # --- checks --------------------------------------------------------------------------------------------
 def _check_disks(flavor: Flavor, request: ServerCreate, volume_backed: bool) -> None:
-    """Raises Forbidden, InvalidInput."""
+    """Check the disks of the request. Raises Forbidden, InvalidInput."""
     if flavor.root_gb == 0 and not volume_backed and not request.zero_disk_allowed:
         raise exception.Forbidden("Only volume-backed servers are allowed for flavors with zero disk.")
     local_disks.check(request.block_devices, flavor, CONF.max_local_block_devices)
@@ -255,7 +257,7 @@ def _networks(connection: sa.Connection, request: ServerCreate, project_id: str)
     try:
         return addresses.choose(connection, project_id, request.networks)
     except exception.NetworkNotFound as error:
-        # As with flavors: 400, not 404.
+        # 400 instead of 404, as for flavors.
         raise exception.InvalidInput(str(error)) from error
 
 
@@ -277,14 +279,14 @@ def _group(connection: sa.Connection, request: ServerCreate, project_id: str) ->
         group = server_groups.get(connection, str(wanted), project_id)
     except exception.ServerGroupNotFound as error:
         raise exception.InvalidInput(str(error)) from error
-    # Held before the quota is, as claims do.
+    # Locked before the quota, as in claims.
     server_groups.hold(connection, group.uuid)
     return GroupSpec(uuid=group.uuid, policy=group.policy,
                      max_server_per_host=int(group.rules.get("max_server_per_host", 1)))
 
 
 def _check_members(connection: sa.Connection, group: GroupSpec | None, project_id: str, count: int) -> None:
-    """Check that so many servers may join the group, which is locked. Raises QuotaLimit."""
+    """Check that so many servers may join the locked group. Raises QuotaLimit."""
     if group is None:
         return
     limit = quotas.limits(connection, project_id, None)["server_group_members"]
@@ -298,9 +300,9 @@ def _system_metadata(ctx: context.RequestContext, image: Image | None) -> dict[s
     return metadata_of(image) | {item: str(name) for item, name in names.items() if name}
 
 
-# --- making the rows -----------------------------------------------------------------------------------
+# --- rows ----------------------------------------------------------------------------------------------
 def _named(template: Instance, request: ServerCreate, index: int, count: int) -> Instance:
-    """The server number ``index`` of ``count`` of one request."""
+    """Return the server number ``index`` of ``count`` servers of a request."""
     this = _uuid(request, index)
     name = request.name if request.max_count == 1 else f"{request.name}-{index + 1}"
     hostname = request.hostname or hostname_of(name, f"Server-{this}")
@@ -309,7 +311,7 @@ def _named(template: Instance, request: ServerCreate, index: int, count: int) ->
 
 
 def _spec(instance: Instance, request: ServerCreate, group: GroupSpec | None, host: str | None) -> RequestSpec:
-    """``host``: the only one where the server can be."""
+    """Return the scheduler request. ``host``: the only possible host, if any."""
     return request_spec(
         instance, instance.flavor, group, CONF.pci.alias, force_host=request.forced_host,
         force_node=request.forced_node, requested_host=request.requested_host or host,

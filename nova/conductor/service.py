@@ -1,4 +1,4 @@
-"""A conductor: answers for the database, walks operations, and finds what got lost."""
+"""The conductor service: database access, execution of operations, recovery."""
 
 from __future__ import annotations
 
@@ -96,22 +96,21 @@ LOG = logging.getLogger(__name__)
 # Services report their release in heartbeats, so that mixed releases are detected.
 SERVICE_VERSION = 1
 
-# A heartbeat is a statement or two.
+# Threads for heartbeats, each of which needs one or two statements.
 _HEARTBEAT_THREADS = 4
-# Connections of heartbeats alone, so that hosts do not count as down while all other transactions wait for a lock.
+# Connections for heartbeats only, so that hosts do not count as down while other transactions wait for locks.
 _HEARTBEAT_CONNECTIONS = 2
 # Seconds between two deletions of expired console tokens.
 _TOKENS = 60
-# And for servers that have been in rescue for too long.
+# Seconds between two checks for servers that have been in rescue for too long.
 _RESCUED = 60
-# To the database, of all workers of a conductor.
+# Maximum number of database connections of all workers of a conductor.
 _CONNECTIONS = 40
 
 
 def open_database(connections: int | None = None, at_once: int | None = None, statement_seconds: int = 0,
                   queue: str | None = None) -> Database:
-    """Return the configured database with a pool of ``connections``; call it after the fork. See Database for the rest.
-    """
+    """Return the configured database with a pool of ``connections``. Called after the fork. See Database."""
     size, overflow = (connections, 0) if connections else (CONF.database.max_pool_size, CONF.database.max_overflow)
     return Database(CONF.database.connection, size or connections_of(workers_of(CONF.conductor.workers)), overflow,
                     CONF.database.connection_recycle_time, CONF.database.max_retries, at_once, statement_seconds, queue)
@@ -215,7 +214,7 @@ class ConductorService:
         ]
 
     def start(self) -> None:
-        """Returns when requests are answered."""
+        """Start the service; return when it serves requests."""
         core = self.core
         core.db.read(clock.synchronize)
         self._liveness.register()
@@ -234,7 +233,7 @@ class ConductorService:
         LOG.info("nova-conductor is ready")
 
     def stop(self) -> None:
-        """Take no new requests, finish what was begun within graceful_shutdown_timeout, hand over the rest."""
+        """Refuse new requests, finish running ones within graceful_shutdown_timeout, and hand over the rest."""
         drain = Drain()
         heartbeat, *others = self.periodic
         for thread in others:
@@ -272,7 +271,7 @@ class ConductorService:
         self._liveness.beat()
 
     def _recover(self) -> None:
-        """Silent services and expired leases; any conductor may find them first."""
+        """Mark services without heartbeats as down, and take over expired leases."""
         self._isolation_guard.check(self.core.db.read(_last_heard))
         if self._isolation_guard.may_judge_hosts:
             self._find_silent()
@@ -289,6 +288,6 @@ class ConductorService:
 
 
 def _last_heard(connection: sa.Connection) -> datetime.datetime | None:
-    """The newest sign of life, and the time to compare it with."""
+    """Return the newest heartbeat, and the time to compare it with."""
     clock.synchronize(connection)
     return service_rows.last_heard(connection)

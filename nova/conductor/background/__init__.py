@@ -1,1 +1,1 @@
-"""Background tasks that all conductors share: drains, reclaiming, pre-caching, sending, audits of usage."""
+"""Background tasks that all conductors share: drains, reclaim, precaching, the outbox sender, usage audits."""

@@ -1,4 +1,4 @@
-"""The plan of a drain: how each server leaves the host, or why it stays, by its row."""
+"""The plan of a drain: the operation by which a server leaves the host, or the reason why it stays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from nova.operations.shelve import ShelveOffload
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """``how``, by which operation; or the ``reason`` why not. ``later``: it may be otherwise when it is free."""
+    """The plan for a server. ``how``: the operation, or ``reason``: why there is none. ``later``: check again when the
+    server is free.
+    """
 
     how: str = ""
     operation: str = ""
@@ -36,7 +38,7 @@ _STAYS = {
 
 
 def plan(drain: Drain, server: Candidate, cold_now: bool = False) -> Plan:
-    """``cold_now``: its live migration was in vain, and it may be shut down."""
+    """Return the plan for a server. ``cold_now``: its live migration failed, and it may be stopped."""
     proposed = _evacuation(drain, server) if drain.kind == drain_types.EVACUATE else _move(drain, server, cold_now)
     waits = server.task_state == states.DELETING or server.vm_state == states.BUILDING
     if waits or (server.busy and drain.kind == drain_types.DRAIN):

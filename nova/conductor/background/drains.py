@@ -1,7 +1,7 @@
-"""Hosts that are emptied: conductors begin the moves of their servers, so many at a time, and follow them.
+"""Drains of hosts: conductors start the moves of servers, a limited number at a time, and follow them.
 
-All that is known is in rows, and what is begun is an operation: whoever looks next goes on. A line is written before
-its move is begun, with the request id by which the move is found again if nobody came to write more.
+All state is in rows, and each move is an operation, so any conductor can continue a drain. A line is written before its
+move starts, with the request id that identifies the move after a crash.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SOON = 1.0
 _PAGE = 50
 _REASON = 1000
 _HINT = " (with --cold it is shut down and moved)"
-# A refusal that may be another one in a while: something else is done with the server, or a service is away.
+# Refusals that may not last: another operation runs on the server, or a service is unavailable.
 _PASSING = (exception.ServiceUnavailable, exception.ComputeServiceUnavailable)
 
 
@@ -75,7 +75,7 @@ class _DrainPass:
         self.moving = 0
 
     def go_on(self) -> None:
-        """Note what has ended, begin what there is room for, and end when nothing is left to do."""
+        """Record finished moves, start new ones up to the limit, and end the drain when nothing remains."""
         drain = self.drain
         survey = self.core.db.read(functools.partial(drains.survey, drain=drain))
         waiting = self._follow(survey)
@@ -99,7 +99,7 @@ class _DrainPass:
         return (clock.now() - since).total_seconds() < self.drain.patience
 
     def _note(self, *lines: DrainedServer) -> None:
-        """Raises _Lost. Somebody may have said meanwhile that it shall stop."""
+        """Write the lines. Raises _Lost. An operator may have stopped the drain meanwhile."""
         state = self.core.db.write(functools.partial(
             drains.note, uuid=self.drain.uuid, owner=self.core.name, until=_until(), lines=lines))
         if state is None:
@@ -115,9 +115,9 @@ class _DrainPass:
                  sum(line.state == drain_states.MOVED for line in lines),
                  sum(line.state == drain_states.LEFT for line in lines))
 
-    # --- those under way -----------------------------------------------------------------------------
+    # --- running moves -------------------------------------------------------------------------------
     def _follow(self, survey: Survey) -> list[DrainedServer]:
-        """See how far those are that move; returns those that wait."""
+        """Check the running moves; return the lines that wait."""
         waiting, changed = [], []
         for line in survey.lines:
             server = survey.servers.get(line.instance_uuid)
@@ -130,7 +130,7 @@ class _DrainPass:
                     self.moving += 1
                 elif line.state == drain_states.WAITING:
                     waiting.append(line)
-            elif server.host != self.drain.host:  # another operation moved it
+            elif server.host != self.drain.host:  # Another operation moved the server.
                 changed.append(_ended(line, drain_states.MOVED, "not by the drain", server.host or ""))
             else:
                 waiting.append(line)
@@ -148,7 +148,7 @@ class _DrainPass:
             if action is not None and migration is not None and migration.action_uuid == action.uuid:
                 return self._confirm(line, server)
             _ended(line, drain_states.MOVED, _why(action) if action else "", server.host or "")
-        elif action is None:  # the conductor that wrote the row stopped before it started the action
+        elif action is None:  # The conductor that wrote the row stopped before it started the action.
             line.state, line.request_id, line.started_at = drain_states.WAITING, "", None
         elif line.how == drain_states.LIVE and self.drain.cold and server.vm_state == states.ACTIVE:
             line.state, line.how, line.reason = drain_states.WAITING, drain_states.COLD, _why(action)
@@ -158,7 +158,7 @@ class _DrainPass:
         return True
 
     def _confirm(self, line: DrainedServer, server: Candidate) -> bool:
-        """The drain gives the word that ends a cold migration which it began."""
+        """Confirm a cold migration that the drain has started."""
         try:
             start(self.engine, context.admin(), server.uuid, ConfirmResize.name, {})
             return False
@@ -169,12 +169,12 @@ class _DrainPass:
                    server.host or "")
             return True
 
-    # --- new ones ----------------------------------------------------------------------------------------
+    # --- new moves ---------------------------------------------------------------------------------------
     def _room(self) -> bool:
         return self.drain.state == drain_states.RUNNING and self.moving < self.drain.parallel
 
     def _begin_those_that_waited(self, lines: list[DrainedServer], survey: Survey) -> int:
-        """Returns how many wait still."""
+        """Start the moves of waiting lines; return the number of lines that still wait."""
         left = 0
         for line in lines:
             if self._room():
@@ -187,7 +187,7 @@ class _DrainPass:
         return left
 
     def _begin_others(self) -> int:
-        """Returns how many there are that were not begun."""
+        """Start the moves of servers without a line; return the number of servers whose move was not started."""
         after, left = "", 0
         while self._room():
             page = self.core.db.read(functools.partial(drains.candidates, drain=self.drain, limit=_PAGE, after=after))
@@ -220,7 +220,7 @@ class _DrainPass:
             self._note(*lines)
 
     def _decide(self, line: DrainedServer, server: Candidate) -> None:
-        """Begin its move, have it wait, or leave it where it is."""
+        """Start the move of a server, let it wait, or leave the server on the host."""
         wanted = plan(self.drain, server, cold_now=line.how == drain_states.COLD)
         if wanted.operation:
             wanted = self._begin(line, server, wanted)
@@ -232,7 +232,7 @@ class _DrainPass:
             _ended(line, drain_states.LEFT, wanted.reason)
 
     def _begin(self, line: DrainedServer, server: Candidate, wanted: Plan) -> Plan:
-        """Returns why it could not be begun, if it could not."""
+        """Start a move; return the reason if it cannot be started, or None."""
         line.state, line.how, line.reason = drain_states.MOVING, wanted.how, ""
         line.request_id, line.started_at = f"req-{new_uuid()}", clock.now()
         self._note(line)
@@ -271,12 +271,12 @@ def _why(action: Action) -> str:
     return (failure.inside or failure.message) if failure else ""
 
 
-# --- what operators ask ------------------------------------------------------------------------------
+# --- requests of operators ---------------------------------------------------------------------------
 def begin(core: Core, wanted: Drain, reason: str) -> Drain:
-    """Disable the host (with this reason, unless it is disabled) and begin to empty it.
+    """Disable the host (with this reason, unless it is disabled) and start the drain.
 
-    Raises HostBinaryNotFound, ComputeHostNotFound (there is no such target), EvacuateToSameHost, DrainConflict,
-    HostIsDown (it has to be up to be drained), ComputeServiceInUse (it has to be down to be evacuated).
+    Raises HostBinaryNotFound, ComputeHostNotFound (unknown target), EvacuateToSameHost, DrainConflict, HostIsDown (a
+    drain requires a running host), ComputeServiceInUse (an evacuation requires a down host).
     """
     def transaction(connection: sa.Connection) -> tuple[Drain, tuple[Service, bool] | None]:
         service = services.lock(connection, services.uuid_of(connection, wanted.host, services.COMPUTE))

@@ -11,7 +11,7 @@ from nova.telemetry import metrics
 
 
 class Gauges:
-    """Three queries each time."""
+    """The gauges, read by three queries."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

@@ -1,4 +1,4 @@
-"""Servers that have been in a state for so long that they leave it by themselves: on the shelf, or in rescue."""
+"""Servers whose time in a state is limited: shelved servers are offloaded, rescued ones are unrescued."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from nova.operations import rescue, shelve
 
 LOG = logging.getLogger(__name__)
 
-# Number of servers among which overdue ones are searched for at once.
+# Number of servers searched for overdue ones at once.
 _WINDOW = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class _Stay:
-    """``since``: the item of system_metadata that says when it began; ``ends``: the operation that ends it."""
+    """A limited state. ``since``: the item of system_metadata with its start; ``ends``: the operation that ends it."""
 
     vm_state: str
     since: str
@@ -39,19 +39,19 @@ _RESCUE = _Stay(states.RESCUED, rescue.SINCE, rescue.Unrescue.name, "in rescue")
 
 
 def offload(core: Core, engine: Engine) -> None:
-    """Shelved servers give their hosts back, also those that could not when it was time."""
+    """Offload shelved servers, including those whose offload failed when it was due."""
     if CONF.shelved_offload_time >= 0:
         _end(core, engine, _SHELF, CONF.shelved_offload_time)
 
 
 def unrescue(core: Core, engine: Engine) -> None:
-    """Rescued servers run from their own disks again after [DEFAULT]rescue_timeout (0: never)."""
+    """Unrescue servers after [DEFAULT]rescue_timeout (0: never)."""
     if CONF.rescue_timeout:
         _end(core, engine, _RESCUE, CONF.rescue_timeout)
 
 
 def _end(core: Core, engine: Engine, stay: _Stay, seconds: int) -> None:
-    """Begin the operation that ends the stay of each server that is over, by the database's clock."""
+    """Start the ending operation of each overdue server, by the database's clock."""
     if not clock.steady(CONF.service_down_time):
         return
     before = clock.overdue(seconds)
@@ -67,7 +67,7 @@ def _end(core: Core, engine: Engine, stay: _Stay, seconds: int) -> None:
 def _began(server: Instance, stay: _Stay) -> datetime.datetime:
     try:
         return datetime.datetime.fromisoformat(server.system_metadata[stay.since])
-    except (KeyError, ValueError):  # a reset brought it into the state
+    except (KeyError, ValueError):  # The state was set by reset-state.
         return clock.now()
 
 

@@ -1,4 +1,4 @@
-"""The hosts of an aggregate are asked to fetch images: some at a time, so that the image service can bear it."""
+"""Precaching requests to the hosts of an aggregate, a limited number at a time, to protect the image service."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nova.db.sql import clock
 
 LOG = logging.getLogger(__name__)
 
-# Seconds after which a host that has not reported is requested again (it continues with the images it has begun), and
+# Seconds after which a silent host is requested again (it continues with the images in progress), and
 # the number of such requests.
 _ASK_AGAIN = 600.0
 _TRIES = 6
@@ -49,7 +49,7 @@ def run_periodic(core: Core) -> float | None:
 def _ask(core: Core, busy: Busy) -> None:
     images = core.db.write(functools.partial(precaches.take, of=busy, until=clock.after(_ASK_AGAIN)))
     if not images:
-        return  # another conductor was faster
+        return  # Another conductor was faster.
     LOG.info("Requesting host %s to cache %d images", busy.host, len(images))
     try:
         core.compute_at(busy.host).cache_images(context.admin(), images)

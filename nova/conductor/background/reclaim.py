@@ -1,4 +1,4 @@
-"""Soft-deleted servers that nobody restored in time are deleted; any conductor may find them first."""
+"""Deletion of soft-deleted servers that were not restored in time. Any conductor may process them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _AT_ONCE = 20
 
 
 def reclaim(core: Core, engine: Engine) -> None:
-    """Delete those that have waited for [DEFAULT]reclaim_instance_interval. Nothing while that is 0.
+    """Delete servers that were soft-deleted [DEFAULT]reclaim_instance_interval seconds ago, unless that is 0.
 
-    By the database's clock: what is deleted since the wall clock of a conductor is wrong does not come back.
+    By the database's clock: servers that are deleted because of a wrong clock cannot be restored.
     """
     interval = CONF.reclaim_instance_interval
     if not interval or not clock.steady(CONF.service_down_time):

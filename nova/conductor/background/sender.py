@@ -1,7 +1,8 @@
-"""Sends what is in the outbox. All conductors share the work: a lane has one sender at a time, by a lease.
+"""The sender of the outbox.
 
-A message is removed after it was sent: at least once, under one id. What the broker does not take stays, and is tried
-again; nobody waits for it.
+All conductors share the work: a lane has one sender at a time, by a lease. A message is deleted after it was sent: it
+is sent at least once, under one id. Messages that the broker does not accept stay and are retried; no request waits for
+them.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ LOG = logging.getLogger(__name__)
 
 # Seconds between two checks for notifications that another conductor left behind.
 _INTERVAL = 5.0
-# Messages that are read, and removed, at once.
+# Number of messages read and deleted at once.
 _PAGE = 50
-# Seconds after which a broker that is away is tried again: from, and at most.
+# Seconds after which an unavailable broker is tried again: minimum and maximum.
 _PAUSE, _LONGEST = 1.0, 30.0
-# A broker that takes nothing of so many lanes, one after the other, is away.
+# Number of consecutive lanes with failures after which the broker counts as unavailable.
 _AWAY = 2
-# Old messages that one transaction drops.
+# Number of old messages deleted per transaction.
 _DROPPED = 500
 
 
 class Sender:
-    """The sender of a conductor process; :meth:`look` is for one thread."""
+    """The sender of a conductor process. :meth:`look` must be called by one thread only."""
 
     def __init__(self, core: Core, send: Callable[[Notification], None]) -> None:
-        """``send`` raises ServiceUnavailable when the message is to be sent again later."""
+        """``send`` raises ServiceUnavailable if the message must be sent again later."""
         self._core = core
         self._send = send
         self._failures = 0
@@ -55,14 +56,14 @@ class Sender:
         if time.monotonic() < self._not_before:
             return
         lanes = self._core.db.read(outbox.busy)
-        random.shuffle(lanes)  # two lanes whose publishing always fails must not always precede the others
+        random.shuffle(lanes)  # Two lanes whose publishing always fails must not always precede the others.
         refused, in_a_row = False, 0
         for lane in lanes:
             in_a_row = 0 if self._lane(lane) else in_a_row + 1
             refused |= in_a_row > 0
             if in_a_row == _AWAY:
                 break
-        # A message that is too large, for example, is no broker that is away.
+        # A message that is too large, for example, does not mean that the broker is unavailable.
         self._failures = self._failures + 1 if in_a_row and in_a_row in (_AWAY, len(lanes)) else 0
         if refused:
             self._not_before = time.monotonic() + min(_LONGEST, _PAUSE * 2**self._failures)
@@ -82,10 +83,10 @@ class Sender:
         return taken
 
     def _publish(self, page: list[Notification], until: datetime.datetime) -> tuple[list[int], bool]:
-        """The ids of those that were sent, the first ones of these; and whether the broker takes more."""
+        """Publish messages; return the ids of the sent ones (the first), and True if the broker accepts more."""
         done: list[int] = []
         for notification in page:
-            if clock.now() >= until:  # another conductor may hold the lane
+            if clock.now() >= until:  # Another conductor may hold the lane.
                 break
             try:
                 self._send(notification)
@@ -98,7 +99,7 @@ class Sender:
         return done, True
 
     def _sweep(self) -> None:
-        """Whoever listened for what is dropped here has to look for himself how things are."""
+        """Delete messages that are too old or too many. Consumers of deleted messages must query the state."""
         total = 0
         while True:
             dropped = self._core.db.write(lambda connection: outbox.drop(
@@ -114,7 +115,10 @@ class Sender:
 
 
 def sending(core: Core) -> Periodic:
-    """Looks after every commit that wrote something, and now and then. Raises InvalidInput for a bad driver."""
+    """Return the sender task, which runs after every commit with notifications and periodically.
+
+    Raises InvalidInput for an unusable driver.
+    """
     thread = Periodic("notifications", _INTERVAL, Sender(core, bus.Publisher(CONF).send).poll)
     core.outbox.wake = thread.wake
     return thread

@@ -1,6 +1,4 @@
-"""Accesses to shares that no server needs any more: of a move that another operation ended, of a compensation that was
-given up.
-"""
+"""Revocation of share accesses that no server needs: of superseded moves and of abandoned compensations."""
 
 from __future__ import annotations
 
@@ -18,14 +16,14 @@ from nova.db.volumes import share_accesses
 
 LOG = logging.getLogger(__name__)
 
-# Servers that are checked together.
+# Number of servers checked together.
 _PAGE = 100
 
 
 def close_deleted(core: Core) -> None:
-    """Close the accesses of deleted servers: a conductor of the previous release does not know them.
+    """Revoke the accesses of deleted servers, which a conductor of the previous release does not revoke.
 
-    One that cannot be closed is tried again after a lease.
+    A failed revocation is retried after a lease.
     """
     before = clock.after(-CONF.conductor.lease)
     _settle_all(core, core.db.read(lambda connection: share_accesses.of_deleted(connection, before, _PAGE)))

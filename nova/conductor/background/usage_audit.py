@@ -1,6 +1,6 @@
-"""instance.exists: what servers there were in the last period, told once for each, for billing.
+"""instance.exists: a notification for each server of the last audit period, for billing.
 
-Any conductor may go on with it: a page is told in the transaction that moves the marker past it.
+Any conductor may continue: a page is notified in the transaction that moves the marker behind it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAGE = 50
 
 
 def audit(core: Core) -> None:
-    """Tell of the last whole period, unless that is done."""
+    """Send the notifications of the last complete period unless they are sent."""
     begin, ending = audit_period(CONF.instance_usage_audit_period, clock.now())
     total, more = 0, not core.db.read(lambda connection: usage_audits.is_finished(connection, ending))
     while more:

@@ -1,1 +1,1 @@
-"""The saga engine: actions are journaled, walked through their steps, and found again when somebody died."""
+"""The saga engine: it stores actions, executes their steps, and takes over actions of failed processes."""
