@@ -42,7 +42,8 @@ install_python() {
     if [ ! -e "$stamp" ] || [ setup.cfg -nt "$stamp" ] || [ constraints.txt -nt "$stamp" ]; then
         say "Creating the virtual environment $VENV"
         [ -x "$VENV/bin/python" ] || python3 -m venv "$VENV"
-        "$VENV/bin/pip" install -q -c constraints.txt -e '.[test,libvirt,postgresql,bench]' 2>&1 | grep -v '^WARNING' || true
+        tools/install-python.sh "$VENV/bin/python" -c constraints.txt -e '.[test,libvirt,postgresql,bench]' 2>&1 |
+            grep -v '^WARNING' || true
         "$VENV/bin/python" -c 'import nova, pytest'
         touch "$stamp"
     fi
@@ -119,7 +120,7 @@ case "${1:-all}" in
         # Many tests wait for time-outs, so more than two run at a time on two cores. Tests of a file share fixtures.
         # Tests marked slow run only by their kind ("run-tests.sh functional").
         beside_linters in_memory tests tests/unit -n 4 --dist worksteal --timeout 120
-        in_memory crowded tests/functional -n 6 --dist loadfile --no-loadscope-reorder -m 'not slow'
+        in_memory crowded tests/functional -n 7 --dist loadfile --no-loadscope-reorder -m 'not slow'
         crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
         crowded tests/crash --quick -n 4 --dist loadfile
         tests tests/fuzz --quick -n 2

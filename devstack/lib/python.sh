@@ -24,7 +24,7 @@ install_python() {
     # The versions that Nova was tested with; libvirt's binding is Debian's, as its library is.
     grep -v '^libvirt-python==' "$REPO/constraints.txt" > "$DATA_DIR/constraints.txt"
     # a single call, so that the resolver considers all requirements
-    "$VENV/bin/pip" install -c "$DATA_DIR/constraints.txt" --no-compile --prefer-binary --progress-bar off "${packages[@]}"
+    "$REPO/tools/install-python.sh" "$VENV/bin/python" -c "$DATA_DIR/constraints.txt" "${packages[@]}"
     echo "compiling byte code"
     "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" > /dev/null || true  # templates of code do not compile
     set_stamp python "$wanted"

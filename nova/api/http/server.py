@@ -72,6 +72,9 @@ class Server:
         self._backlog = Backlog()
         self._threads = [threading.Thread(target=self._work, name=f"api-{number}", daemon=True)
                          for number in range(threads)]
+        # Released by each thread at its end. Thread.join() is not used: with Debian's Python 3.11.2 and Keystone's
+        # middleware a thread may end without releasing the lock that join() waits for.
+        self._finished = threading.Semaphore(0)
         self._lock = threading.Lock()
         self._connections: dict[int, Connection] = {}
         self._clients: Counter[str] = Counter()
@@ -120,8 +123,8 @@ class Server:
             self._ended.wait()
         for _thread in self._threads:
             self._backlog.put(None)
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
+        for _thread in self._threads:
+            self._finished.acquire(timeout=max(0.0, end - time.monotonic()))
         os.close(self._wake)
 
     # -- for connections, from any thread: a Loop -------------------------------------------------
@@ -141,12 +144,15 @@ class Server:
 
     # -- a thread that answers -----------------------------------------------------------------------
     def _work(self) -> None:
-        while (connection := self._backlog.get()) is not None:
-            try:
-                self._answer(connection)
-            except Exception:
-                LOG.exception("Unexpected error at a connection, closing it")
-                connection.close()
+        try:
+            while (connection := self._backlog.get()) is not None:
+                try:
+                    self._answer(connection)
+                except Exception:
+                    LOG.exception("Unexpected error at a connection, closing it")
+                    connection.close()
+        finally:
+            self._finished.release()
 
     def _answer(self, connection: Connection) -> None:
         if is_closed_by_peer(connection.sock):
@@ -199,7 +205,7 @@ class Server:
             if unsent <= _MOST_UNSENT:
                 break
             unsent -= connection.unsent
-            self._warn("Too much that clients do not fetch: an answer for %s is given up", connection.client)
+            self._warn("Clients do not read too many bytes of responses: dropped the response to %s", connection.client)
             connection.close()
 
     def _accept(self) -> bool:
@@ -212,7 +218,7 @@ class Server:
             except OSError as error:
                 # File descriptors or memory are exhausted: serve open connections meanwhile instead of retrying at
                 # once.
-                self._warn("Nobody new can be connected: %s", str(error))
+                self._warn("Cannot accept new connections, retrying: %s", str(error))
                 self._poll.modify(self._number, 0)
                 self._paused = True
                 return False
