@@ -27,14 +27,14 @@ _WITH_BODY = frozenset({"POST", "PUT"})
 _PREFIXES = {"v2": True, "v2.1": False}
 _VARY = f"{microversion.HEADER}, {microversion.OLD_HEADER}"
 
-# Numbers from here on are no signed integers of 64 bits; those have at most 19 digits.
+# Integers from here on do not fit into 64 signed bits; smaller ones have at most 19 digits.
 _TOO_BIG = 2**63
 _MANY_DIGITS = re.compile(rb"[0-9]{19}")
 # Maximum nesting depth of lists and objects in a body.
 _DEEPEST = 32
-# Characters of a field's name that an error repeats.
+# Maximum number of characters of a field's name in an error.
 _SHOWN = 255
-# Parameters of a query.
+# Maximum number of parameters of a query.
 _MOST_PARAMETERS = 500
 
 _encode = msgspec.json.Encoder().encode
@@ -52,11 +52,11 @@ class NoSuchAction(exception.Invalid):
 
 def create_app(bus_transport: Any = None, clients: Clients | None = None,
                limits: rates.Rates | None = None) -> auth.App:
-    """The API as a WSGI application.
+    """Return the API as a WSGI application.
 
-    ``bus_transport``: a connection to the bus, or None: made from the configuration at the first
-    request that needs it (never before a fork). ``clients`` stand in for the services behind it. ``limits``: those of
-    all workers, made before they were forked; None: this process has its own.
+    ``bus_transport``: a connection to the bus, or None to create it from the configuration at the first request that
+    needs it (never before a fork). ``clients``: replace the clients of other services. ``limits``: rate limits of all
+    workers, created before the fork; None: this process has its own.
     """
     clients = clients or Clients((lambda: bus_transport) if bus_transport is not None else lambda: bus.connect(CONF))
     limits = limits or rates.Rates()
@@ -69,7 +69,7 @@ def _with_cors(app: auth.App) -> auth.App:
     if not CONF.cors.allowed_origin:
         return app
     from oslo_config import cfg
-    from oslo_middleware import cors  # which costs 5 MB of memory
+    from oslo_middleware import cors  # The import costs 5 MB of memory.
 
     options = cfg.ConfigOpts()
     options.register_opts(cors.CORS_OPTS, "cors")
@@ -80,7 +80,7 @@ def _with_cors(app: auth.App) -> auth.App:
 
 
 class Dispatcher:
-    """The dispatcher of a request to its handler, which returns the handler's answer, or an error."""
+    """Finds the handler of a request and converts its result, or an error, to a response."""
 
     def __init__(self, clients: Clients, table: tuple[router.Route, ...], limits: rates.Rates) -> None:
         self._clients = clients
@@ -192,7 +192,7 @@ def _loggable(path: str) -> str:
 
 
 def _path(environ: auth.Environ) -> str:
-    """The path as text. Raises UnicodeDecodeError; NUL is in no name, and databases choke on it."""
+    """Return the path as text, without NUL. Raises UnicodeDecodeError."""
     path: str = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
     return path.replace("\0", "\ufffd")
 
@@ -232,7 +232,7 @@ def _unknown_url(environ: auth.Environ, reply: Reply) -> None:
 
 
 def _read_body(environ: auth.Environ) -> bytes:
-    """Raises BodyTooLarge above [oslo_middleware]max_request_body_size."""
+    """Return the body. Raises BodyTooLarge above [oslo_middleware]max_request_body_size."""
     most: int = CONF.oslo_middleware.max_request_body_size
     length = environ.get("CONTENT_LENGTH")
     if length:
@@ -270,14 +270,14 @@ def _parse(raw: bytes) -> Any:
         body = _decode(raw)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise errors.MalformedBody() from error
-    # Few need a look at every value.
+    # Only few bodies need a check of every value.
     if b"\\u0000" in raw or raw.count(b"[") + raw.count(b"{") > _DEEPEST or _MANY_DIGITS.search(raw):
         _check_values(body, "", 0)
     return body
 
 
 def _check_values(value: Any, name: str, depth: int) -> None:
-    """Refuse what no message, column or expression behind us can hold. ``name`` is that of the field."""
+    """Refuse values that messages, columns or expressions cannot hold. ``name``: name of the field."""
     if isinstance(value, str):
         if "\0" in value:
             raise exception.Invalid("Invalid input: the request body contains a NUL character.")
@@ -304,7 +304,7 @@ def _action(body: Any) -> str:
 def _check_project(request: Request) -> None:
     own = request.ctx.project_id
     if not own:
-        # A token of no project (unscoped, of a domain or of the system): no rule is for those.
+        # A token without a project (unscoped, of a domain or of the system): no rule applies to those.
         raise exception.Forbidden("This API needs a token of a project.")
     if request.project is not None and request.project != own:
         raise ProjectMismatch(url=request.project, own=own)

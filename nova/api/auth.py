@@ -31,12 +31,12 @@ class Unauthorized(exception.NovaException):
 
 
 def is_public(path: str) -> bool:
-    """Version documents and the description of the API need no token, nor does the status page without its data."""
+    """Return True if the path needs no token: versions, the API description, the status page without its data."""
     return path in openapi.PATHS or (path != status_page.DATA and _PROTECTED.fullmatch(path) is None)
 
 
 def protect(app: App) -> App:
-    """``app`` behind keystonemiddleware (or as it is with noauth)."""
+    """Return ``app`` behind keystonemiddleware, or unchanged with noauth."""
     if CONF.api.auth_strategy != "keystone":
         return app
     from keystonemiddleware import auth_token
@@ -50,7 +50,7 @@ def protect(app: App) -> App:
 
 
 def context_of(environ: Environ, url_project: str | None) -> RequestContext:
-    """The context of a request; the current one of this thread from now on."""
+    """Return the context of a request, which becomes the current one of this thread."""
     global_id = environ.get("HTTP_X_OPENSTACK_REQUEST_ID", "")
     request_ids = {"global_request_id": global_id} if _REQUEST_ID.fullmatch(global_id) else {"global_request_id": None}
     if CONF.api.auth_strategy == "keystone":
@@ -64,7 +64,7 @@ def context_of(environ: Environ, url_project: str | None) -> RequestContext:
 
 
 def check_listening(address: str) -> None:
-    """Raises InvalidInput for an address that others reach, where everybody is believed."""
+    """Raise InvalidInput for noauth with an address that other machines reach."""
     if CONF.api.auth_strategy == "noauth" and not plain_ip.address(address).is_loopback:
         raise exception.InvalidInput(reason=f"[api]auth_strategy = noauth believes everybody: it does not listen on "
                                             f"{address}, but on addresses of loopback only")
@@ -88,7 +88,7 @@ def _noauth(environ: Environ, url_project: str | None, request_ids: dict[str, An
         roles.extend(implied for implied in _IMPLIED.get(role, ()) if implied not in roles)
     user_id = environ.get("HTTP_X_USER_ID") or user or "admin"
     project_id = environ.get("HTTP_X_PROJECT_ID") or project or url_project or NOAUTH_PROJECT
-    # There is always a token: back ends that get one treat the caller as a user, not as a service.
+    # Always set a token: back ends that get one treat the caller as a user, not as a service.
     return RequestContext(user_id=user_id, project_id=project_id, roles=roles,
                           user_name=environ.get("HTTP_X_USER_NAME"), project_name=environ.get("HTTP_X_PROJECT_NAME"),
                           auth_token=token or f"{user_id}:{project_id}", **request_ids)

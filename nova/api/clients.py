@@ -1,4 +1,4 @@
-"""The other services as the API sees them: one proxy per interface, made once per process."""
+"""Clients of the other services for the API: a proxy per interface and process."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ INTERFACES: dict[str, Any] = {
 
 
 class Clients:
-    """``clients.servers.get(ctx, ...)``: connects to the broker at the first use (so after a fork)."""
+    """``clients.servers.get(ctx, ...)`` connects to the broker at the first use (after a fork)."""
 
     if TYPE_CHECKING:
         servers: Servers
@@ -105,5 +105,5 @@ class Clients:
         if declared is None:
             raise AttributeError(name)
         proxy = bus.client(self.transport(), declared)
-        setattr(self, name, proxy)  # so that __getattr__ runs once per interface
+        setattr(self, name, proxy)  # So that __getattr__ runs once per interface.
         return proxy

@@ -1,4 +1,4 @@
-"""extensions: the fixed list that old clients look at. Everything in it has long been the API itself."""
+"""extensions: a fixed list for old clients. All of these extensions are part of the API."""
 
 from __future__ import annotations
 

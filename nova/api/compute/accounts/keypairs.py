@@ -31,7 +31,7 @@ from nova.objects.accounts.keypair import SSH, X509, Keypair
 
 POLICY = "os_compute_api:os-keypairs:"
 
-# Characters of the id of a user.
+# Maximum number of characters of a user id.
 _LONGEST = 255
 
 _KEY_NAME = Changing({
@@ -69,13 +69,13 @@ SHOWN = View([
 CREATED = View([
     *_KEYS,
     Out("user_id", STRING),
-    # Only in the answer to the request that had it generated: it is not kept.
+    # Only in the response to the request that generated it: it is not stored.
     Out("private_key", STRING, lambda _key, _req: ABSENT, until=91),
 ])
 
 
 def _user(req: Request, operation: str, user_id: str | None) -> str:
-    """The user whose keys are meant: somebody else's need the policy."""
+    """Return the user whose keys are requested. Keys of another user require the policy."""
     user = user_id or req.ctx.user_id or ""
     if len(user) > _LONGEST:
         raise exception.Invalid(f"user_id is longer than {_LONGEST} characters.")
@@ -107,8 +107,8 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=CREATE, answer=Object({"keypair": CREATED}), errors=(409,))
 def create(req: Request) -> dict[str, Any]:
-    """Import a public key or, before 2.92, have a pair generated."""
-    # Imported here: the library takes 8 MB of each worker, and few requests create keys.
+    """Import a public key or, before 2.92, generate a key pair."""
+    # Imported on demand: the library takes 8 MB of each worker, and few requests create keys.
     from nova.api import keys
 
     wanted = req.body["keypair"]

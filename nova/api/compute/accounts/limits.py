@@ -1,4 +1,4 @@
-"""limits: what a project may have, and what it has."""
+"""limits: quota limits and usage of a project."""
 
 from __future__ import annotations
 

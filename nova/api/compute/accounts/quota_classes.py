@@ -1,4 +1,4 @@
-"""os-quota-class-sets: the limits of classes of projects; the class ``default`` is in use."""
+"""os-quota-class-sets: the limits of quota classes. Only the class ``default`` is used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nova.api.request import Request, whole
 from nova.api.router import accepts
 from nova.api.validation.fields import INTEGER, STRING, Field, Object, Out, View
 
-# Resource -> the versions that show it; a change may name more of them before 2.50.
+# Resource -> versions that show it; a change may name more resources before 2.50.
 _SHOWN: dict[str, dict[str, int]] = {
     name: {} if last is None else {"until": 49 if last == 35 else last} for name, last in RESOURCES.items()}
 _SHOWN["server_groups"] = _SHOWN["server_group_members"] = {"since": 50}

@@ -13,7 +13,7 @@ from nova.api.validation.fields import BOOLEAN, INTEGER, STRING, Field, Object, 
 POLICY = "os_compute_api:os-quota-sets:"
 
 LIMIT = Plain(type=["integer", "string"], pattern="^-?[0-9]+$", minimum=-1, maximum=2147483647)
-# Resource -> the last version that shows it (None: all do).
+# Resource -> last version that shows it (None: all versions).
 RESOURCES: dict[str, int | None] = {
     **dict.fromkeys(("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups",
                      "server_group_members"), None),
@@ -21,7 +21,7 @@ RESOURCES: dict[str, int | None] = {
     **dict.fromkeys(("fixed_ips", "floating_ips", "security_groups", "security_group_rules"), 35),
 }
 UNLIMITED = -1
-# Characters of the name of a project, a user or a class.
+# Maximum number of characters of the name of a project, user or class.
 LONGEST = 255
 
 QUERY = Query({"user_id": STRING}, strict=75)
@@ -29,7 +29,7 @@ DEFAULTS_QUERY = Query(strict=None)
 
 
 def until(name: str) -> int:
-    """The last version that shows a resource."""
+    """Return the last version that shows a resource."""
     return RESOURCES[name] or microversion.MAX
 
 
@@ -56,7 +56,7 @@ USAGE = View([_ID, *(_usage(name) for name in RESOURCES)])
 
 
 def _project(req: Request, operation: str) -> str:
-    """The project of the URL, after policy and existence were checked."""
+    """Return the project of the URL after checks of policy and existence."""
     project = req.params["id"]
     req.authorize(POLICY + operation, {"project_id": project})
     if len(project) > LONGEST:
@@ -81,7 +81,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(query=QUERY, answer=Object({"quota_set": USAGE}))
 def detail(req: Request) -> dict[str, Any]:
-    """Show the quotas of a project or of a user in it, and what is in use."""
+    """Show the quotas of a project or of a user in it, with usage."""
     quotas = req.clients.quotas.get(req.ctx, _project(req, "detail"), _user(req), usage=True)
     return {"quota_set": USAGE.render(quotas, req)}
 
@@ -105,7 +105,7 @@ def update(req: Request) -> dict[str, Any]:
 
 @accepts(query=QUERY)
 def delete(req: Request) -> None:
-    """Give a project or a user in it the default quotas again."""
+    """Reset the quotas of a project or of a user in it to the defaults."""
     project = req.params["id"]
     req.authorize(POLICY + "delete", {"project_id": project})
     req.clients.quotas.reset(req.ctx, project, req.arg("user_id"))

@@ -1,6 +1,6 @@
-"""os-instance_usage_audit_log: which hosts have told what their servers used in the last whole period.
+"""os-instance_usage_audit_log: usage audits of hosts for the last complete period.
 
-No host of this release makes audits, so none is late: clients are shown what a cloud shows them whose audits are off.
+Hosts of this release make no audits, so none is missing: the response is that of a cloud with audits switched off.
 """
 
 from __future__ import annotations

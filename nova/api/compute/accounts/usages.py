@@ -1,4 +1,4 @@
-"""os-simple-tenant-usage: what the servers of projects have used in a period."""
+"""os-simple-tenant-usage: usage of the servers of projects in a period."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _Period:
         self.version, self.detailed, self.now = req.version, detailed, utcnow()
         begin, end = req.arg("start"), req.arg("end")
         self.begin = _parsed(begin) if begin else self.now
-        # Without either it is a moment.
+        # Without both the period is empty.
         self.end = _parsed(end) if end else self.now + datetime.timedelta(microseconds=0 if begin else 1)
         if self.begin >= self.end:
             raise exception.InvalidInput("Invalid start time. The start time cannot occur after the end time.")
@@ -56,12 +56,12 @@ class _Period:
         return server.hours(self.begin, self.end)
 
     def uptime(self, server: ServerUsage) -> int:
-        """Seconds; also outside of the period."""
+        """Return the seconds since the launch, also outside of the period."""
         return int(((server.terminated_at or self.now) - server.launched_at).total_seconds())
 
 
 def _parsed(text: str) -> datetime.datetime:
-    """Raises InvalidInput."""
+    """Parse a time. Raises InvalidInput."""
     for form in _FORMATS:
         try:
             return datetime.datetime.strptime(text, form).replace(tzinfo=datetime.UTC)
@@ -85,12 +85,12 @@ SERVER = View([
 
 
 def _total(name: str, of: str = "") -> Out:
-    """The hours of all servers, each times what it has of it."""
+    """Return the sum of the hours of all servers, each multiplied by its amount."""
     return Out(name, NUMBER, lambda usage, period: sum(
         period.hours(server) * (getattr(server, of) if of else 1) for server in usage))
 
 
-# Of a project: its servers.
+# Grouped by project.
 USAGE = View([
     Out("tenant_id", STRING, lambda usage, _period: usage[0].project_id),
     Out("start", TIME, lambda _usage, period: iso_precise(period.begin)),
@@ -115,7 +115,7 @@ def _page(req: Request, period: _Period, project: str | None) -> tuple[list[Serv
 
 
 def _answer(req: Request, key: str, path: str, shown: Any, servers: list[ServerUsage], limit: int) -> dict[str, Any]:
-    """A page ends after so many servers, which may be in the middle of a project."""
+    """Return a page, which ends after a number of servers and possibly within a project."""
     links = req.next_links(path, servers, limit, servers[-1].uuid if servers else None) if req.version >= 40 else []
     return {key: shown, **({f"{key}_links": links} if links else {})}
 
@@ -123,7 +123,7 @@ def _answer(req: Request, key: str, path: str, shown: Any, servers: list[ServerU
 @accepts(query=LIST_QUERY, answer=Object({
     "tenant_usages": Array(USAGE), "tenant_usages_links": Field(LINKS, since=40)}))
 def index(req: Request) -> dict[str, Any]:
-    """Show what the servers of all projects have used."""
+    """Show the usage of the servers of all projects."""
     period = _Period(req, req.arg("detailed") == "1")
     servers, limit = _page(req, period, None)
     return _answer(req, "tenant_usages", _PATH, _projects(servers, period), servers, limit)
@@ -131,7 +131,7 @@ def index(req: Request) -> dict[str, Any]:
 
 @accepts(query=SHOW_QUERY, answer=Object({"tenant_usage": USAGE, "tenant_usage_links": Field(LINKS, since=40)}))
 def show(req: Request) -> dict[str, Any]:
-    """Show what each server of a project has used."""
+    """Show the usage of each server of a project."""
     project = req.params["id"]
     req.authorize(_POLICY + "show", {"project_id": project})
     period = _Period(req, True)

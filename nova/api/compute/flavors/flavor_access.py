@@ -42,7 +42,7 @@ def add(req: Request) -> dict[str, Any]:
 
 @accepts(body=REMOVE, answer=_ANSWER)
 def remove(req: Request) -> dict[str, Any]:
-    """Take the access to a private flavor from a project."""
+    """Revoke the access of a project to a private flavor."""
     flavorid, project = req.params["id"], req.body["removeTenantAccess"]["tenant"]
     identity.check_project(req, project)
     return _shown(flavorid, req.clients.flavors.remove_access(req.ctx, flavorid, project))

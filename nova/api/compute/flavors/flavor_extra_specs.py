@@ -21,7 +21,7 @@ _ANSWER = Object({"extra_specs": Object(additional=True)})
 
 
 def _checked(req: Request, given: Mapping[str, Any]) -> dict[str, str]:
-    """The specs as strings; from 2.86 those of known namespaces must make sense."""
+    """Return the specs as strings. From 2.86 specs of known namespaces must be valid."""
     specs = {name: str(value) for name, value in given.items()}
     if req.version >= 86:
         for name, value in specs.items():

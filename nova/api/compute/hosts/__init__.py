@@ -1,1 +1,1 @@
-"""Hosts as operators see them."""
+"""Hosts and services, for operators."""

@@ -1,4 +1,4 @@
-"""os-aggregates: groups of hosts with metadata; those with a zone make the availability zones."""
+"""os-aggregates: groups of hosts with metadata. Aggregates with a zone define the availability zones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ REMOVE_HOST = only("remove_host", _HOST)
 SET_METADATA = only("set_metadata", Object({"metadata": Field(Object(patterns={
     "^[a-zA-Z0-9-_:. ]{1,255}$": Plain(type=["string", "null"], maxLength=255)}), required=True)}))
 
-# Images that one request may name.
+# Maximum number of images per request.
 _MOST_IMAGES = 100
 CACHE_IMAGES = Object({"cache": Field(
     Array(Object({"id": Field(UUID, required=True)}), minItems=1, maxItems=_MOST_IMAGES), required=True)})
@@ -70,7 +70,7 @@ _SINGLE_AGGREGATE = Object({"aggregate": AGGREGATE})
 
 def _id(req: Request) -> int:
     ident = req.params["id"]
-    # A negative number is an id that no aggregate has.
+    # No aggregate has a negative id.
     if not ident.removeprefix("-").isdecimal():
         raise exception.Invalid(f"Aggregate id must be an integer, not '{ident}'.")
     if len(ident) > 18 or ident.startswith("-"):
@@ -108,7 +108,7 @@ def _stripped(zone: str | None) -> str | None:
 
 @accepts(body=UPDATE, answer=_SINGLE_AGGREGATE, errors=(409,))
 def update(req: Request) -> dict[str, Any]:
-    """Rename a host aggregate or change its zone (null takes it out of its zone)."""
+    """Rename a host aggregate or change its zone (null removes the zone)."""
     wanted, ident = req.body["aggregate"], _id(req)
     name, zone = wanted.get("name"), _stripped(wanted.get(ZONE))
     changed = req.clients.aggregates.update(req.ctx, ident, None if name is None else name.strip(), zone)
@@ -157,7 +157,7 @@ def cache_images(req: Request) -> None:
 
 
 def _image(req: Request, image_id: str) -> Image:
-    """Hosts fetch what the caller was shown, and nothing else."""
+    """Return the image as shown to the caller, which the hosts fetch."""
     try:
         return lookup.find(req.ctx, image_id)
     except exception.InvalidInput as error:

@@ -1,4 +1,4 @@
-"""os-availability-zone: the zones that servers may ask for."""
+"""os-availability-zone: the zones that servers can request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def detail(req: Request) -> dict[str, Any]:
 
 
 def _ordered(available: dict[str, bool]) -> list[str]:
-    """The available ones first."""
+    """Return the zones, available ones first."""
     return sorted(available, key=lambda name: (not available[name], name))
 
 

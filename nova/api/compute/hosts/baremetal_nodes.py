@@ -1,4 +1,4 @@
-"""os-baremetal-nodes (before 2.36): once a view of Ironic's nodes, of which this Nova has none."""
+"""os-baremetal-nodes (before 2.36): Ironic's nodes, which Nova does not support."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from nova.api.validation.fields import Query
 
 @accepts(query=Query(strict=None), errors=(501,))
 def not_available(req: Request) -> None:
-    """Show bare metal nodes: there is no Ironic here."""
+    """Answer that bare metal nodes are not supported."""
     raise exception.NotImplementedHere("Ironic client unavailable, cannot access Ironic.")
 
 

@@ -1,4 +1,4 @@
-"""os-hosts (before 2.43): hosts with their services, and what projects have of them."""
+"""os-hosts (before 2.43): hosts with their services, and usage by project."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def index(req: Request) -> dict[str, Any]:
 
 @accepts(query=Query(strict=None), answer=Object({"host": Array(Object({"resource": _RESOURCE}))}))
 def show(req: Request) -> dict[str, Any]:
-    """Show what a host has, what of it is used, and what the servers of each project may use."""
+    """Show the resources of a host: total, used, and reserved by the servers of each project."""
     host = req.params["id"]
     nodes = req.clients.hypervisors.index(req.ctx, host=host)
     if not nodes:
@@ -64,7 +64,7 @@ def _of_servers(servers: Iterable[Instance]) -> dict[str, int]:
 
 @accepts(body=_CHANGE, answer=Object({"host": STRING, "status": STRING}), errors=(501,))
 def update(req: Request) -> dict[str, Any]:
-    """Let new servers come to a host, or not: it is its compute service that is enabled or disabled."""
+    """Enable or disable the compute service of a host for new servers."""
     host = req.params["id"]
     _check(req, host)
     if "maintenance_mode" in req.body:

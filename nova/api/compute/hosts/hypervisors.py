@@ -37,7 +37,7 @@ from nova.conf import CONF
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
 from nova.objects.servers.instance import Instance
 
-# The servers of each host, or None if they were not requested.
+# Servers of each host, or None if they were not requested.
 Servers = dict[str, list[Instance]] | None
 
 _WITH_SERVERS = Field(BOOLEAN, since=53, single=53)
@@ -52,7 +52,7 @@ FREE_QUERY = Query(strict=None)
 
 
 class Shown:
-    """A node and what is shown with it."""
+    """A node with its servers and uptime."""
 
     __slots__ = ("node", "servers")
 
@@ -207,7 +207,7 @@ def _servers_of(req: Request, nodes: Sequence[ComputeNode]) -> dict[str, list[In
 
 
 def _get(req: Request) -> ComputeNode:
-    """Raises HypervisorNotFound, or 400 for what is no uuid (from 2.53)."""
+    """Return a hypervisor. Raises HypervisorNotFound, or 400 for an id that is not a uuid (from 2.53)."""
     ident = req.params["id"]
     if req.version >= 53:
         if not formats.is_uuid(ident):
@@ -243,13 +243,13 @@ def uptime(req: Request) -> dict[str, Any]:
 
 @accepts(query=FREE_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
 def search(req: Request) -> dict[str, Any]:
-    """List the hypervisors with a text in their hostname."""
+    """List the hypervisors whose hostname contains a text."""
     return {"hypervisors": _render(req, LISTED, _matching(req, req.params["id"]))}
 
 
 @accepts(query=FREE_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
 def servers(req: Request) -> dict[str, Any]:
-    """List the servers on the hypervisors with a text in their hostname."""
+    """List the servers on hypervisors whose hostname contains a text."""
     return {"hypervisors": _render(req, LISTED, _matching(req, req.params["id"]), servers=True)}
 
 

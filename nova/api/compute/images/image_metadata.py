@@ -27,7 +27,7 @@ def _properties(req: Request) -> dict[str, str]:
 
 
 def _set(req: Request, properties: Mapping[str, str | None], replace: bool) -> dict[str, str]:
-    """Raises QuotaLimit where it would have more of them than there may be."""
+    """Change properties. Raises QuotaLimit if the image would have too many."""
     adds = any(value is not None for value in properties.values())
     changed = image.store().set_properties(req.ctx, req.params["image_id"], properties, replace,
                                            token=req.ctx.auth_token, max_properties=_limit(req) if adds else -1)
@@ -35,7 +35,7 @@ def _set(req: Request, properties: Mapping[str, str | None], replace: bool) -> d
 
 
 def check_quota(req: Request, properties: Mapping[str, str]) -> None:
-    """Raises QuotaLimit for an image with so many properties that its user sets."""
+    """Raise QuotaLimit for an image with too many properties set by its user."""
     check_property_count(properties, _limit(req))
 
 

@@ -1,4 +1,4 @@
-"""images: what the image back end has (2.1 to 2.35; clients ask the image service itself since)."""
+"""images: images of the image service (2.1 to 2.35; newer clients query the image service itself)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ INDEX_QUERY = Query({
 }, strict=None, patterns={"^property-.*$": ANY})
 SHOW_QUERY = Query(strict=None)
 
-# Status of the image service -> status and progress as they are shown.
+# Status in the image service -> status and progress in responses.
 _STATES = {
     "active": ("ACTIVE", 100), "queued": ("SAVING", 25), "saving": ("SAVING", 50), "importing": ("SAVING", 50),
     "uploading": ("SAVING", 50), "killed": ("ERROR", 0), "error": ("ERROR", 0), "deleted": ("DELETED", 0),
@@ -50,7 +50,7 @@ def _links(shown: Image, req: Request) -> list[dict[str, str]]:
 
 
 def _server(shown: Image, req: Request) -> Any:
-    """The server that the image is a snapshot of."""
+    """Return the server of which the image is a snapshot."""
     uuid = shown.properties.get("instance_uuid")
     return {"id": uuid, "links": req.links("servers", uuid)} if uuid else ABSENT
 
@@ -105,7 +105,7 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
 
 
 def _filters(req: Request) -> dict[str, str]:
-    """The filters of the request as the image service has them."""
+    """Return the filters of the request in terms of the image service."""
     wanted: dict[str, str] = {}
     for name, values in req.query.items():
         value = values[-1]
@@ -139,7 +139,7 @@ def show(req: Request) -> dict[str, Any]:
 
 
 def get(req: Request, ident: str) -> Image:
-    """Raises ImageNotFound."""
+    """Return an image. Raises ImageNotFound."""
     return image.store().show(req.ctx, ident, token=req.ctx.auth_token)
 
 

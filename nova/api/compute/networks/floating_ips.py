@@ -1,4 +1,4 @@
-"""os-floating-ips and os-floating-ip-pools (2.1 to 2.35), and the actions that give them to servers (to 2.43)."""
+"""os-floating-ips and os-floating-ip-pools (2.1 to 2.35), and the actions that associate them (to 2.43)."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=CREATE, answer=_SINGLE_FLOATING_IP, errors=(403, 404))
 def create(req: Request) -> dict[str, Any]:
-    """Take a floating address from a pool."""
+    """Allocate a floating address from a pool."""
     pool = (req.body or {}).get("pool")
     return {"floating_ip": FLOATING_IP.render(
         req.clients.floating_ips.allocate(req.ctx, req.ctx.project_id or "", pool), req)}
@@ -79,13 +79,13 @@ def create(req: Request) -> dict[str, Any]:
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
-    """Give a floating address back to its pool; a server that has it loses it."""
+    """Release a floating address; it is disassociated from its server."""
     req.clients.floating_ips.release(req.ctx, _id(req), req.ctx.project_id)
 
 
 @accepts(body=ADD, errors=(409,))
 def add(req: Request) -> None:
-    """Give a server a floating address of its project."""
+    """Associate a floating address of the project with a server."""
     authorize(req, _POLICY + "add")
     wanted = req.body["addFloatingIp"]
     fixed = wanted.get("fixed_address")
@@ -95,7 +95,7 @@ def add(req: Request) -> None:
 
 @accepts(body=REMOVE, errors=(409,))
 def remove(req: Request) -> None:
-    """Take a floating address from a server; it stays the project's."""
+    """Disassociate a floating address from a server; it stays allocated to the project."""
     authorize(req, _POLICY + "remove")
     req.clients.floating_ips.take(req.ctx, server_id(req), _spelt(req.body["removeFloatingIp"]["address"]),
                                   project_id=req.scope)

@@ -24,7 +24,7 @@ def _dns(network: Network, number: int) -> str | None:
 
 
 def _null(name: str) -> Out:
-    """A key of old that nothing stands behind any more."""
+    """Return a field that has no value any more."""
     return Out(name, _ANY, lambda _network, _req: None)
 
 
@@ -42,7 +42,7 @@ _BASIC = [
     Out("netmask_v6", STRING_OR_NULL, lambda network, _req: network.cidr_v6 and network.cidr_v6.split("/")[1]),
 ]
 BASIC = View(_BASIC)
-# The fields for administrators.
+# Fields for administrators only.
 NETWORK = View([
     *_BASIC,
     Out("bridge", STRING_OR_NULL),

@@ -1,4 +1,4 @@
-"""os-security-group-rules: one line of a security group (2.1 to 2.35)."""
+"""os-security-group-rules: rules of security groups (2.1 to 2.35)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ RULE_BODY = Object({"security_group_rule": Field(Object({
 }, additional=True), required=True)}, additional=True)
 
 EVERYBODY = "0.0.0.0/0"
-# The conductor checks port numbers; this limit only fits any message.
+# The conductor checks port numbers; this limit only bounds messages.
 _HUGE = 1_000_000
 
 
 @accepts(body=RULE_BODY, answer=Object({"security_group_rule": security_groups.RULE}))
 def create(req: Request) -> dict[str, Any]:
-    """Let packets reach the servers of a group."""
+    """Add a rule that allows ingress to the servers of a group."""
     wanted = req.body["security_group_rule"]
     parent = security_groups.get(req, wanted["parent_group_id"])
     rule = SecurityGroupRule(
@@ -46,7 +46,7 @@ def create(req: Request) -> dict[str, Any]:
 
 
 def text(wanted: dict[str, Any], name: str) -> str | None:
-    """A text that may be left out. Raises Invalid naming the field."""
+    """Parse an optional text. Raises Invalid naming the field."""
     value = wanted.get(name)
     if value is None or value == "":
         return None
@@ -56,7 +56,7 @@ def text(wanted: dict[str, Any], name: str) -> str | None:
 
 
 def number(wanted: dict[str, Any], name: str) -> int | None:
-    """A number, also as a string, that may be left out. Raises Invalid naming the field."""
+    """Parse an optional number, which may be a string. Raises Invalid naming the field."""
     value = wanted.get(name)
     if value is None or value == "":
         return None

@@ -1,4 +1,4 @@
-"""os-security-groups: which packets reach servers (2.1 to 2.35; the groups of a server for ever)."""
+"""os-security-groups: security groups (2.1 to 2.35), and the groups of a server (all versions)."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Groups = Mapping[int, SecurityGroup]
 
 
 def shown_id(ident: int) -> str:
-    """Groups and rules are numbers inside and uuids outside."""
+    """Return the public id (a uuid) of a group or rule, which has a number internally."""
     return str(uuid.UUID(int=ident))
 
 
 def inner_id(shown: str) -> int | None:
-    """The number behind an id of :func:`shown_id`; None: there is none."""
+    """Return the number of a public id, or None if it is not the id of a group or rule."""
     if not formats.is_uuid(shown):
         return None
     number = uuid.UUID(shown).int
@@ -38,7 +38,7 @@ def inner_id(shown: str) -> int | None:
 
 
 class ShownRule:
-    """A rule with the groups that it may name."""
+    """A rule with the remote groups that it may name."""
 
     __slots__ = ("groups", "rule")
 
@@ -87,7 +87,7 @@ def by_id(groups: Sequence[SecurityGroup]) -> Groups:
 
 
 def group_id(shown: str) -> int:
-    """Raises SecurityGroupNotFound, or 400 for what can be no id."""
+    """Return the number of a group. Raises SecurityGroupNotFound, or 400 for an invalid id."""
     if not formats.is_uuid(shown):
         raise exception.Invalid(f"Security group id should be uuid, not '{shown}'.")
     ident = inner_id(shown)
@@ -97,7 +97,7 @@ def group_id(shown: str) -> int:
 
 
 def get(req: Request, shown: str) -> SecurityGroup:
-    """Raises SecurityGroupNotFound with the id as the client knows it."""
+    """Return a group. Raises SecurityGroupNotFound with the public id."""
     try:
         return req.clients.security_groups.get(req.ctx, group_id(shown), req.scope)
     except exception.SecurityGroupNotFound:
@@ -105,7 +105,7 @@ def get(req: Request, shown: str) -> SecurityGroup:
 
 
 def _with_peers(req: Request, group: SecurityGroup) -> dict[str, Any]:
-    """A group as it is shown; the groups that its rules name are looked up if there are any."""
+    """Render a group; remote groups of its rules are read if there are any."""
     peers: Groups = {}
     if any(rule.group_id for rule in group.rules):
         peers = by_id(req.clients.security_groups.index(req.ctx, group.project_id))
@@ -127,7 +127,7 @@ def show(req: Request) -> dict[str, Any]:
     """Show a security group."""
     shown = req.params["id"]
     if not formats.is_uuid(shown):
-        # Clients that were given a name look into the list when there is no such id; a 400 would be the end.
+        # Clients that were given a name search the list after a 404, but not after a 400.
         raise exception.SecurityGroupNotFound(security_group_id=shown)
     return _with_peers(req, get(req, shown))
 
@@ -152,7 +152,7 @@ def create(req: Request) -> dict[str, Any]:
 
 @accepts(body=GROUP_BODY, answer=_SINGLE_GROUP)
 def update(req: Request) -> dict[str, Any]:
-    """Rename a security group and describe it anew."""
+    """Change the name and description of a security group."""
     name, description = _texts(req)
     ident = get(req, req.params["id"]).id
     return _with_peers(req, req.clients.security_groups.update(req.ctx, ident, name, description, req.scope))

@@ -1,1 +1,1 @@
-"""Servers, and what belongs to one."""
+"""Servers and their subresources."""

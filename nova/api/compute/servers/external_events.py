@@ -1,4 +1,4 @@
-"""os-server-external-events: what the network and volume services tell of servers."""
+"""os-server-external-events: events of the network and volume services about servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nova.objects.servers.external_event import COMPLETED, FAILED, IN_PROGRESS, 
 
 _NETWORK = ("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted")
 _POWER = "power-update"
-# The first microversion of each event that must have a tag.
+# First microversion of each event that requires a tag.
 _TAGGED = {"volume-extended": 51, _POWER: 76, "accelerator-request-bound": 82, "volume-reimaged": 93}
 _POWERS = frozenset({"POWER_ON", "POWER_OFF"})
 

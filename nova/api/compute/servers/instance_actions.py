@@ -1,4 +1,4 @@
-"""os-instance-actions: what happened to a server."""
+"""os-instance-actions: the operations that were performed on a server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ INDEX_QUERY = Query({
 
 
 class Shown:
-    """An action or an event with the server's project, which policies and host ids need."""
+    """An action or event with the server's project, which policies and host ids need."""
 
     __slots__ = ("item", "project_id")
 
@@ -59,7 +59,7 @@ def _updated(shown: Shown, _req: Request) -> str | None:
 
 
 def _secret(name: str, rule: str) -> Getter:
-    """An attribute that only those see who pass the policy."""
+    """Return a field that is shown only to callers who pass the policy."""
     return lambda shown, req: getattr(shown.item, name) if shown.allowed(req, rule) else ABSENT
 
 
@@ -103,7 +103,7 @@ ACTION = View([*_ACTION, Out("events", Array(EVENT), _events)])
 
 
 def _server(req: Request, operation: str) -> Instance:
-    """The server; actions of deleted ones are shown from 2.21. Raises InstanceNotFound."""
+    """Return the server; actions of deleted servers are shown from 2.21. Raises InstanceNotFound."""
     server = req.clients.servers.get(req.ctx, req.params["server_id"], req.scope, deleted=req.version >= 21)
     req.authorize(POLICY + operation, {"project_id": server.project_id, "user_id": server.user_id})
     return server

@@ -1,4 +1,4 @@
-"""os-migrations, and servers/{server_id}/migrations: servers on their way from host to host."""
+"""os-migrations and servers/{server_id}/migrations: migrations of servers between hosts."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _INTEGER_OR_NULL = Plain(type=["integer", "null"])
 
 
 class Shown:
-    """A migration, and whether the caller may know of hosts."""
+    """A migration, and True if the caller may see hosts."""
 
     __slots__ = ("hosts", "item")
 
@@ -57,7 +57,7 @@ class Shown:
 
 
 def _host(name: str) -> Out:
-    """A place: null while there is none, and for those who may not know."""
+    """Return a host, or null if there is none or the caller may not see it."""
     return Out(name, STRING_OR_NULL, lambda shown, _req: (getattr(shown.item, name) or None) if shown.hosts else None)
 
 
@@ -66,12 +66,12 @@ def _time(name: str) -> Out:
 
 
 def _flavor(name: str) -> Getter:
-    """The number of a flavor."""
+    """Return the number of a flavor."""
     return lambda shown, _req: getattr(shown.item, name).id if getattr(shown.item, name) else None
 
 
 def _links(shown: Shown, req: Request) -> Any:
-    """In-progress live migrations have a page of their own."""
+    """Return links. Live migrations in progress have a page of their own."""
     item = shown.item
     if item.migration_type != migration_states.LIVE_MIGRATION or item.status not in migration_states.IN_PROGRESS:
         return ABSENT
@@ -126,7 +126,7 @@ def index(req: Request) -> dict[str, Any]:
 
 
 def _project(req: Request) -> str | None:
-    """The project whose migrations are listed. Raises PolicyNotAuthorized for those of others."""
+    """Return the project whose migrations are listed. Raises PolicyNotAuthorized for other projects."""
     project = req.arg("project_id")
     if project == req.ctx.project_id or (project is None and not req.allowed(POLICY + "index:all_projects")):
         return req.ctx.project_id
@@ -134,7 +134,7 @@ def _project(req: Request) -> str | None:
     return project
 
 
-# -- those of a server --------------------------------------------------------------------------------
+# -- migrations of a server ---------------------------------------------------------------------------
 @accepts(answer=Object({"migrations": Array(SERVER_MIGRATION)}))
 def of_server(req: Request) -> dict[str, Any]:
     """List the live migrations of a server that are in progress."""
@@ -162,7 +162,7 @@ def abort(req: Request) -> None:
 
 @accepts(body=only("force_complete", Plain(type="null")), errors=(409,))
 def force_complete(req: Request) -> None:
-    """Force a live migration to complete; the guest may pause for it."""
+    """Force a live migration to complete; the guest may be paused for it."""
     authorize(req, OF_SERVER + "force_complete")
     _interrupt(req, migration_states.FORCE_COMPLETE, [migration_states.RUNNING])
 
@@ -172,7 +172,7 @@ def _interrupt(req: Request, what: str, statuses: list[str]) -> None:
 
 
 def _number(req: Request) -> int:
-    """Raises MigrationNotFoundForInstance for what is no number."""
+    """Parse the number. Raises MigrationNotFoundForInstance for other texts."""
     ident = req.params["id"]
     if not ident.isdecimal() or len(ident) > 18:
         raise exception.MigrationNotFoundForInstance(migration_id=ident, instance_id=server_id(req))

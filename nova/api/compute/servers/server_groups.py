@@ -1,4 +1,4 @@
-"""os-server-groups: servers that are to be together or apart."""
+"""os-server-groups: groups of servers with an affinity or anti-affinity policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers: show, change, delete. Lists, creation and actions have modules of their own."""
+"""Servers: show, update, delete. Lists, creation and actions have separate modules."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLUMNS = {
 
 
 def get(req: Request, uuid: str | None = None) -> Instance:
-    """The server of the URL, if the caller's project may see it. Raises InstanceNotFound."""
+    """Return the server of the URL if the caller's project may see it. Raises InstanceNotFound."""
     return req.clients.servers.get(req.ctx, uuid or server_id(req), project_id=req.scope)
 
 
@@ -52,7 +52,7 @@ def target_of(server: Instance) -> dict[str, Any]:
 
 
 def authorized_get(req: Request, rule: str) -> Instance:
-    """The server of the URL, after ``rule`` was checked against it."""
+    """Return the server of the URL after a check of ``rule``."""
     server = get(req)
     req.authorize(rule, target_of(server))
     return server
@@ -63,7 +63,7 @@ def compute_of(req: Request, server: Instance) -> Compute:
     if not server.host:
         raise exception.InstanceNotReady(instance_id=server.uuid)
     if servers_view.ViewContext(req).status_of(server.host) in ("DOWN", "UNKNOWN"):
-        # Do not wait a minute for a host that is known not to answer.
+        # Do not wait a minute for a host that is down.
         raise exception.ComputeServiceUnavailable()
     return bus.at(req.clients.compute, server.host)
 
@@ -77,7 +77,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=servers_schemas.UPDATE, answer=Object({"server": servers_view.UPDATE}), errors=(409,))
 def update(req: Request) -> dict[str, Any]:
-    """Change a server's name, description, hostname or addresses."""
+    """Change the name, description, hostname or addresses of a server."""
     authorize(req, "os_compute_api:servers:update")
     changes = {_COLUMNS[name]: value for name, value in req.body["server"].items()}
     if "access_ip_v6" in changes:
@@ -104,7 +104,7 @@ def delete(req: Request) -> None:
 def operate(req: Request, operation: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:
     """Start an operation on the server of the URL; the conductor checks lock, host and states.
 
-    Returns what its acceptance has to say (the operation's ``answer_type``).
+    Returns the result of its acceptance (the operation's ``answer_type``).
     """
     accepted = req.clients.servers.operate(req.ctx, server_id(req), operation, payload=payload, project_id=req.scope)
     return accepted.answer

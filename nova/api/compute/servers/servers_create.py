@@ -1,4 +1,4 @@
-"""POST /servers: from a request to one call of the conductor."""
+"""POST /servers: conversion of a request to one call of the conductor."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ LOG = logging.getLogger(__name__)
 POLICY = "os_compute_api:servers:create"
 REQUESTED_DESTINATION = "compute:servers:create:requested_destination"
 _LETTERS = string.ascii_letters + string.digits
-# Servers of one request are one transaction and one plan: without a quota this is the bound.
+# Maximum number of servers per request, which are created in one transaction.
 _MOST = 10_000
-# The client's own name of a request: the same request under the same name gets the answer that it got first.
+# Header with the client's name of a request: a repeated request gets the answer of the first one.
 KEY = "Idempotency-Key"
-# Characters of a name, and of a password.
+# Maximum number of characters of a name and of a password.
 _LONGEST = 255
 _KEY = re.compile(r"[\x20-\x7e]{1,255}")
 
@@ -75,7 +75,7 @@ def create(req: Request) -> Response:
 
 
 def _take_key(req: Request, request: ServerCreate) -> None:
-    """The uuids of the servers follow from the client's name of the request, if it has one. Raises InvalidInput."""
+    """Derive the uuids of the servers from the client's name of the request, if it has one. Raises InvalidInput."""
     key = req.headers.get(KEY)
     if key is None:
         return
@@ -87,9 +87,9 @@ def _take_key(req: Request, request: ServerCreate) -> None:
 
 
 def _created(req: Request, request: ServerCreate, image_ref: str | None) -> ServerCreated:
-    """Create servers. If the answer of the conductor is lost and the request is refused, nothing is left.
+    """Create servers. If the conductor's reply is lost and the request is refused, the servers are deleted.
 
-    One with a name may be asked again, and is left as it is.
+    A request with a name can be repeated, so its servers stay.
     """
     try:
         _find_images(req, request, image_ref)

@@ -30,7 +30,7 @@ def get(req: Request) -> dict[str, Any]:
 
 
 def _lines(length: Any) -> int | None:
-    """Parse the number of lines; None: all."""
+    """Parse the number of lines; None: all lines."""
     if length is None:
         return None
     number = int(length) if not isinstance(length, str) or len(length) < 12 else _MOST + 1

@@ -1,4 +1,4 @@
-"""Consoles: URLs by which a browser reaches a server's screen or serial port, and what their tokens lead to."""
+"""Consoles: URLs of a server's screen or serial port for browsers, and the targets of their tokens."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ def create(req: Request) -> dict[str, Any]:
 
 @accepts(body=only("os-getVNCConsole", _of_type("novnc", "xvpvnc")), answer=_OLD, errors=_ERRORS)
 def vnc(req: Request) -> dict[str, Any]:
-    """Open a screen by VNC."""
+    """Open a VNC console."""
     return _opened(req, "vnc", "os-getVNCConsole")
 
 
 @accepts(body=only("os-getSPICEConsole", _of_type("spice-html5")), answer=_OLD, errors=_ERRORS)
 def spice(req: Request) -> dict[str, Any]:
-    """Open a screen by SPICE."""
+    """Open a SPICE console."""
     return _opened(req, "spice", "os-getSPICEConsole")
 
 
 @accepts(body=only("os-getSerialConsole", _of_type("serial")), answer=_OLD, errors=_ERRORS)
 def serial(req: Request) -> dict[str, Any]:
-    """Open the first serial port."""
+    """Open a console of the first serial port."""
     return _opened(req, "serial", "os-getSerialConsole")
 
 
@@ -86,7 +86,7 @@ def _opened(req: Request, protocol: str, action: str) -> dict[str, Any]:
 
 
 def _open(req: Request, protocol: str, console_type: str) -> str:
-    """The URL for the caller. Raises ConsoleTypeInvalid, ConsoleTypeUnavailable, and what its host has to say."""
+    """Return the URL for the caller. Raises ConsoleTypeInvalid, ConsoleTypeUnavailable, and errors of the host."""
     server = servers.authorized_get(req, _POLICY)
     if protocol in _NEVER:
         raise exception.ConsoleTypeUnavailable(console_type="rdp" if protocol == "rdp" else console_type)
@@ -123,7 +123,7 @@ def _base_url(console_type: str) -> str:
 
 
 def url_with(base: str, token: str, console_type: str) -> str:
-    """The base URL with the token; noVNC has it inside the path of the WebSocket, which its page reads."""
+    """Return the base URL with the token. For noVNC it is part of the path of the WebSocket."""
     parts = urlsplit(base)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
     if console_type == NOVNC:
@@ -146,7 +146,7 @@ TOKEN = View([
 
 @accepts(query=Query(strict=99), answer=Object({"console": TOKEN}))
 def show_token(req: Request) -> dict[str, Any]:
-    """Show where a token leads (2.31; before that there were tokens of RDP consoles only)."""
+    """Show the target of a token (before 2.31 only RDP consoles had tokens)."""
     if req.version < 31:
         raise exception.ConsoleTypeUnavailable("Only the tokens of RDP consoles can be shown before 2.31.")
     return {"console": TOKEN.render(req.clients.consoles.get(req.ctx, digest(req.params["id"])), req)}

@@ -33,7 +33,7 @@ _COLUMNS = {
 @accepts(body=servers_schemas.REBUILD, answer=Object({"server": servers_view.REBUILD}), errors=(409,),
          located=microversion.MAX)
 def rebuild(req: Request) -> Response:
-    """Give a server new disks, made from an image; its id, its host and its addresses stay."""
+    """Recreate the disks of a server from an image; its id, host and addresses stay."""
     server = authorize(req, POLICY)
     wanted = req.body["rebuild"]
     if wanted.get("trusted_image_certificates"):

@@ -1,4 +1,4 @@
-"""The actions rescue and unrescue: a server is started from another disk, and from its own ones again."""
+"""The actions rescue and unrescue: a server boots from a rescue disk, and from its own disks again."""
 
 from __future__ import annotations
 

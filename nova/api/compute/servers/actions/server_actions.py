@@ -1,4 +1,4 @@
-"""Actions of POST /servers/{server_id}/action that start an operation or change one thing."""
+"""Actions of POST /servers/{server_id}/action that start an operation or change one value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _GROUPS = "os_compute_api:os-security-groups:"
 
 
 def simple(action: str, operation: str, policy: str, summary: str) -> Handler:
-    """An action without arguments that starts ``operation``."""
+    """Return an action without arguments that starts ``operation``."""
     @accepts(body=only(action), errors=(409,))
     def handler(req: Request) -> None:
         authorize(req, policy)
@@ -39,7 +39,7 @@ restore = simple("restore", "restore", "os_compute_api:os-deferred-delete:restor
 @accepts(body=only("reboot", Object({
     "type": Field(enum("HARD", "Hard", "hard", "SOFT", "Soft", "soft"), required=True)})), errors=(409,))
 def reboot(req: Request) -> None:
-    """Reboot a server: SOFT asks the guest, HARD does not."""
+    """Reboot a server: SOFT requests it from the guest, HARD does not."""
     authorize(req, _SERVERS + "reboot")
     operate(req, f"reboot_{req.body['reboot']['type'].lower()}")
 
@@ -66,7 +66,7 @@ def unlock(req: Request) -> None:
 
 
 def _locked_by_owner(req: Request, server: Instance) -> bool:
-    """Owners may unlock what an owner locked, and what nobody did."""
+    """Return True if the owner may unlock the server: it is not locked, or locked by an owner."""
     return server.locked_by is None or (
         server.locked_by == "owner" and server.project_id == req.ctx.project_id)
 
@@ -80,7 +80,7 @@ def trigger_crash_dump(req: Request) -> None:
 
 @accepts(body=only("injectNetworkInfo"), errors=(409,))
 def inject_network_info(req: Request) -> None:
-    """Accepted for old clients: guests learn about their networks by DHCP, metadata and config drives."""
+    """Accept the action for old clients. Guests learn their networks by DHCP, metadata and config drives."""
     server = authorized_get(req, "os_compute_api:os-admin-actions:inject_network_info")
     if server.locked and not req.ctx.is_admin:
         raise exception.InstanceIsLocked(instance_uuid=server.uuid)
@@ -91,7 +91,7 @@ def reset_state(req: Request) -> None:
     """Set the state of a server by hand."""
     authorize(req, "os_compute_api:os-admin-actions:reset_state")
     if not req.ctx.is_admin:
-        get(req)  # a policy may allow other callers this, for servers visible to them
+        get(req)  # A policy may allow this to other callers, for servers visible to them.
     req.clients.servers.reset_state(req.ctx, server_id(req), req.body["os-resetState"]["state"])
 
 

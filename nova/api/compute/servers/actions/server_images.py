@@ -1,4 +1,4 @@
-"""Actions of POST /servers/{server_id}/action that make an image of a server."""
+"""Actions of POST /servers/{server_id}/action that create an image of a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ANSWER = Object({"image_id": Field(STRING, since=45)})
 @accepts(body=only("createImage", Object({"name": Field(_NAMED, required=True), "metadata": METADATA})),
          answer=_ANSWER, errors=(409,), located=44)
 def create_image(req: Request) -> Any:
-    """Make an image of a server."""
+    """Create an image of a server."""
     server = authorize(req, "os_compute_api:servers:create_image") or get(req)
     operation = "create_volume_image" if server.volume_backed else "create_image"
     return _made(req, operation, req.body["createImage"])
@@ -38,7 +38,7 @@ def create_image(req: Request) -> Any:
     "rotation": Field(_COUNT, required=True), "metadata": METADATA})), answer=_ANSWER, errors=(409,),
     located=44)
 def create_backup(req: Request) -> Any:
-    """Make a backup of a server, in turn with older ones."""
+    """Create a backup of a server and delete older backups beyond the rotation."""
     authorize(req, "os_compute_api:os-create-backup")
     wanted = {**req.body["createBackup"], "rotation": whole(req.body["createBackup"]["rotation"])}
     return _made(req, "create_backup", wanted, keeps=wanted["rotation"] > 0)
@@ -48,7 +48,7 @@ def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = Tr
     if req.version < 39 and wanted.get("metadata"):
         check_quota(req, wanted["metadata"])
     image_id = operate(req, operation, wanted)["image_id"]
-    if keeps:  # without rotation the image is deleted as soon as it exists
+    if keeps:  # With rotation 0 the image is deleted as soon as it exists.
         _wait_until_visible(req, image_id)
     if req.version >= 45:
         return {"image_id": image_id}
@@ -69,7 +69,7 @@ def _wait_until_visible(req: Request, image_id: str) -> None:
         except exception.ImageNotFound:
             return next(checks) % _CHECKS == 0 and _over(req)
         except exception.NovaException:
-            pass  # the result is unknown
+            pass  # The result is unknown.
         return True
 
     polling.until(req, is_visible, _PATIENCE, _PAUSE)
@@ -80,4 +80,4 @@ def _over(req: Request) -> bool:
     try:
         return req.clients.actions.get(req.ctx, server_id(req), req.ctx.request_id).finish_time is not None
     except exception.NovaException:
-        return False  # the result is unknown
+        return False  # The result is unknown.

@@ -1,4 +1,4 @@
-"""Actions of POST /servers/{server_id}/action that give a server another size or another host."""
+"""Actions of POST /servers/{server_id}/action that change the flavor or the host of a server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nova.api.validation.fields import (
 from nova.conf import CONF
 from nova.objects.servers.action import Action
 
-# Seconds that an answer waits for the checks of a live migration (then it is 202), and between two polls.
+# Seconds that a response waits for the checks of a live migration (202 after that), and between two polls.
 _CHECKS_WAIT, _CHECKS_POLL = 60.0, 0.25
 
 _SERVERS = "os_compute_api:servers:"
@@ -37,12 +37,12 @@ _EVACUATE = "os_compute_api:os-evacuate"
 _HOST_OR_NULL = Plain(**{**HOSTNAME.schema(0), "type": ["string", "null"]})
 
 
-# -- another size -----------------------------------------------------------------------------------
+# -- flavor -------------------------------------------------------------------------------------------
 @accepts(body=only("resize", Object({
     "flavorRef": Field(Plain(type=["string", "integer"], minLength=1), required=True),
     "OS-DCF:diskConfig": enum("AUTO", "MANUAL")})), errors=(409,))
 def resize(req: Request) -> None:
-    """Give a server another flavor; it waits for a confirmation then."""
+    """Change the flavor of a server, which then waits for a confirmation."""
     authorize(req, _SERVERS + "resize")
     wanted = req.body["resize"]
     # Old clients send the URL of the flavor.
@@ -55,14 +55,14 @@ def resize(req: Request) -> None:
 
 @accepts(body=only("confirmResize"), errors=(409,))
 def confirm_resize(req: Request) -> None:
-    """Keep what a resize or a cold migration made, and give up what was before."""
+    """Confirm a resize or cold migration; the old guest is removed."""
     authorize(req, _SERVERS + "confirm_resize")
     _decide(req, "confirm_resize")
 
 
 @accepts(body=only("revertResize"), errors=(409,))
 def revert_resize(req: Request) -> None:
-    """Take a resize or a cold migration back."""
+    """Revert a resize or cold migration."""
     authorize(req, _SERVERS + "revert_resize")
     _decide(req, "revert_resize")
 
@@ -71,14 +71,14 @@ def _decide(req: Request, operation: str) -> None:
     try:
         operate(req, operation)
     except exception.MigrationNotFound as error:
-        # The URL exists: it is the server that is not ready for this.
+        # 409 instead of 404: the URL exists, but the server is not ready for this.
         raise exception.InvalidInput(error.message) from error
 
 
-# -- another host -----------------------------------------------------------------------------------
+# -- host ---------------------------------------------------------------------------------------------
 @accepts(body=only("migrate", Changing({0: ANY, 56: Object({"host": _HOST_OR_NULL}, null=True)})), errors=(409,))
 def migrate(req: Request) -> None:
-    """Move a server, which is off meanwhile, to another host; it waits for a confirmation then."""
+    """Migrate a stopped server to another host; it then waits for a confirmation."""
     authorize(req, _MIGRATE)
     host = (req.body["migrate"] or {}).get("host") if req.version >= 56 else None
     if host is not None:
@@ -95,9 +95,9 @@ _AUTO = Plain(type=["boolean", "string"], enum=[*BOOLEAN.schema(0)["enum"], "aut
     "disk_over_commit": Field(BOOLEAN, until=24, required=True),
     "force": Field(BOOLEAN, since=30, until=67)})), errors=(409,))
 def live_migrate(req: Request) -> None:
-    """Move a server to another host while it runs.
+    """Migrate a running server to another host.
 
-    Before 2.34 the answer waits for the checks of both hosts, and is 400 if no host can take the server.
+    Before 2.34 the response waits for the checks of both hosts, and is 400 if no host can take the server.
     """
     authorize(req, _LIVE)
     wanted = req.body["os-migrateLive"]
@@ -128,7 +128,7 @@ def _move(req: Request, operation: str, payload: dict[str, Any]) -> Action:
     "force": Field(BOOLEAN, since=29, until=67)})), answer=Object({"adminPass": Field(STRING, until=13)}),
     errors=(409,))
 def evacuate(req: Request) -> dict[str, Any] | None:
-    """Make a server of a host that is down run on another one."""
+    """Evacuate a server from a failed host to another host."""
     authorize(req, _EVACUATE)
     wanted = req.body["evacuate"]
     password = _password(wanted)
@@ -142,7 +142,7 @@ def evacuate(req: Request) -> dict[str, Any] | None:
 
 
 def _password(wanted: dict[str, Any]) -> str | None:
-    """The new password of the server; None where its disks are kept, and the password in them."""
+    """Return the new password of the server, or None if its disks, which contain the password, are kept."""
     given = given_password(wanted)
     if not is_true(wanted.get("onSharedStorage")):
         return given or new_password()

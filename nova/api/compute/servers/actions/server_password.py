@@ -1,4 +1,4 @@
-"""Passwords of guests: os-server-password, what one posted (encrypted for its user), and changePassword."""
+"""Passwords of guests: os-server-password, with the encrypted password that a guest posted, and changePassword."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def show(req: Request) -> dict[str, Any]:
 
 
 def clear(req: Request) -> None:
-    """Forget the password that the guest posted; the guest keeps it, and may post another."""
+    """Delete the password that the guest posted. The guest keeps it and may post another one."""
     servers.authorize(req, _POLICY + "clear")
     req.clients.servers.update(req.ctx, servers.server_id(req), {"system_metadata": password_items("")},
                                project_id=req.scope)
@@ -33,13 +33,13 @@ def clear(req: Request) -> None:
 
 @accepts(body=only("changePassword", Object({"adminPass": Field(STRING, required=True)})), errors=(409, 501))
 def change(req: Request) -> None:
-    """Change the administrator's password in a running guest; refused when nobody in the guest does it."""
+    """Change the administrator's password in a running guest. Fails without a guest agent."""
     servers.authorize(req, "os_compute_api:os-admin-password")
     uuid, conductor = servers.server_id(req), req.clients.servers
     try:
         accepted = conductor.operate(req.ctx, uuid, "change_password", {
             "admin_pass": given_password(req.body["changePassword"])}, project_id=req.scope)
-    except exception.InstanceIsLocked as error:  # clients know no better message
+    except exception.InstanceIsLocked as error:  # Clients know no better message.
         raise exception.InstanceStateUnknown(instance_uuid=uuid, method="changePassword") from error
     polling.until(req, lambda: conductor.password_changed(
         req.ctx, uuid, accepted.action.uuid, project_id=req.scope), _PATIENCE, _PAUSE)

@@ -1,4 +1,4 @@
-"""Actions of POST /servers/{server_id}/action that shelve a server, and take it from the shelf."""
+"""Actions of POST /servers/{server_id}/action that shelve, offload and unshelve a server."""
 
 from __future__ import annotations
 
