@@ -1,4 +1,4 @@
-"""The one place where errors become responses."""
+"""Conversion of errors to responses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MALFORMED = ("The server could not comply with the request since it is either ma
 
 
 class RouteNotFound(exception.NotFound):
-    """The operation does not exist in the microversion that was asked for."""
+    """The operation does not exist in the requested microversion."""
 
     template = MISSING_RESOURCE
 
@@ -56,7 +56,7 @@ class BodyTooLarge(exception.Invalid):
 
 
 class OverLimit(exception.NovaException):
-    """``retry_after``: seconds after which it may be asked again."""
+    """``retry_after``: seconds after which the request may be repeated."""
 
     code = 429
     template = "This request was rate-limited. Ask again in {retry_after} seconds."
@@ -70,7 +70,7 @@ def headers(error: Exception) -> dict[str, str]:
 
 
 def body(code: int, message: str, retry_after: int | None = None) -> dict[str, Any]:
-    """The error body of the Compute API. ``retry_after``: what the header says, in seconds."""
+    """Return the error body of the Compute API. ``retry_after``: seconds of the header."""
     said: dict[str, Any] = {"code": code, "message": message}
     if retry_after is not None and code in (413, 429):
         said["retryAfter"] = str(retry_after)
@@ -78,7 +78,7 @@ def body(code: int, message: str, retry_after: int | None = None) -> dict[str, A
 
 
 def describe(error: Exception) -> tuple[int, dict[str, Any]]:
-    """Status and body for an error; what nobody expected goes to the log and says nothing."""
+    """Return status and body of an error. Unexpected errors are logged and not disclosed."""
     if isinstance(error, exception.NovaException) and (error.code < 500 or error.code in _SPEAKING):
         retry_after = error.kwargs["retry_after"] if isinstance(error, OverLimit) else None
         return error.code, body(error.code, error.message, retry_after)

@@ -24,7 +24,7 @@ class BadHost(exception.Invalid):
 
 
 def base_url(environ: Environ) -> str:
-    """Scheme, host and prefix that the client used. Raises BadHost (400)."""
+    """Return scheme, host and prefix that the client used. Raises BadHost (400)."""
     scheme, host, name = environ["wsgi.url_scheme"], environ.get("HTTP_HOST"), "Host"
     said, forwarded = environ.get("HTTP_X_FORWARDED_PROTO"), environ.get("HTTP_X_FORWARDED_HOST")
     if (said or forwarded) and _trusted()(environ.get("REMOTE_ADDR", "")):

@@ -14,9 +14,9 @@ from nova import exception
 from nova.conf import CONF
 
 PATH = "/healthcheck"
-# Methods that the documents without a token accept.
+# Methods accepted for documents without a token.
 ALLOWED = "GET, HEAD, OPTIONS"
-# Seconds that a probe may take, and for which its result serves every client.
+# Timeout of a probe in seconds, and seconds for which its result is cached.
 PROBE_TIMEOUT = 2.0
 _FRESH = 2.0
 _HEALTHY = "OK"

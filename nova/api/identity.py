@@ -1,4 +1,4 @@
-"""Does a project exist? Asked of Keystone with the caller's own token."""
+"""Existence of projects, queried from Keystone with the caller's token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# Seconds to wait for Keystone's answer; without one the project counts as existing.
+# Timeout in seconds of a query; without a response the project counts as existing.
 _PATIENCE = 10
 
 
@@ -27,16 +27,17 @@ class UnknownProject(exception.Invalid):
 
 
 def check_project(req: Request, project_id: str) -> None:
-    """Raises UnknownProject (400) when Keystone is sure that there is no such project.
+    """Raise UnknownProject (400) if Keystone confirms that the project does not exist.
 
-    Any other trouble with Keystone, and a caller who may not look at projects, are no obstacle.
+    Other errors of Keystone, and callers who may not read projects, do not fail the request.
     """
     if project_id == req.ctx.project_id or CONF.api.auth_strategy != "keystone" or not req.ctx.auth_token:
         return
     url = _keystone_url()
     if url is None:
         return
-    from keystoneauth1 import exceptions, token_endpoint  # 5 MB, which an API without Keystone does not need
+    # The import costs 5 MB, which an API without Keystone does not need.
+    from keystoneauth1 import exceptions, token_endpoint
 
     auth = token_endpoint.Token(url, req.ctx.auth_token)
     try:
@@ -64,7 +65,7 @@ def _session() -> session.Session:
 
 
 def _keystone_url() -> str | None:
-    """The v3 address that keystonemiddleware uses too."""
+    """Return the v3 URL that keystonemiddleware also uses."""
     for name in ("auth_url", "www_authenticate_uri"):
         try:
             url = getattr(CONF.keystone_authtoken, name)

@@ -1,4 +1,4 @@
-"""Key pairs as text: fingerprints of public keys and certificates, and new pairs."""
+"""Key pairs as text: fingerprints of public keys and certificates, and generation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nova.objects.base import utcnow
 _BITS = 2048
 _YEARS = datetime.timedelta(days=3650)
 _COMMENT = "Generated-by-Nova"
-# The user principal name that Windows maps a client certificate by.
+# The user principal name by which Windows maps a client certificate.
 _UPN = x509.ObjectIdentifier("1.3.6.1.4.1.311.20.2.3")
 # Key types of OpenSSH, including those that the library cannot load (hardware tokens).
 _SSH_KIND = re.compile(r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+")
@@ -30,14 +30,16 @@ _SSH_KIND = re.compile(r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+")
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """A new pair; ``public`` is an OpenSSH line or a PEM certificate, ``private`` is PEM."""
+    """A new pair. ``public``: an OpenSSH line or a PEM certificate; ``private``: PEM."""
 
     public: str
     private: str
 
 
 def fingerprint(kind: str, public: str) -> str:
-    """Hexadecimal with colons: MD5 of an SSH key, SHA-1 of a certificate. Raises InvalidKeypair."""
+    """Return the fingerprint, hexadecimal with colons: MD5 of an SSH key, SHA-1 of a certificate. Raises
+    InvalidKeypair.
+    """
     try:
         if kind == X509:
             certificate = x509.load_pem_x509_certificate(public.encode())
@@ -52,7 +54,7 @@ def _hex(digest: bytes) -> str:
 
 
 def _ssh_blob(public: str) -> bytes:
-    """The decoded key of an OpenSSH line. Raises ValueError."""
+    """Return the decoded key of an OpenSSH line. Raises ValueError."""
     words = public.split(None, 2)
     if len(words) < 2 or not _SSH_KIND.fullmatch(words[0]):
         raise ValueError("not an OpenSSH public key")
@@ -69,7 +71,7 @@ def _ssh_blob(public: str) -> bytes:
 
 
 def generate(kind: str, user_id: str) -> Pair:
-    """A new pair for a user."""
+    """Generate a pair for a user."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
     public = _certificate(key, user_id) if kind == X509 else _ssh_line(key)
     private = key.private_bytes(
@@ -85,7 +87,7 @@ def _ssh_line(key: rsa.RSAPrivateKey) -> str:
 
 
 def _certificate(key: rsa.RSAPrivateKey, user_id: str) -> str:
-    """Self-signed, for client authentication (WinRM) as ``user_id``."""
+    """Return a self-signed certificate for client authentication (WinRM) as ``user_id``."""
     # The common name of a certificate has 1 to 64 bytes.
     common = user_id.encode()[:64].decode(errors="ignore")
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common)] if common else [])

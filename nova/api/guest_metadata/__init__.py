@@ -1,1 +1,1 @@
-"""The metadata service: what guests read at http://169.254.169.254."""
+"""The metadata service: data for guests at http://169.254.169.254."""

@@ -1,7 +1,7 @@
 """The metadata service as a WSGI application.
 
-A request comes either from inside a network's namespace (the server sets ``nova.network_id``; the
-packet filters vouch for the source address) or from a proxy that signs whom it speaks for.
+A request comes either from the namespace of a network (the server sets ``nova.network_id``; packet filters guarantee
+the source address), or from a proxy that signs the instance id.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Finding the instance that asks, with a short memory: a booting guest asks dozens of times."""
+"""Identification of the requesting instance, with a short cache: a booting guest sends dozens of requests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nova.objects.servers.instance import Instance
 from nova.rpcapi.by_hosts.guests import Guests
 from nova.rpcapi.servers.servers import Servers
 
-# More instances than this are not kept in memory.
+# Maximum number of cached instances.
 SIZE = 2000
-# Seconds that "no such instance" is cached, so that guests cannot flood the bus.
+# Seconds for which "no such instance" is cached, so that guests cannot flood the bus.
 MISSING = 1.0
 
 # Network, address and uuid of an instance.
@@ -27,11 +27,11 @@ def _anybody(network_id: str, address: str, uuid: str) -> bool:
 
 
 class Instances:
-    """Raises InstanceNotFound and ServiceUnavailable as the conductor does."""
+    """A cache of instances. Raises InstanceNotFound and ServiceUnavailable like the conductor."""
 
     def __init__(self, guests: Guests, servers: Servers, expiration: float,
                  clock: Callable[[], float] = time.monotonic, has: HasAddress = _anybody) -> None:
-        """``has``: whether this host has plugged the instance into the network with the address."""
+        """``has``: returns True if this host has plugged the instance into the network with the address."""
         self._guests = guests
         self._servers = servers
         self._expiration = expiration
@@ -41,10 +41,10 @@ class Instances:
         self._cache: dict[tuple[str, ...], tuple[float, Instance | None]] = {}
 
     def by_address(self, network_id: str, address: str) -> Instance:
-        """The owner of a fixed address, if it is on this host.
+        """Return the owner of a fixed address if it is on this host.
 
-        Rows may say that the address is somebody else's already while its former owner's guest still runs here (its
-        host was away when the server was deleted); and what is kept may be of an owner that has gone.
+        The rows may assign the address to another server while the guest of its former owner still runs here (the host
+        was down when the server was deleted); and the cache may contain a former owner.
         """
         key = ("address", network_id, address)
 
@@ -74,7 +74,7 @@ class Instances:
         return self._cached(("uuid", uuid), lambda: self._servers.get(context.admin(), uuid))
 
     def set_password(self, instance: Instance, items: dict[str, str]) -> None:
-        """Keep what a guest posted. Raises Conflict when it has posted before."""
+        """Store the password that a guest posted. Raises Conflict if it has posted one before."""
         self._guests.set_password(context.admin(), instance.uuid, items)
         with self._lock:
             self._cache = {key: entry for key, entry in self._cache.items()

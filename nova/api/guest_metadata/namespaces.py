@@ -1,7 +1,7 @@
 """The sockets of the metadata service inside the namespaces of the host's networks.
 
-Only root may make them, and nothing else of the service needs root: where nova-metadata is started as root, one process
-does nothing but that, and hands them to another, which answers guests as an account that may do nothing.
+Creating them requires root, everything else does not. If nova-metadata is started as root, one process only creates the
+sockets and passes them to another process, which answers guests as an unprivileged account.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Sockets(Protocol):
 
 
 class NamespaceWatcher:
-    """A watcher that keeps one listening socket in the namespace of each network that is plugged on this host."""
+    """Maintains one listening socket in the namespace of each network that is plugged on this host."""
 
     def __init__(self, sockets: Sockets, state_path: str) -> None:
         self._sockets = sockets
@@ -59,7 +59,7 @@ class NamespaceWatcher:
                 return
 
     def synchronize(self) -> None:
-        """Compare the sockets with the namespaces of now."""
+        """Open and close sockets according to the current namespaces."""
         wanted = {}
         for network_id in self._state.networks():
             namespace = netns.identity(state_files.namespace(network_id))
@@ -77,7 +77,7 @@ class NamespaceWatcher:
         try:
             sock = netns.call(state_files.namespace(network_id), lambda: listen(ADDRESS))
         except OSError as error:
-            # The namespace may be in the making: the next look tries again.
+            # The namespace may be incomplete yet; the next scan tries again.
             if network_id not in self._failed:
                 LOG.debug("Not yet listening on network %s: %s", network_id, error)
             self._failed.add(network_id)
@@ -88,7 +88,7 @@ class NamespaceWatcher:
 
 
 def listen(address: tuple[str, int]) -> socket.socket:
-    """A listening socket in the namespace of the calling thread."""
+    """Return a listening socket in the namespace of the calling thread."""
     family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
@@ -104,7 +104,7 @@ def listen(address: tuple[str, int]) -> socket.socket:
 
 # --- two processes -------------------------------------------------------------------------------------
 class Sender:
-    """A sender of sockets from the process with root rights to the other one. Raises OSError when that has ended."""
+    """Sends sockets from the process with root rights to the other one. Raises OSError if that has exited."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -138,7 +138,7 @@ def receive(channel: socket.socket, sockets: Sockets, ended: Callable[[], None])
 
 
 def become(user: str) -> None:
-    """Be this account from now on (one that may do nothing where there is none), with no way back to root."""
+    """Change to this account for good, or to one without rights if it does not exist."""
     try:
         account = pwd.getpwnam(user)
     except KeyError:

@@ -1,7 +1,7 @@
-"""A small HTTP/1.1 server for many listening sockets and one pool of threads.
+"""A small HTTP/1.1 server for many listening sockets with one pool of threads.
 
-One thread does all input and output (asyncio), so a guest that is slow, or silent, or many, keeps
-no thread; only complete requests reach the application. One request per connection.
+One asyncio thread does all input and output, so slow, silent or many guests occupy no thread; only complete requests
+reach the application. One request per connection.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ K = TypeVar("K")
 
 HEAD_LIMIT = 16 * 1024
 BODY_LIMIT = 16 * 1024
-# Seconds that a connection may take in all.
+# Maximum duration of a connection in seconds.
 DEADLINE = 20
-# Seconds that TLS may take to begin, and to end.
+# Timeouts in seconds of the TLS handshake and of the TLS shutdown.
 HANDSHAKE = 5.0
-# Connections at the same time: of one guest, of the guests of a tenant, and together.
+# Maximum number of connections: of one guest, of the guests of a tenant, in total.
 PER_PEER = 8
 PER_TENANT = 250
 TOTAL = 1000
@@ -42,11 +42,11 @@ _KIND = "metadata"
 
 
 class Server:
-    """Runs between ``start`` and ``stop``; sockets may come and go at any time, from any thread.
+    """A server between ``start`` and ``stop``; sockets may be added and removed at any time by any thread.
 
-    ``tenant_of`` says whose a connection is, by its network's id and its address. Tenants take turns for the threads,
-    and have so many connections each; who has more, or most when there are too many in all, loses the oldest that has
-    asked for nothing yet.
+    ``tenant_of``: returns the tenant of a connection by network id and address. Tenants share the threads fairly and
+    have a limit of connections each. Above a limit the guest or tenant with the most connections loses the oldest one
+    without a request.
     """
 
     def __init__(self, application: messages.Wsgi, threads: int,
@@ -55,7 +55,7 @@ class Server:
         self.tenant_of = tenant_of
         self.pool = FairThreadPool({_KIND: threads}, name="metadata")
         self.loop = asyncio.new_event_loop()
-        # The oldest first.
+        # Oldest first.
         self.connections: dict[Connection, None] = {}
         self.peers: collections.Counter[tuple[str, str]] = collections.Counter()
         self.tenants: collections.Counter[str] = collections.Counter()
@@ -66,7 +66,7 @@ class Server:
         self._thread.start()
 
     def stop(self, patience: float = 5) -> None:
-        """Take no new requests and finish those that have begun, for at most ``patience`` seconds."""
+        """Refuse new requests and finish those that have begun, for at most ``patience`` seconds."""
         if not self._thread.is_alive():
             return
         with contextlib.suppress(concurrent.futures.TimeoutError):
@@ -77,9 +77,9 @@ class Server:
 
     def add(self, key: object, sock: socket.socket, extra: dict[str, str] | None = None, trusted: bool = False,
             secure: ssl.SSLContext | None = None) -> None:
-        """Serve a listening socket; ``extra`` joins the WSGI environment of its requests.
+        """Serve a listening socket; ``extra`` is merged into the WSGI environment of its requests.
 
-        ``trusted`` peers (proxies) may have any number of connections. ``secure``: what TLS is spoken with, if it is.
+        ``trusted`` peers (proxies) may have any number of connections. ``secure``: the TLS context, if TLS is used.
         """
         asyncio.run_coroutine_threadsafe(self._add(key, sock, extra or {}, trusted, secure), self.loop).result(10)
 
@@ -89,7 +89,10 @@ class Server:
 
     # --- in the loop's thread ---------------------------------------------------------------------
     def make_room(self, newcomer: Connection, within_tenant: bool) -> bool:
-        """Close a connection of whoever has most. False: none can be closed, or nobody has more than the newcomer."""
+        """Close a connection of the guest or tenant with the most connections.
+
+        Returns False if none can be closed, or if the newcomer's tenant has the most.
+        """
         idle = [connection for connection in self.connections if connection.idle and connection is not newcomer
                 and (connection.tenant == newcomer.tenant or not within_tenant)]
         victim = max(idle, default=None, key=lambda connection: (
@@ -129,7 +132,7 @@ class Server:
 
 
 class Connection(asyncio.Protocol):
-    """A connection: collects a request, has a thread answer it, writes the answer, closes."""
+    """A connection: it collects a request, passes it to a thread, writes the response and closes."""
 
     def __init__(self, server: Server, extra: dict[str, str], trusted: bool) -> None:
         self._server = server

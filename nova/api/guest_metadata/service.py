@@ -1,4 +1,4 @@
-"""The metadata service of one host: its sockets, wherever they are."""
+"""The metadata service of one host and all its sockets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nova.network.linux import state_files
 from nova.rpcapi.by_hosts.guests import Guests
 from nova.rpcapi.servers.servers import Servers
 
-if TYPE_CHECKING:  # nova.bus must load oslo.messaging, to choose its threads
+if TYPE_CHECKING:  # nova.bus must load oslo.messaging first, to choose its thread back end.
     import oslo_messaging as messaging
 
 LOG = logging.getLogger(__name__)
@@ -36,16 +36,16 @@ def instances_of(transport: messaging.RPCTransport) -> Instances:
 
 
 def application(instances: Instances) -> Wsgi:
-    """The WSGI application, for any server."""
+    """Return the WSGI application, for any server."""
     return instrumented_metadata(
         Application(instances, settings.from_conf(CONF), CONF.metadata.metadata_proxy_shared_secret))
 
 
 class MetadataService:
-    """Answers at [metadata]listen, and inside the namespaces of the host's networks.
+    """Answers at [metadata]listen and inside the namespaces of the host's networks.
 
-    ``channel``: from where the sockets inside them come, if this process is not the one that makes them. ``secure``:
-    what TLS is spoken with at [metadata]listen, if it is; guests know plain HTTP only.
+    ``channel``: source of the sockets in namespaces if another process creates them. ``secure``: the TLS context of
+    [metadata]listen, if any; guests use plain HTTP only.
     """
 
     def __init__(self, transport: messaging.RPCTransport, channel: socket.socket | None = None,
@@ -54,13 +54,13 @@ class MetadataService:
         self._secure = secure
         instances = instances_of(transport)
         self._server = Server(application(instances), CONF.metadata.threads, tenant_of=instances.tenant_of)
-        # Set when the process that opens the sockets has ended.
+        # Set when the process that opens the sockets has exited.
         self.left_alone = threading.Event()
         self._stop = threading.Event()
         self._watcher: threading.Thread | None = None
 
     def start(self) -> None:
-        """Raises OSError when [metadata]listen cannot be had."""
+        """Start the service. Raises OSError if [metadata]listen is unavailable."""
         listener = listen((CONF.metadata.listen, CONF.metadata.port))
         self._server.start()
         self._server.add("proxies", listener, trusted=True, secure=self._secure)

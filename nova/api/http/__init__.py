@@ -1,4 +1,4 @@
-"""Serving HTTP, which h11 reads and writes: requests within limits, and the server of the API.
+"""The HTTP server of the API, with h11 as parser: requests within limits.
 
-One thread has all connections, so that slow clients hold none of those that answer.
+One thread has all connections, so that slow clients occupy none of the threads that process requests.
 """

@@ -1,4 +1,4 @@
-"""Connections with a request that waits for a thread: in which order they get one when there are too many."""
+"""The queue of connections whose complete request waits for a thread, and its order under overload."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 from nova.api.http.tls import Secured
 
-# Seconds that the first may wait before there is too much to do.
+# Seconds that the first connection waits before the server counts as overloaded.
 _LATE = 2.0
-# While there is too much to do, the first of so many that are taken is the one that has waited longest.
+# Under overload, every so many-th connection taken is the one that has waited longest.
 _SHARE = 5
 _CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 class Backlog(queue.Queue[Any]):
-    """First come, first served, until the first has waited for ``late`` seconds.
+    """A queue: first in, first out until the first connection has waited for ``late`` seconds.
 
-    From then on there is more to do than can be done, and whoever came first is the next to give up: taking turns,
-    everybody would be answered just too late. So mostly the newest is taken, which is answered in time. None (a
-    thread is to end) comes after all connections.
+    From then on the server is overloaded, and the oldest clients are the next to time out: in FIFO order every response
+    would be just too late. Therefore mostly the newest connection is taken, which is answered in time. None (the end of
+    a thread) comes after all connections.
     """
 
     def __init__(self, late: float = _LATE) -> None:
@@ -54,7 +54,7 @@ class Backlog(queue.Queue[Any]):
         return (self._waiting.popleft() if self._taken % _SHARE == 0 else self._waiting.pop())[1]
 
     def take_closed(self) -> list[Any]:
-        """Take those away whose clients have gone: they are still connections, which are counted."""
+        """Remove and return connections whose clients have disconnected; they still count as connections."""
         with self.mutex:
             poller = select.poll()
             for _since, waiting in self._waiting:

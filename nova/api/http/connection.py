@@ -1,4 +1,4 @@
-"""A connection: its request is collected, a thread processes it, and the answer is sent."""
+"""A connection: its request is collected, a thread processes it, and the response is sent."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from nova.api.http.tls import Secured
 from nova.service.rates import client_of
 
 _PIECE = 64 * 1024
-# Seconds that a connection may be idle between requests, or before the first.
+# Seconds that a connection may be idle between requests, or before the first one.
 IDLE = 60.0
-# An answer must be fetched in these seconds, and more for a long one, at so many bytes per second.
+# A response must be read within these seconds, and longer for a long one, at so many bytes per second.
 _FETCH = 30.0
 _SLOWEST = 16 * 1024
 # Limits in seconds and bytes for reading and discarding what a client sends after its request was refused; without
@@ -34,7 +34,7 @@ _DISCARD = 16 * 1024 * 1024
 
 
 class State(enum.Enum):
-    """States of a connection. The loop's thread owns it, except while it is WORKING: then the thread that answers."""
+    """States of a connection. The loop's thread owns it; in the state WORKING the processing thread does."""
 
     GREETING = "TLS begins"
     READING = "a request is awaited, or comes in"
@@ -55,8 +55,10 @@ class Loop(Protocol):
     environ: messages.Environ
 
     def await_(self, connection: Connection, events: int) -> None:
-        """Notify the connection, once, when it is readable or writable. Must be the last thing a thread
-        does with it: the loop's may be at it already."""
+        """Notify the connection once when it is readable or writable.
+
+        Must be the last action of a thread on the connection, since the loop's thread may own it afterwards.
+        """
 
     def submit(self, connection: Connection) -> None:
         """Queue the request for a thread."""
@@ -66,7 +68,7 @@ class Loop(Protocol):
 
 
 class Connection:
-    """``used``: how many requests have come. ``deadline``: when it is closed unless something happens."""
+    """``used``: number of requests received. ``deadline``: when the connection is closed without further activity."""
 
     __slots__ = ("_discarded", "_exchange", "_keep", "_loop", "_rest", "_tls", "address", "begun",
                  "client", "data", "deadline", "port", "secure", "since", "sock",
@@ -94,7 +96,7 @@ class Connection:
 
     # -- in the loop's thread ----------------------------------------------------------------------
     def ready(self) -> None:
-        """Something may be read or written."""
+        """Handle a readable or writable socket."""
         if self.state is State.READING:
             self._receive()
         elif self.state is State.SENDING:
@@ -105,14 +107,14 @@ class Connection:
             self._greet()
 
     def expired(self) -> None:
-        """The deadline is over."""
+        """Handle an expired deadline."""
         if self.state is State.READING and self.begun:
             self.refuse(408, f"The request has not come within {self._loop.limits.receive:g} seconds.")
         else:
             self.close()
 
     def refuse(self, status: int, message: str, retry_after: int | None = None) -> None:
-        """Answer what is no request, in the API's form, and close."""
+        """Answer an invalid request with an error in the API's format, and close."""
         headers = [("Content-Type", "application/json")]
         if retry_after is not None:
             headers.append(("Retry-After", str(retry_after)))
@@ -169,7 +171,7 @@ class Connection:
         else:
             self._loop.await_(self, select.EPOLLIN)
 
-    # -- in the thread that has it -----------------------------------------------------------------
+    # -- in the processing thread ------------------------------------------------------------------
     def close(self) -> None:
         if self.state is State.CLOSED:
             return
@@ -182,7 +184,7 @@ class Connection:
         self._rest, self.data = memoryview(b""), bytearray()
 
     def environ(self) -> messages.Environ:
-        """The request as WSGI wants it."""
+        """Return the WSGI environment of the request."""
         scheme = "https" if self.secure else "http"
         return {**(self._exchange.environ or {}), **self._loop.environ, "REMOTE_ADDR": self.address,
                 "REMOTE_PORT": str(self.port), "wsgi.version": (1, 0), "wsgi.url_scheme": scheme,
@@ -190,7 +192,9 @@ class Connection:
                 "wsgi.multithread": True, "wsgi.multiprocess": True, "wsgi.run_once": False}
 
     def answer(self, status: str, headers: messages.Headers, body: bytes) -> None:
-        """Send this; the connection belongs to the loop again. Raises h11.LocalProtocolError for a bad header."""
+        """Send a response; the loop's thread owns the connection again. Raises h11.LocalProtocolError for an invalid
+        header.
+        """
         self._keep = self._keep and not self._loop.leaving
         self._answer(status, headers, body)
 
@@ -203,7 +207,7 @@ class Connection:
 
     @property
     def unsent(self) -> int:
-        """Bytes of the answer that the client has not taken yet."""
+        """Return the number of response bytes that the client has not read yet."""
         return len(self._rest)
 
     def _send(self) -> None:
@@ -228,7 +232,7 @@ class Connection:
             if self.data or self._exchange.pending:
                 self._advance()
             else:
-                # A secure connection may have bytes that the system does not know of any more.
+                # A secure connection may have buffered bytes that the system does not know of.
                 waits = select.EPOLLOUT if self._tls is not None and self._tls.pending() else 0
                 self._loop.await_(self, select.EPOLLIN | waits)
         elif self._discarded or self.data or self._exchange.pending:
@@ -237,7 +241,7 @@ class Connection:
             self.close()
 
     def _end(self) -> None:
-        """Say that nothing follows; closed at once, the system would take back what the client has not read yet."""
+        """Half-close the connection: a full close would discard data that the client has not read yet."""
         self.state = State.ENDING
         self.deadline = time.monotonic() + _LINGER
         self.data = bytearray()
@@ -251,13 +255,13 @@ class Connection:
         else:
             self._loop.await_(self, select.EPOLLIN)
 
-    # -- a request comes in ------------------------------------------------------------------------
+    # -- incoming requests -------------------------------------------------------------------------
     def _expect_request(self) -> None:
         self.begun = False
         self.deadline = time.monotonic() + IDLE
 
     def _advance(self) -> None:
-        """Look at what has come: is it a request?"""
+        """Parse the received bytes; submit a complete request."""
         if not self.begun:
             self.begun = True
             self.deadline = time.monotonic() + self._loop.limits.receive

@@ -1,4 +1,4 @@
-"""The requests of one connection and their answers, read and written by h11, within limits."""
+"""The requests of one connection and their responses, read and written by h11 within limits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _PIECE = 64 * 1024
 
 
 class Exchange:
-    """A request at a time: what has come of it, and the answer.
+    """A request and its response, one at a time.
 
-    ``header_size``, ``body_size``: bytes that a request line with headers, and a body, may have; ``lenient``: see
-    :func:`messages.environ_of`. ``environ`` is None until the head has come. ``too_long``: the body is not read, and
-    the environment says its length only (more than ``body_size``).
+    ``header_size``, ``body_size``: maximum bytes of the request line with headers, and of a body; ``lenient``: see
+    :func:`messages.environ_of`. ``environ`` is None until the headers are complete. ``too_long``: the body is not read,
+    and the environment has its length only (more than ``body_size``).
     """
 
     __slots__ = ("_body_size", "_h11", "_header_size", "_lenient", "_raw", "_tail", "body", "environ", "too_long")
@@ -49,7 +49,7 @@ class Exchange:
         return True
 
     def collect(self, data: bytearray) -> bool:
-        """Take from ``data`` what belongs to the request; whether all of it has come. Raises Refused."""
+        """Take the bytes of the request from ``data``; return True if it is complete. Raises Refused."""
         try:
             return self._collect(data)
         except h11.RemoteProtocolError as error:
@@ -83,7 +83,7 @@ class Exchange:
                 return True
 
     def _feed(self, data: bytearray) -> bool:
-        """Give h11 something to read; of what may be the head no more than that may have."""
+        """Feed h11, with at most the allowed number of bytes of the headers."""
         if self.environ is not None:
             piece = bytes(data[:_PIECE])
             self._tail = self._tail[-2 * self._header_size:] + piece
@@ -121,7 +121,9 @@ class Exchange:
         return self._h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
 
     def answer(self, status: str, headers: messages.Headers, body: bytes, keep: bool) -> bytes:
-        """The answer as it is sent. Raises h11.LocalProtocolError for a bad header: then another may be tried."""
+        """Return the bytes of a response. Raises h11.LocalProtocolError for an invalid header; another one may be
+        tried.
+        """
         head = messages.response(status, headers, body, keep)
         parts = [self._h11.send(head)]
         if body and not (self.environ is not None and self.environ["REQUEST_METHOD"] == "HEAD"):

@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Limits of clients: bytes of the request line and headers, bytes of a body, seconds for all of a request,
-    connections of one client and in all. ``trusted`` addresses (proxies) may have any number."""
+    """Limits of clients: bytes of the request line and headers, bytes of a body, seconds for a whole request,
+    connections of one client and in total. ``trusted``: addresses (proxies) without a limit of connections.
+    """
 
     header_size: int = 32 * 1024
     body_size: int = 112 * 1024

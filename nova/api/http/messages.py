@@ -1,6 +1,6 @@
-"""Requests as h11 has read them, and answers as it writes them, seen from WSGI.
+"""Conversion between h11 messages and WSGI.
 
-What h11 leaves to its users is refused here: whatever a proxy in front might understand differently.
+Messages that a proxy in front might interpret differently are refused here, where h11 leaves the decision to its users.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Headers = list[tuple[str, str]]
 _METHOD = re.compile(rb"[A-Z]{1,32}")
 _SLASH = re.compile("%2f", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"https?://(?P<host>[^/?#@]+)(?P<rest>([/?].*)?)", re.IGNORECASE | re.DOTALL)
-# Lines that end with a line feed alone, and lines that go on on the next one.
+# Lines that end with a bare line feed, and continuation lines.
 _STRAY = re.compile(rb"(?<!\r)\n|\n[ \t]")
 _LAST_CHUNK = re.compile(rb"0+[ \t]*(;[^\n]*)?")
 _MOST_HEADERS = 200
@@ -50,7 +50,7 @@ def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Envir
         raise Refused(431, "There are too many headers.")
     host, environ = _request_line(request)
     for name, value in request.headers:
-        if b"_" not in name:  # WSGI could not distinguish the two; a proxy may have removed the other
+        if b"_" not in name:  # WSGI could not distinguish the two; a proxy may have removed the other.
             _add(environ, name.decode("ascii"), value.decode("latin-1"))
     if host is not None:
         environ["HTTP_HOST"] = host
@@ -60,9 +60,9 @@ def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Envir
 
 
 def check_end(fields: int, raw: bytes) -> None:
-    """Check the end of a chunked body: ``raw``, with ``fields`` after the last chunk. Raises Refused.
+    """Check the end of a chunked body: ``raw``, with trailer ``fields``. Raises Refused.
 
-    h11 accepts any line feed as a line end there: a field for a proxy would be another request for this server.
+    h11 accepts a bare line feed as a line end there: a field for a proxy would be another request for this server.
     """
     lines = raw.removesuffix(b"\r\n\r\n").rsplit(b"\r\n", fields + 1)[-fields - 1:]
     if not raw.endswith(b"\r\n\r\n") or not _LAST_CHUNK.fullmatch(lines[0]) or _STRAY.search(b"\r\n".join(lines)):
@@ -80,12 +80,12 @@ def _request_line(request: h11.Request) -> tuple[str | None, Environ]:
     host = absolute["host"] if absolute else None
     if absolute:
         target = absolute["rest"] if absolute["rest"].startswith("/") else f"/{absolute['rest']}"
-    elif target == "*" and request.method == b"OPTIONS":  # the server as a whole, RFC 9112 section 3.2.4
+    elif target == "*" and request.method == b"OPTIONS":  # The server as a whole, RFC 9112 section 3.2.4.
         target = "/"
     if not target.startswith("/") or "#" in target:
         raise Refused(400, "The request's target must be a path.")
     path, _mark, query = target.partition("?")
-    # A quoted slash is part of a name, and separates nothing.
+    # An encoded slash is part of a name and no separator.
     path = "%2F".join(urllib.parse.unquote(part, "latin-1") for part in _SLASH.split(path)) if "%" in path else path
     return host, {"REQUEST_METHOD": request.method.decode("ascii"), "SCRIPT_NAME": "", "PATH_INFO": path,
                   "QUERY_STRING": query, "REQUEST_URI": target,
@@ -119,7 +119,7 @@ def call(application: Wsgi, environ: Environ) -> tuple[str, Headers, bytes]:
 
 
 def response(status: str, headers: Headers, body: bytes, keep: bool) -> h11.Response:
-    """The head of an answer. Raises h11.LocalProtocolError for a header that is none (one with a line break)."""
+    """Return the headers of a response. Raises h11.LocalProtocolError for an invalid one (with a line break)."""
     code, _space, phrase = status.partition(" ")
     sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
     names = {name.lower() for name, _value in headers}

@@ -12,7 +12,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def among(texts: Sequence[str]) -> Callable[[str], bool]:
-    """A function that says whether an address is in one of these addresses and networks. Raises ValueError."""
+    """Return a function that returns True for addresses in these addresses and networks. Raises ValueError."""
     networks = [plain_ip.network(text.strip(), strict=False) for text in texts if text.strip()]
     if not networks:
         return lambda address: False

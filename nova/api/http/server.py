@@ -1,4 +1,4 @@
-"""Many connections in one thread, and the requests that have come in whole in a few others."""
+"""The HTTP server: one thread for all connections, and a pool of threads for complete requests."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from nova.api.http.tls import Secured
 
 LOG = logging.getLogger(__name__)
 
-# Connections that are taken from the system at once.
+# Maximum number of connections accepted at once.
 _AT_ONCE = 64
 # Seconds between two checks for connections past their deadline.
 _CHECK_INTERVAL = 0.5
-# Seconds in which a handshake that has begun is over.
+# Seconds within which a started TCP handshake is complete.
 _HANDSHAKE = 0.05
 # Seconds that a client connected just before the shutdown has to send its request.
 _GRACE = 1.0
-# Bytes of answers that clients have not fetched yet; above that the oldest are given up.
+# Maximum number of unread response bytes of all clients; above that the oldest responses are dropped.
 _MOST_UNSENT = 64 * 1024 * 1024
-# Files that the process opens for other things than connections.
+# Number of files that the process opens for other purposes than connections.
 _OTHER_FILES = 128
-# Seconds between two lines of the log that say the same.
+# Seconds between two equal log lines.
 _LOG_INTERVAL = 60.0
-# A classic packet filter (linux/filter.h): load the TCP flags; with SYN among them drop the packet, else keep it.
+# A classic packet filter (linux/filter.h): load the TCP flags; drop a packet with SYN, accept all others.
 _NO_SYN = struct.pack("=" + 4 * "HBBI", 0x30, 0, 0, 13, 0x45, 0, 1, 0x02, 0x06, 0, 0, 0, 0x06, 0, 0, 0xffffffff)
 _SO_ATTACH_FILTER = 26
 
@@ -49,10 +49,10 @@ _SO_ATTACH_FILTER = 26
 class Server:
     """Serves a listening socket, which other processes may share, from prepare() to stop().
 
-    stop() answers for ``linger`` seconds as before, but ends every connection with the answer; then it takes no more
-    connections, and requests in flight have ``patience`` seconds. ``last``: whether the socket ends with it,
-    rather than being left to other processes. A request whose client has gone before a thread was free is not done.
-    ``secure``: what TLS is spoken with, if it is.
+    stop() continues for ``linger`` seconds, but closes every connection after its response; then it accepts no
+    connections, and requests in progress have ``patience`` seconds. ``last``: returns True if the socket is closed with
+    this server instead of being left to other processes. A request whose client has disconnected before a thread was
+    free is not executed. ``secure``: the TLS context, if TLS is used.
     """
 
     def __init__(self, shared: socket.socket, application: messages.Wsgi, threads: int, limits: Limits,
@@ -97,7 +97,7 @@ class Server:
             thread.start()
 
     def serve(self) -> None:
-        """Serve in this thread; returns after stop(), when all are answered."""
+        """Serve in this thread; return after stop(), when all requests are answered."""
         self._serving = True
         checked_at = time.monotonic()
         try:
@@ -142,7 +142,7 @@ class Server:
                 if not self._clients[connection.client]:
                     del self._clients[connection.client]
 
-    # -- a thread that answers -----------------------------------------------------------------------
+    # -- processing threads --------------------------------------------------------------------------
     def _work(self) -> None:
         try:
             while (connection := self._backlog.get()) is not None:
@@ -172,7 +172,7 @@ class Server:
 
     # -- the loop's thread -----------------------------------------------------------------------------
     def _turn(self, seconds: float) -> None:
-        """Wait for something to happen, and see to it."""
+        """Wait for events and handle them."""
         for number, _events in self._poll.poll(seconds):
             if number == self._wake:
                 with contextlib.suppress(BlockingIOError):
@@ -187,7 +187,7 @@ class Server:
                     connection.close()
 
     def _close_stale(self) -> None:
-        """Close what has waited too long, and answers that nobody fetches when they are too many."""
+        """Close connections after their deadline, and drop unread responses if they are too many."""
         if self._paused:
             self._paused = False
             self._poll.modify(self._number, select.EPOLLIN)
@@ -209,7 +209,7 @@ class Server:
             connection.close()
 
     def _accept(self) -> bool:
-        """Take all who wait to be connected; whether there was one."""
+        """Accept all waiting connections; return True if there was one."""
         for number in range(_AT_ONCE):
             try:
                 sock, address = self._listening.accept()
@@ -268,7 +268,7 @@ class Server:
         victim = min(idle, key=lambda connection: (
             connection.trusted, -self._clients[connection.client], connection.since))
         if not victim.trusted and self._clients[victim.client] <= self._clients[newcomer.client]:
-            return False  # no client has more connections than the newcomer
+            return False  # No client has more connections than the newcomer.
         victim.close()
         return True
 
@@ -278,9 +278,9 @@ class Server:
             self._logged_at[text] = now
             LOG.warning(text, what)
 
-    # -- the end -----------------------------------------------------------------------------------------
+    # -- stop --------------------------------------------------------------------------------------------
     def _drain(self) -> None:
-        """Close the listening socket, answer the requests that were sent and close all connections."""
+        """Close the listening socket, answer the received requests and close all connections."""
         if self._last():
             shut_to_newcomers(self._listening)
             time.sleep(_HANDSHAKE)
@@ -322,10 +322,11 @@ def _unanswered(connection: Connection, early: bool) -> bool:
 def shut_to_newcomers(listening: socket.socket) -> None:
     """Stop new connections to a socket before it is closed; connections in its queue stay.
 
-    Closing a socket resets what is in its queue, and some client always gets in after the last look. Newcomers are
-    not refused but unheard: their system tries again after a second and finds the socket closed, or our successor's.
+    Closing a socket resets the connections in its queue, and a client may connect after the last accept(). New
+    connections are not refused but ignored: the client's system retries after a second and finds the socket closed, or
+    that of the successor.
     """
     program = ctypes.create_string_buffer(_NO_SYN)
-    with contextlib.suppress(OSError):  # a kernel without it: what came in the last moment is reset
+    with contextlib.suppress(OSError):  # On a kernel without it, connections of the last moment are reset.
         listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER,
                              struct.pack("HP", len(_NO_SYN) // 8, ctypes.addressof(program)))

@@ -1,4 +1,4 @@
-"""TLS of what is served: what the options tls_* of a section say."""
+"""TLS of served sockets, from the options tls_* of a section."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ssl
 from nova import exception
 from nova.conf import CONF
 
-# Bytes that are taken from the system at once.
+# Bytes read from the system at once.
 _PIECE = 16 * 1024
 # Bytes allowed without a request: the handshake and TLS messages beside requests.
 _OVERHEAD = 64 * 1024
@@ -38,11 +38,11 @@ def context(section: str) -> ssl.SSLContext | None:
 
 
 class Secured:
-    """The server's side of a connection that never waits, with the methods of an ssl.SSLSocket that are needed here.
+    """The server side of a non-blocking TLS connection, with the required methods of an ssl.SSLSocket.
 
-    That one would read from the system as long as anything comes that is no data: a client that sends one KeyUpdate
-    after another (TLS 1.3), or asks for renegotiation (1.2), would have the thread of all connections for itself. Here
-    a call takes one piece, and who sends much for nothing is no client.
+    An SSLSocket reads from the system as long as data other than application data arrive: a client that sends one
+    KeyUpdate after another (TLS 1.3), or requests renegotiation (1.2), would occupy the thread of all connections. Here
+    a call reads one piece, and clients that send too much without a request are disconnected.
     """
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
@@ -56,7 +56,7 @@ class Secured:
         return self._sock.fileno()
 
     def do_handshake(self) -> None:
-        """Raises OSError: ssl.SSLWantReadError, ssl.SSLWantWriteError, or that there is no agreement."""
+        """Continue the handshake. Raises OSError: ssl.SSLWantReadError, ssl.SSLWantWriteError, or a failure."""
         self.flush()
         try:
             self._shake()
@@ -65,7 +65,9 @@ class Secured:
             self._shake()
 
     def recv(self, size: int) -> bytes:
-        """b"": the client has ended it. Raises OSError: ssl.SSLWantReadError (nothing, for now) or others."""
+        """Return data, or b"" after the client has closed. Raises OSError: ssl.SSLWantReadError (no data yet) or
+        others.
+        """
         try:
             data = self._read(size)
         except ssl.SSLWantReadError:
@@ -80,7 +82,7 @@ class Secured:
         return self._tls.write(data)
 
     def flush(self) -> None:
-        """Raises OSError: ssl.SSLWantWriteError (not all, for now) or others."""
+        """Send buffered data. Raises OSError: ssl.SSLWantWriteError (not all, for now) or others."""
         while True:
             if not self._unsent:
                 self._unsent = memoryview(self._out.read())
@@ -93,11 +95,11 @@ class Secured:
             self._unsent = self._unsent[sent:]
 
     def pending(self) -> int:
-        """Bytes of which the system does not know any more."""
+        """Return the number of buffered bytes that the system does not know of."""
         return self._tls.pending() + self._in.pending
 
     def unwrap(self) -> None:
-        """Say that nothing follows. Raises OSError, also where the client has not said so yet."""
+        """Send the end of the connection. Raises OSError, also if the client has not closed yet."""
         try:
             self._tls.unwrap()
         finally:

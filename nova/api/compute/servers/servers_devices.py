@@ -1,4 +1,4 @@
-"""The block devices of a create request: local disks of the flavor, and volumes that are there or are to be made."""
+"""The block devices of a create request: local disks of the flavor, and existing or new volumes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ROOT_NAMES = ("vda", "/dev/vda")
 
 
 def devices_of(wanted: Mapping[str, Any], most: int) -> list[BlockDevice]:
-    """The disks that a request names. Raises InvalidInput for what cannot be."""
+    """Return the disks of a request. Raises InvalidInput for invalid ones."""
     old, new = wanted.get("block_device_mapping"), wanted.get("block_device_mapping_v2")
     if old and new:
         raise exception.InvalidInput(
@@ -39,8 +39,9 @@ def devices_of(wanted: Mapping[str, Any], most: int) -> list[BlockDevice]:
 
 
 def with_devices_of(image: Image, requested: Sequence[BlockDevice], most: int) -> list[BlockDevice]:
-    """The disks of a server that boots from an image of volumes: those that the image describes, and what the request
-    asks for beside them or, by its name, instead of one. Raises InvalidInput, ImageUnacceptable."""
+    """Return the disks of a server that boots from an image of volumes: disks of the image, and disks of the request in
+    addition or, with the same name, instead. Raises InvalidInput, ImageUnacceptable.
+    """
     instead = {device.device_name for device in requested if device.device_name}
     described = []
     for item in devices_of_image(image):
@@ -49,7 +50,7 @@ def with_devices_of(image: Image, requested: Sequence[BlockDevice], most: int) -
                                       if value is not None}, {}))
         except exception.InvalidInput as error:
             raise exception.ImageUnacceptable(image_id=image.id, reason=error.message) from error
-    # The image itself is no disk.
+    # The image itself is not a disk.
     devices = [*(device for device in described if device.device_name not in instead),
                *(device for device in requested if device.is_volume or device.source != "image")]
     if root_volume(devices) is None:
@@ -92,7 +93,7 @@ def _id_of(item: Mapping[str, Any], name: str) -> str | None:
 
 
 def _name(given: str | None) -> str | None:
-    """The name of a device as users see it, whichever way it was asked for."""
+    """Return the name of a device as shown to users, in whichever form it was requested."""
     return f"/dev/{given.removeprefix('/dev/')}" if given else None
 
 
@@ -148,7 +149,7 @@ def _boot_index(value: Any) -> int | None:
 
 
 def _old_device(item: Mapping[str, Any]) -> BlockDevice:
-    """The first syntax: volumes, or the flavor's own "swap" and "ephemeralN" disks by name."""
+    """Parse a device in the first syntax: a volume, or a "swap" or "ephemeralN" disk of the flavor by name."""
     if item.get("snapshot_id"):
         made = BlockDevice(source="snapshot", destination="volume", snapshot_id=item["snapshot_id"],
                            device_name=_name(item.get("device_name")),
@@ -169,7 +170,9 @@ def _old_device(item: Mapping[str, Any]) -> BlockDevice:
 
 
 def _choose_root(devices: Sequence[BlockDevice], wanted: Mapping[str, Any]) -> None:
-    """The first syntax has no boot_index: without an image the volume called vda is booted from, or the first."""
+    """Choose the root disk. The first syntax has no boot_index: without an image the volume vda is the root disk, or
+    the first volume.
+    """
     volumes = [device for device in devices if device.is_volume]
     if volumes and not wanted.get("imageRef"):
         root = next((device for device in volumes if device.device_name in _ROOT_NAMES), volumes[0])
@@ -182,7 +185,7 @@ def _check(devices: Sequence[BlockDevice], wanted: Mapping[str, Any], most: int)
     indexes = sorted(device.boot_index for device in devices if device.boot_index is not None)
     if wanted.get("imageRef") and root_volume(devices) is None and 0 not in indexes:
         indexes = [0, *indexes]
-    # There must be one disk to boot from, and the order must have no gaps.
+    # One disk must be bootable, and the boot order must have no gaps.
     if (devices or wanted.get("imageRef")) and indexes != list(range(len(indexes) or 1)):
         raise exception.InvalidInput(_BAD_BOOT)
     if sum(device.guest_format == "swap" for device in devices) > 1:

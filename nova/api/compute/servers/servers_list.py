@@ -49,7 +49,7 @@ _SORT_IGNORED = (
     "disable_terminate", "ephemeral_gb", "ephemeral_key_uuid", "id", "key_data", "launched_on", "memory_mb",
     "os_type", "reservation_id", "root_gb", "shutdown_terminate", "user_data", "vcpus", "vm_mode")
 _SORT_ADMIN = frozenset({"host", "node"})
-# Different ones in a request; each costs the database two columns to order by.
+# Maximum number of different sort keys; each costs the database two columns to order by.
 _MOST_SORT_KEYS = 8
 
 _TEXTS = ("user_id", "project_id", "tenant_id", "launch_index", "image_ref", "image", "vm_state", "task_state", "host",
@@ -59,10 +59,10 @@ _EXPRESSIONS = (
     "terminated_at", "availability_zone", "name", "display_name", "description", "display_description", "locked_by",
     "root_device_name", "config_drive", "access_ip_v4", "access_ip_v6", "auto_disk_config", "progress", "ip", "ip6",
     "created_at")
-# Names of other tables: known, so that they can be refused.
+# Names of other tables, which are refused.
 _JOINED = ("block_device_mapping", "services", "metadata", "system_metadata", "info_cache", "security_groups",
            "pci_devices")
-# Maximum number of tags: each is an expression in the statement, which may have a thousand.
+# Maximum number of tags: each is an expression of the statement, which may have a thousand.
 _MOST_TAGS = 100
 _TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 
@@ -91,7 +91,7 @@ _FOR_ALL = {
 _PAGING = frozenset({"limit", "marker", "sort_key", "sort_dir"})
 _OTHERWISE_HANDLED = frozenset({"status", "all_tenants", "changes-since", "changes-before", "deleted", "project_id",
                                 "tenant_id", *_PAGING})
-# Columns with numbers: anything else cannot match.
+# Columns with numbers: other values cannot match.
 _NUMBERS = frozenset({"launch_index", "power_state", "progress"})
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
 _FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
@@ -114,7 +114,7 @@ def detail(req: Request) -> dict[str, Any]:
 
 
 def _in_turn(req: Request) -> contextlib.AbstractContextManager[None]:
-    """Few long pages at a time: one thread computes at once anyway, and each of them takes some megabytes meanwhile."""
+    """Limit the number of concurrent long pages: one thread computes at a time, and each page takes megabytes."""
     limit, _marker = req.page()
     return _LONG_PAGES.slot(req.ctx.project_id) if limit > _LONG else contextlib.nullcontext()
 
@@ -156,7 +156,7 @@ def server_query(req: Request, policy: str) -> ServerQuery | None:
 
 
 def _allowed_filters(req: Request) -> dict[str, list[str]]:
-    """The filters that count for this caller; those of administrators are dropped silently."""
+    """Return the filters that apply for this caller. Filters of administrators are ignored for others."""
     given = {name: values for name, values in req.query.items() if name not in _PAGING}
     if not req.allowed(ALL_FILTERS):
         given = {name: values for name, values in given.items() if _FOR_ALL.get(name, 1000) <= req.version}
@@ -167,7 +167,7 @@ def _allowed_filters(req: Request) -> dict[str, list[str]]:
 
 
 def _project(req: Request, given: dict[str, list[str]], policy: str) -> str | None:
-    """The project whose servers are listed; None: all."""
+    """Return the project whose servers are listed, or None for all projects."""
     if "all_tenants" not in given or not _truth("all_tenants", given["all_tenants"][-1] or "1"):
         return req.ctx.project_id
     req.authorize(f"{policy}:get_all_tenants")
@@ -227,7 +227,7 @@ def _is_small(value: str) -> bool:
 
 
 def _truth(name: str, value: str) -> bool:
-    """Raises InvalidInput for what is neither true nor false."""
+    """Parse a boolean. Raises InvalidInput."""
     lowered = value.strip().lower()
     if lowered in _TRUE:
         return True
@@ -241,7 +241,7 @@ def _loose_truth(value: str) -> bool:
 
 
 def _sort(req: Request) -> list[tuple[str, str]]:
-    """(column, direction) pairs, each column once; [] is the default order."""
+    """Return (column, direction) pairs, each column once; [] is the default order."""
     keys, directions = req.query.get("sort_key", []), req.query.get("sort_dir", [])
     if len(directions) > max(len(keys), 1):
         raise exception.InvalidInput("Sort direction size exceeds sort key size")
@@ -254,7 +254,7 @@ def _sort(req: Request) -> list[tuple[str, str]]:
     sort: dict[str, str] = {}
     for key, direction in zip(keys, directions, strict=False):
         if key not in ignored:
-            sort.setdefault(key, direction)  # once more it changes nothing
+            sort.setdefault(key, direction)  # A repetition has no effect.
     if len(sort) > _MOST_SORT_KEYS:
         raise exception.InvalidInput(f"Invalid input for query parameters sort_key. There are {len(sort)} different "
                                      f"keys, at most {_MOST_SORT_KEYS} are possible.")

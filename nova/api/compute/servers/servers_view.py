@@ -27,7 +27,7 @@ FLAVOR_SPECS = "os_compute_api:servers:show:flavor-extra-specs"
 HOST_STATUS = "os_compute_api:servers:show:host_status"
 HOST_STATUS_UNKNOWN = "os_compute_api:servers:show:host_status:unknown-only"
 
-# Seconds that the status of all hosts is kept by an API process.
+# Seconds for which an API process caches the status of all hosts.
 _HOSTS_FRESH = 3.0
 _OPEN = Object(additional=True)
 
@@ -47,7 +47,7 @@ class ViewContext:
                  "precise_addresses", "req", "version")
 
     def __init__(self, req: Request, precise_addresses: bool = True, admin_pass: str | None = None) -> None:
-        """``admin_pass``: the password that the server was just given, if it is to be shown."""
+        """``admin_pass``: the new password of the server, if the response shows it."""
         self.admin_pass = admin_pass
         self.req = req
         self.version = req.version
@@ -76,7 +76,7 @@ class ViewContext:
 
 
 def addresses(server: Instance, precise: bool) -> dict[str, list[dict[str, Any]]]:
-    """The addresses by network; ``precise`` adds the type and the MAC."""
+    """Return the addresses by network; ``precise`` adds the type and the MAC address."""
     shown: dict[str, list[dict[str, Any]]] = {}
     if server.vm_state == states.BUILDING:
         return shown
@@ -126,7 +126,7 @@ def _fault(server: Instance, view: ViewContext) -> Any:
     if fault is None or server.status not in ("ERROR", "DELETED"):
         return ABSENT
     shown: dict[str, Any] = {"code": fault.code, "created": iso(fault.created), "message": fault.message}
-    # The details are the inside of Nova, whatever has failed.
+    # Details reveal internals, whatever has failed.
     if fault.details and view.req.ctx.is_admin:
         shown["details"] = fault.details
     return shown
@@ -162,7 +162,7 @@ def _hostname(server: Instance, view: ViewContext) -> Any:
 
 
 def _extended(attribute: str) -> Any:
-    """A field that needs the policy os-extended-server-attributes."""
+    """Return a field that requires the policy os-extended-server-attributes."""
     def get(server: Instance, view: ViewContext) -> Any:
         return getattr(server, attribute) if view.extended else ABSENT
 
@@ -173,7 +173,7 @@ def _instance_name(server: Instance, view: ViewContext) -> Any:
     return server.name_by(view.names) if view.extended else ABSENT
 
 
-# Name, type, getter, and the version from which show, detail and the answer of PUT have it (None: never).
+# Name, type, getter, and the version from which show, detail and the response to PUT have it (None: never).
 _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("id", STRING, "uuid", 1, 1, 1),
     ("name", STRING, "display_name", 1, 1, 1),
@@ -227,13 +227,13 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
 
 
 def _view(column: int) -> View:
-    """``column`` 0: show, 1: detail, 2: the answer of PUT."""
+    """Return a view. ``column`` 0: show, 1: detail, 2: the response to PUT."""
     rows = [(row[:3], row[3:][column]) for row in _TABLE]
     return View([Out(*key, since=since) for key, since in rows if since is not None])
 
 
 def _rebuilt() -> View:
-    """The answer of rebuild, which is that of PUT but for a few fields."""
+    """Return the view of rebuild, which differs from PUT in a few fields."""
     others = {"key_name": 54, "OS-EXT-SRV-ATTR:user_data": None}
     rows = [(row[:3], others.get(row[0], row[5])) for row in _TABLE]
     return View([*(Out(*key, since=since) for key, since in rows if since is not None),

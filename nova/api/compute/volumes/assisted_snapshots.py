@@ -1,4 +1,4 @@
-"""os-assisted-volume-snapshots: what a volume service asks while a guest writes to a file that has snapshots."""
+"""os-assisted-volume-snapshots: requests of a volume service about files with snapshots that a guest uses."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ DELETE_QUERY = Query({"delete_info": STRING}, strict=75)
 
 @accepts(body=CREATE, answer=Object({"snapshot": Object({"id": STRING, "volumeId": STRING})}))
 def create(req: Request) -> dict[str, Any]:
-    """Switch the guest of a volume to a new file, which the volume service has created on top of the present one."""
+    """Switch the guest of a volume to a new file, which the volume service has created with the current one as backing
+    file.
+    """
     wanted = req.body["snapshot"]
     volume, create_info = wanted["volume_id"], wanted["create_info"]
     if not is_uuid(create_info["snapshot_id"]):
@@ -62,7 +64,7 @@ def _operate(req: Request, volume: str, name: str, request: dict[str, Any]) -> N
 
 @contextlib.contextmanager
 def _refused() -> Iterator[None]:
-    """Answer 400 to what is 404 or 409 of a volume or its server elsewhere."""
+    """Answer 400 to errors that are 404 or 409 for volumes and servers elsewhere."""
     try:
         yield
     except (exception.Conflict, exception.VolumeNotAttached, exception.VolumeNotFound,
@@ -71,9 +73,9 @@ def _refused() -> Iterator[None]:
 
 
 def _delete_info(text: str | None) -> dict[str, Any]:
-    """The volume, and the files that are to be put together."""
+    """Return the volume and the files to merge."""
     try:
-        info = msgspec.json.decode(text or "")  # rejects characters that cannot be encoded in a response
+        info = msgspec.json.decode(text or "")  # Rejects characters that cannot be encoded in a response.
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise exception.InvalidInput(reason="delete_info is no JSON.") from error
     if not isinstance(info, dict) or not isinstance(info.get("volume_id"), str):

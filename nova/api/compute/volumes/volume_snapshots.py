@@ -72,7 +72,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=CREATE, answer=_SINGLE_SNAPSHOT)
 def create(req: Request) -> dict[str, Any]:
-    """Take a snapshot of a volume; ``force``: also of one that a server has."""
+    """Create a snapshot of a volume; ``force``: also of a volume in use."""
     wanted = req.body["snapshot"]
     if not is_uuid(wanted["volume_id"]):
         raise exception.VolumeNotFound(volume_id=wanted["volume_id"])
@@ -90,7 +90,7 @@ def delete(req: Request) -> None:
 
 
 def _id(req: Request) -> str:
-    """The id in the URL, which becomes part of another one. Raises SnapshotNotFound."""
+    """Return the id of the URL, which becomes part of another URL. Raises SnapshotNotFound."""
     ident = req.params["id"]
     if not is_uuid(ident):
         raise exception.SnapshotNotFound(snapshot_id=ident)

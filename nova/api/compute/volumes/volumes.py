@@ -1,4 +1,4 @@
-"""os-volumes: the project's volumes, embedded ones or those of a volume service."""
+"""os-volumes: the project's volumes, embedded or of a volume service."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from nova.objects.base import new_uuid
 from nova.objects.volumes import volume as volume_states
 from nova.objects.volumes.volume import Volume
 
-# Characters of a name, a description, and a key or value of metadata.
+# Maximum number of characters of a name, a description, and a key or value of metadata.
 _LONGEST = 255
-# Gigabytes.
+# Maximum size in GiB.
 _BIGGEST = 2**31 - 1
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
@@ -120,7 +120,7 @@ def create(req: Request) -> dict[str, Any]:
 
 
 def checked_text(name: str, value: Any) -> str:
-    """A text of a volume; none is an empty one. Raises InvalidInput, which names it."""
+    """Return a text of a volume, "" for null. Raises InvalidInput naming the field."""
     text = "" if value is None else value
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise exception.InvalidInput(reason=f"{name} must be text of at most {_LONGEST} characters.")
@@ -134,7 +134,7 @@ def delete(req: Request) -> None:
 
 
 def _id(req: Request) -> str:
-    """The id in the URL, which may become part of another one. Raises VolumeNotFound."""
+    """Return the id of the URL, which may become part of another URL. Raises VolumeNotFound."""
     ident = req.params["id"]
     if not is_uuid(ident):
         raise exception.VolumeNotFound(volume_id=ident)

@@ -1,4 +1,4 @@
-"""servers/{server_id}/diagnostics: what the hypervisor tells of a guest; standardised from 2.48."""
+"""servers/{server_id}/diagnostics: hypervisor data about a guest, standardized from 2.48."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SHAPE = View([
 
 @accepts(answer=Changing({0: Object(patterns={".+": INTEGER}), 48: _SHAPE}), errors=(409, 501))
 def index(req: Request) -> dict[str, Any]:
-    """Show what the hypervisor tells of a server's guest: before 2.48 by names of its own."""
+    """Show the diagnostics of a server; before 2.48 with names of the hypervisor."""
     server = servers.authorized_get(req, "os_compute_api:os-server-diagnostics")
     diagnostics = servers.compute_of(req, server).diagnostics(req.ctx, server)
     return dict(diagnostics.flat) if req.version < 48 else _SHAPE.render(diagnostics.values, req)

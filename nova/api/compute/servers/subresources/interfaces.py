@@ -59,7 +59,7 @@ INTERFACE = View([
 
 
 def _interface(req: Request, server: Instance) -> VIF:
-    """The one that the URL names. Raises PortNotFound."""
+    """Return the interface of the URL. Raises PortNotFound."""
     for vif in server.network_info:
         if vif.id == req.params["id"]:
             return vif
@@ -102,7 +102,7 @@ def create(req: Request) -> dict[str, Any]:
 
 
 def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
-    """The interface, once it is known: an outside service makes it after the operation was accepted."""
+    """Return the new interface. An external service creates it after the operation was accepted."""
     accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_interface", wanted, project_id=req.scope)
     vif = msgspec.convert(accepted.answer, VIF)
     if vif.id:
@@ -121,10 +121,10 @@ def delete(req: Request) -> None:
     operate(req, "detach_interface", {"port_id": req.params["id"]})
 
 
-# --- one address more or less: the address of an interface of its own, since guests learn it by DHCP then ------------
+# --- single addresses: each on an interface of its own, since guests learn addresses by DHCP --------------------------
 @accepts(body=ADD_FIXED_IP, errors=(409,))
 def add_fixed_ip(req: Request) -> None:
-    """Give a server one address more of a network."""
+    """Add an address of a network to a server."""
     authorize(req, _MULTINIC + "add")
     try:
         operate(req, "attach_interface", {"network_id": str(req.body["addFixedIp"]["networkId"])})
@@ -134,7 +134,7 @@ def add_fixed_ip(req: Request) -> None:
 
 @accepts(body=REMOVE_FIXED_IP, errors=(409,))
 def remove_fixed_ip(req: Request) -> None:
-    """Take an address from a server, with the interface that has no other one of its kind."""
+    """Remove an address from a server, together with its interface if it has no other address of this version."""
     server = authorized_get(req, _MULTINIC + "remove")
     address = plain_ip.address(req.body["removeFixedIp"]["address"])
     vif = next((vif for vif in server.network_info if str(address) in vif.addresses()), None)

@@ -28,7 +28,7 @@ def index(req: Request) -> dict[str, Any]:
 
 @accepts(answer=SINGLE_ITEM_ANSWER)
 def show(req: Request) -> dict[str, Any]:
-    """Show one item."""
+    """Show an item."""
     metadata = servers.authorized_get(req, _POLICY + "show").metadata
     key = req.params["key"]
     if key not in metadata:

@@ -14,7 +14,7 @@ from nova.api.router import accepts
 from nova.api.validation.fields import STRING, TAG, Array, Field, Object, Plain, Query
 
 _POLICY = "os_compute_api:os-server-tags:"
-# Unknown query parameters of these are ignored in every version.
+# Queries whose unknown parameters are ignored in every version.
 _QUERY = Query(strict=None)
 _TAGS = Object({"tags": Field(Array(TAG, maxItems=50), required=True)})
 _ANSWER = Object({"tags": Array(STRING)})
@@ -26,7 +26,7 @@ def _missing_tag(req: Request) -> exception.NotFound:
 
 
 def _change(req: Request, tags: list[str], mode: str) -> list[str]:
-    """Returns the tags as they were before."""
+    """Change the tags; return the previous ones."""
     return req.clients.servers.set_tags(req.ctx, servers.server_id(req), tags, mode=mode, project_id=req.scope)
 
 
@@ -38,7 +38,7 @@ def index(req: Request) -> dict[str, Any]:
 
 @accepts(query=_QUERY)
 def show(req: Request) -> None:
-    """Does the server have this tag?"""
+    """Check whether the server has this tag."""
     if req.params["tag"] not in servers.authorized_get(req, _POLICY + "show").tags:
         raise _missing_tag(req)
 

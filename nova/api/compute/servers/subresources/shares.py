@@ -24,7 +24,7 @@ CREATE = Object({"share": Field(Object({
 
 _BASIC = [Out("share_id", STRING), Out("status", STRING), Out("tag", STRING)]
 BASIC = View(_BASIC)
-# The fields for administrators.
+# Fields for administrators.
 SHARE = View([Out("uuid", STRING), *_BASIC, Out("export_location", STRING_OR_NULL)])
 EITHER = Object({"share": SHARE})
 
@@ -46,7 +46,7 @@ def index(req: Request) -> dict[str, Any]:
 
 @accepts(query=QUERY, answer=EITHER)
 def show(req: Request) -> dict[str, Any]:
-    """Show how a server has a share."""
+    """Show a share of a server."""
     server = authorized_get(req, POLICY + "show")
     for mapping in _shown(server):
         if mapping.share_id == req.params["id"]:
@@ -56,7 +56,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=CREATE, answer=EITHER, errors=(409,))
 def create(req: Request) -> dict[str, Any]:
-    """Give a stopped server a share; its guest mounts it by its tag (default: its id) from the next start on."""
+    """Attach a share to a stopped server; its guest mounts it by its tag (default: its id) from the next start on."""
     authorize(req, POLICY + "create")
     wanted = req.body["share"]
     accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_share", {
@@ -66,7 +66,7 @@ def create(req: Request) -> dict[str, Any]:
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
-    """Take a share away from a stopped server."""
+    """Detach a share from a stopped server."""
     authorize(req, POLICY + "delete")
     req.clients.servers.operate(req.ctx, server_id(req), "detach_share", {"share_id": req.params["id"]},
                                 project_id=req.scope)

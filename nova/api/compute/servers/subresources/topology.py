@@ -33,7 +33,7 @@ def _threads(server: Instance) -> int:
     try:
         arranged = topology(Properties(server))
     except exception.InvalidInput:
-        return 1  # no hypervisor that arranges CPUs has taken this server
+        return 1  # The server was never on a hypervisor that assigns CPUs.
     return arranged.threads if arranged is not None else 1
 
 
@@ -42,7 +42,7 @@ def _cpus(cell: GuestCell) -> list[int]:
 
 
 def _siblings(cell: GuestCell, view: _ViewContext) -> list[list[int]]:
-    """The cell's CPUs by core, of a guest that has cores of several threads."""
+    """Return the CPUs of the cell by core, for guests with several threads per core."""
     if view.threads == 1:
         return []
     cores: dict[int, list[int]] = {}
@@ -66,7 +66,7 @@ NODE = View([
 
 @accepts(answer=Object({"nodes": Array(NODE), "pagesize_kb": _INTEGER_OR_NULL}))
 def index(req: Request) -> dict[str, Any]:
-    """Show the NUMA cells of a server, and to some what they are on its host."""
+    """Show the NUMA cells of a server, and to some callers the cells of its host."""
     server = servers.authorized_get(req, _POLICY + "index")
     cells = server.numa_topology.cells if server.numa_topology is not None else []
     view = _ViewContext(req, server)

@@ -63,12 +63,12 @@ def _view(ids_until: int) -> View:
     ])
 
 
-# The answer to POST kept the id of the volume until it lost its body.
+# The response to POST had the id of the volume until it lost its body.
 SHOWN, CREATED = _view(88), _view(100)
 
 
 def _attachments(req: Request, server: Instance) -> list[Attachment]:
-    """Since 2.89 those that are known by their attachment's id: not what the volume service is yet to be asked for."""
+    """Return the attachments; since 2.89 those with an attachment id, without pending ones."""
     return [Attachment(
         volume_id=device.volume_id or "", instance_uuid=server.uuid, device_name=device.device_name,
         attachment_id=device.attachment_id, bdm_uuid=device.uuid, tag=device.tag,
@@ -77,7 +77,7 @@ def _attachments(req: Request, server: Instance) -> list[Attachment]:
 
 
 def _attachment(req: Request, server: Instance) -> Attachment:
-    """The one that the URL names. Raises VolumeNotAttached."""
+    """Return the attachment of the URL. Raises VolumeNotAttached."""
     for attached in _attachments(req, server):
         if attached.volume_id == req.params["id"]:
             return attached
@@ -94,7 +94,7 @@ def index(req: Request) -> dict[str, Any]:
 
 @accepts(query=SHOW_QUERY, answer=Object({"volumeAttachment": SHOWN}))
 def show(req: Request) -> dict[str, Any]:
-    """Show how a server has a volume."""
+    """Show a volume attachment of a server."""
     server = authorized_get(req, POLICY + "show")
     return {"volumeAttachment": SHOWN.render(_attachment(req, server), req)}
 
@@ -115,7 +115,7 @@ def create(req: Request) -> dict[str, Any] | None:
 
 @accepts(body=UPDATE, errors=(409,))
 def update(req: Request) -> None:
-    """Change what becomes of the volume when the server is deleted, or have another volume take its place."""
+    """Change delete_on_termination of a volume, or replace it by another volume."""
     server = authorized_get(req, POLICY + "update") if _same_volume(req) else authorized_get(req, POLICY + "swap")
     attachment, wanted = _attachment(req, server), req.body["volumeAttachment"]
     unchanged = {"id": attachment.volume_id, "serverId": server.uuid, "device": attachment.device_name,
