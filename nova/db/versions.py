@@ -1,8 +1,8 @@
-"""Counters that order what hosts are told: of two messages the one with the greater version is newer.
+"""Version counters that order the messages to hosts: of two messages the one with the greater version is newer.
 
-Whoever changes what is told bumps the counter in the same transaction; its row is held until the commit, so that the
-order of versions is the order of the changes. Whoever tells it reads the version first, and what it tells after it:
-what travels under a version is as new as that, or newer.
+A change increases the counter in its own transaction; the row of the counter is locked until the commit, so that the
+order of versions is the order of the changes. A reader reads the version first and the data afterwards, so the data are
+at least as new as their version.
 """
 
 from __future__ import annotations
@@ -20,40 +20,41 @@ _UPDATE = sa.update(TABLE).where(TABLE.c.name == sa.bindparam("this")).values(ve
 
 
 def rules(project_id: str) -> str:
-    """The counter of what the servers of a project let in."""
+    """Return the name of the counter of the security group rules for servers of a project."""
     return f"rules:{project_id}"
 
 
 def rules_of(project_id: sa.Column[str]) -> sa.ColumnElement[str]:
-    """The same of the project that a row is of."""
+    """Return the same name for the project of a row, as an expression."""
     return sa.literal(rules("")) + project_id
 
 
 def peers(network_uuid: str) -> str:
-    """The counter of the hosts that have a network."""
+    """Return the name of the counter of the hosts of a network."""
     return f"peers:{network_uuid}"
 
 
 def dns(domain: str) -> str:
-    """The counter of the names in a domain. It outlives the domain: that it is gone is told under a version, too."""
+    """Return the name of the counter of the names in a domain. It outlives the domain, whose deletion has a version,
+    too.
+    """
     return f"dns:{domain}"
 
 
 def bump(connection: sa.Connection, name: str) -> None:
-    """A greater version than any before.
+    """Increase the counter and return it, usually as the time in milliseconds.
 
-    The time in milliseconds is one as a rule: what a database gives out that was set back to yesterday must still be
-    newer than what hosts have heard meanwhile.
+    So versions of a database that was restored to an earlier state are still newer than those that hosts have received.
     """
     now = int(clock.now().timestamp() * 1000)
     if connection.execute(_UPDATE, {"this": name, "now": now}).rowcount:
         return
     try:
         connection.execute(sa.insert(TABLE).values(name=name, version=now))
-    except db_exception.DBDuplicateEntry as error:  # another transaction inserted it at the same moment
+    except db_exception.DBDuplicateEntry as error:  # Another transaction inserted it at the same moment.
         raise db_exception.RetryRequest(error) from error
 
 
 def get(connection: sa.Connection, name: str) -> int:
-    """The version now; 0 before the first change."""
+    """Return the current version; 0 before the first change."""
     return connection.scalar(sa.select(TABLE.c.version).where(TABLE.c.name == name)) or 0

@@ -1,8 +1,8 @@
-"""Regular expressions that users search names with.
+"""Regular expressions in searches for names.
 
-RE2 finds them in a time that grows with the text and never explodes. A text that contains the expression literally
-matches, too: names like "vm (test)" are rarely meant as expressions. What RE2 does not support ("c++", "web[1",
-backreferences, look-around) and what is expensive to compile is searched for literally only.
+RE2 matches in a time that is linear in the text. A text that contains the expression literally matches, too, because
+names like "vm (test)" are rarely meant as expressions. Expressions that RE2 does not support ("c++", "web[1",
+backreferences, look-around) or that are expensive to compile are searched for literally only.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# Characters of an expression.
+# Maximum number of characters of an expression.
 LONGEST = 1024
-# Characters of a query parameter that may be an expression or a list of tags.
+# Maximum number of characters of a query parameter that may be an expression or a list of tags.
 LONGEST_TEXT = 4096
-# Bytes of a compiled expression: every character of a text may have to pass all of it.
+# Maximum number of bytes of a compiled expression, which every character of a text may have to pass.
 _MEMORY = 64 * LONGEST
-# The same for a text that is searched for literally, of any characters.
+# The same for a literal search.
 _LITERAL_MEMORY = 8 * _MEMORY
 # Classes of Unicode characters (\pL) in an expression: compiling one takes as long as hundreds of other characters.
 _MOST_CLASSES = 8
@@ -52,7 +52,7 @@ def check(pattern: str, longest: int = LONGEST) -> str:
 def compiled(pattern: str) -> Expression:
     """Return the searches for a pattern. Raises ValueError as check() does."""
     check(pattern)
-    import re2  # 2.6 MB, only in a process that gets an expression
+    import re2  # The import costs 2.6 MB, only in a process that gets an expression.
 
     searches = [_compiled(re2.escape(pattern), _LITERAL_MEMORY)]
     if pattern.count(r"\p") + pattern.count(r"\P") <= _MOST_CLASSES:

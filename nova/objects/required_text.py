@@ -1,6 +1,6 @@
 """Texts that a regular expression requires, so that a database can discard most rows before the expression is tried.
 
-The parser reads the part of RE2's syntax that names usually need. Of everything else nothing is known.
+The parser reads the part of RE2's syntax that names usually need. From other parts nothing is derived.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import string
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# Characters that stand for themselves in every expression and in every collation.
+# Characters that match themselves in every expression and in every collation.
 _PLAIN = frozenset(string.ascii_letters + string.digits + " ,:/@%_=-#~!\"'<>;&")
 _ESCAPED = frozenset(string.punctuation)
 # Escapes that match a class of characters or a position.
@@ -39,7 +39,7 @@ class _UnknownSyntaxError(Exception):
 
 
 def of(pattern: str) -> Required:
-    """Return what every text contains in which RE2 finds the pattern, in any case of letters. Empty: nothing is known.
+    """Return the texts that every match of the pattern contains, in any case of letters. Empty: unknown.
 
     The time is linear in the length of the pattern.
     """
@@ -96,7 +96,7 @@ class _Reader:
         return Required(tuple(text for text in texts if len(text) >= _MIN_LENGTH), tuple(choices))
 
     def _literal(self, char: str) -> str | None:
-        """Take a character that stands for itself, or return None."""
+        """Take a character that matches itself, or return None."""
         if char in _PLAIN:
             self.position += 1
             return char
@@ -116,7 +116,7 @@ class _Reader:
         return branches[0] if len(branches) == 1 else Required(choices=_choice(branches))
 
     def _skip(self, char: str) -> None:
-        """Skip a part of which no text is known. Raises _UnknownSyntaxError."""
+        """Skip a part from which no text is derived. Raises _UnknownSyntaxError."""
         if char in ".^$" or (ord(char) > 127 and char.isprintable()):
             self.position += 1
         elif char == "\\" and self.pattern[self.position + 1:self.position + 2] in _CLASSES:

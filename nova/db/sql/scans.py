@@ -1,9 +1,9 @@
-"""Pages of a table in the order of an index, and windows of it: no statement reads more rows than it is allowed to.
+"""Pages of a table in the order of an index, and windows of it: statements read a bounded number of rows.
 
-A table has rows that no list may read in full, those of deleted servers above all. A page is made of *ranges*: parts of
-an index whose entries are equal in its first columns and have the order of the list in the others. Several ranges are
-merged by the database, each cut to the page first. Where further conditions hold that no index knows, the ranges are
-read in *windows*: the place where the window ends is looked up first, and the page is taken from the rows before it.
+A table has rows that no list may read in full, in particular those of deleted servers. A page is made of *ranges*:
+parts of an index whose entries are equal in its first columns and have the order of the list in the others. The
+database merges several ranges, each limited to the page first. With further conditions without an index, the ranges are
+read in *windows*: the end of the window is determined first, and the page is taken from the rows before it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ Order = Sequence[tuple[str, str]]
 # The values of the columns of an order at one row.
 Place = Mapping[str, Any]
 Conditions = Sequence[sa.ColumnElement[bool]]
-# What the rows of a range have in common: the values of columns (None: null), or a condition with its own index.
+# Common property of the rows of a range: values of columns (None: null), or a condition with its own index.
 Prefix = Mapping[str, Any] | sa.ColumnElement[bool]
 
 
-# Rows of a condition with an index of its own: more than it ever has. The limit keeps databases from merging its
+# More rows than a condition with its own index ever has. The limit keeps databases from merging its
 # subquery with the rest of the statement, and from choosing the index of the order.
 _ALL = 10**9
 
 
 class Constant(functions.FunctionElement[Any]):
-    """A column that has one value in all rows that are ordered.
+    """A column with one value in all rows that are ordered.
 
-    PostgreSQL has to order by it to use the index if that is null, MariaDB must not.
+    PostgreSQL must order by it to use the index if the value is null, MariaDB must not.
     """
 
     name = "constant_in_range"
@@ -51,7 +51,7 @@ def _as_null(_element: Constant, _compiling: Any, **_options: Any) -> str:
 
 
 class Driven(selectable.Join):
-    """A join that begins with its left side: SQLite would choose."""
+    """A join that begins with its left side; SQLite would choose the side itself."""
 
     inherit_cache = True
 
@@ -70,10 +70,10 @@ def _as_cross_join(element: Driven, compiling: Any, **options: Any) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Range:
-    """The rows of one range. ``nulls``: whether the first column of the order is null there; None: it never is.
+    """The rows of one range. ``nulls``: True if the first column of the order is null there; None: it is never null.
 
-    ``index`` serves the range, None if there is no such index: then its rows are sorted. ``constant``: columns that are
-    null in the whole range.
+    ``index``: the index of the range; None: its rows are sorted. ``constant``: columns that are null in the whole
+    range.
     """
 
     table: sa.Table
@@ -92,7 +92,7 @@ class Range:
             few = sa.select(self.table.c.id).where(self.prefix).limit(_ALL).subquery()
             statement = statement.select_from(rows_of(self.table, few))
         elif self.index is not None:
-            # Of many indexes that begin alike MariaDB may choose one by which it has to sort.
+            # MariaDB may choose another index with the same first columns, by which it has to sort.
             for dialect in ("mysql", "mariadb"):
                 statement = statement.with_hint(self.table, f"FORCE INDEX ({self.index})", dialect)
         if isinstance(self.prefix, Mapping):
@@ -101,7 +101,7 @@ class Range:
                 for single_value, piece in self._pieces(after, until)]
 
     def _ordering(self, single_value: bool) -> list[sa.ColumnElement[Any]]:
-        """Return what the rows are ordered by. ``single_value``: all have the same in the first column of the order."""
+        """Return the columns to order by. ``single_value``: the first column of the order has one value in all rows."""
         columns: list[sa.ColumnElement[Any]] = [Constant(column) for column in self.constant]
         columns += [Constant(self.table.c[name]) if single_value and name == self.order[0][0] else self.table.c[name]
                     for name, _way in self.order]
@@ -114,15 +114,15 @@ class Range:
                                for name, way in self.order))
 
     def _pieces(self, after: Place | None, until: Place | None) -> list[tuple[bool, Conditions]]:
-        """Return the conditions of the parts between two places, each of which an index has in one piece.
+        """Return the conditions of the parts between two places, each of which is contiguous in an index.
 
-        Many rows may have the same first column: those of the value at a place are a piece of their own. With each goes
-        whether all of its rows have the same there.
+        Many rows may have the same first column, so the rows with the value of a place are a part of their own. Each
+        part has True if all of its rows have the same value.
         """
         (name, way), order = self.order[0], self.order
         for place in (after, until):
             if self.nulls is not None and place is not None and self.nulls != (place[name] is None):
-                # Nulls come first ascending and last descending: the place is before or behind the whole range.
+                # Nulls come first ascending and last descending: the place is before or after the whole range.
                 if (self.nulls == (way == "asc")) != (place is until):
                     return []
                 after, until = (None, until) if place is after else (after, None)
@@ -185,12 +185,11 @@ def has(table: sa.Table, prefix: Prefix) -> list[sa.ColumnElement[bool]]:
 def page(parts: Sequence[Range], columns: Sequence[sa.ColumnElement[Any]], limit: int | None,
          after: Place | None = None, until: Place | None = None, offset: int | None = None,
          window: tuple[int, Conditions] | None = None) -> sa.Select[Any] | None:
-    """Select the first ``limit`` rows of all ranges together; None if there can be none.
+    """Return a statement for the first ``limit`` rows of all ranges together, or None if there can be none.
 
-    ``window``: rows that are read of each piece of a range, and conditions by which no index is chosen.
-
-    Of several ranges ``columns`` contain those of the order; a row of two of them is there once. ``offset`` rows of
-    each range are left out.
+    ``window``: maximum number of rows read of each part of a range, and conditions for which no index is used. With
+    several ranges ``columns`` must contain the columns of the order; a row in two ranges appears once. ``offset`` rows
+    of each range are skipped.
     """
     selects = []
     for part in parts:
@@ -205,7 +204,7 @@ def page(parts: Sequence[Range], columns: Sequence[sa.ColumnElement[Any]], limit
     merged = sa.select(together)
     for name, way in parts[0].order:
         column = together.c[name]
-        # The databases put nulls in different places.
+        # Databases sort nulls differently.
         rank = [sa.case((column.is_(None), 0), else_=1)] if parts[0].table.c[name].nullable else []
         merged = merged.order_by(*(key.desc() if way == "desc" else key.asc() for key in (*rank, column)))
     return merged.limit(limit)
@@ -220,7 +219,7 @@ def window_end(connection: sa.Connection, parts: Sequence[Range], rows: int, aft
 
 
 def at_most(parts: Sequence[Range], rows: int) -> sa.Subquery:
-    """Select the ids of ``rows`` rows at most of each range: a set that no plan can make larger."""
+    """Select the ids of at most ``rows`` rows of each range: a set that no plan can enlarge."""
     table = parts[0].table
     selects = [statement.limit(rows) for part in parts for statement in part.selects([table.c.id])]
     if len(selects) == 1:
@@ -241,13 +240,13 @@ def is_indexed(table: sa.Table, order: Order) -> bool:
 
 
 def _beside(table: sa.Table, order: Order, place: Place, until: bool) -> sa.ColumnElement[bool]:
-    """Return the condition that a row comes lexicographically behind the place, or (``until``) not behind it."""
+    """Return the condition that a row is lexicographically after the place, or (``until``) not after it."""
     forwards = (order[0][1] == "asc") != until
     condition: sa.ColumnElement[bool] = sa.true() if until else sa.false()
     for name, _way in reversed(order):
         column = table.c[name]
         value = sa.literal(place[name], column.type)
-        # The first term alone lets every database begin and end in the middle of an index.
+        # The first term alone lets every database start and end within an index.
         if forwards:
             condition = sa.and_(column >= value, sa.or_(column > value, condition))
         else:

@@ -1,7 +1,7 @@
 """Access of hosts to shares, by server: stored before the service is called, so that no access is left behind.
 
-Servers of one host that have the same share need one access. The last one removes it; meanwhile (``leaving``) another
-server that needs it waits. Rows of one share and host are locked in the order of their ids.
+Servers of one host with the same share need one access. The last server removes it; meanwhile (``leaving``) another
+server that needs the access waits. Rows of one share and host are locked in the order of their ids.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _locked(connection: sa.Connection, share_id: str, host: str) -> list[ShareAc
         TABLE.c.share_id == share_id, TABLE.c.host == host).order_by(TABLE.c.id).with_for_update()
     accesses = connection.execute(statement).all()
     if accesses:
-        # PostgreSQL does not show the rows that were made while the first look waited for a lock.
+        # PostgreSQL does not show rows that were inserted while the first query waited for a lock.
         accesses = connection.execute(statement).all()
     return rows.to_objects(ShareAccess, accesses)
 
@@ -36,7 +36,7 @@ def _this(share_id: str, host: str, instance_uuid: str) -> sa.ColumnElement[bool
 
 
 def want(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> bool:
-    """The server is to reach the share from the host. False: another server is just taking that access away."""
+    """Record that the server needs access to the share from the host; return False if the access is being revoked."""
     accesses = _locked(connection, share_id, host)
     if any(access.leaving for access in accesses if access.instance_uuid != instance_uuid):
         return False
@@ -54,9 +54,10 @@ def want(connection: sa.Connection, share_id: str, host: str, instance_uuid: str
 
 def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: str,
           unless: Callable[[sa.Connection], bool] | None = None) -> bool:
-    """The server does not need it any more. Returns whether nobody does: then it has to be taken away (and gone()).
+    """Record that the server no longer needs the access; return True if no server does, so that it must be revoked.
 
-    ``unless`` it does: asked while nobody else can begin to.
+    After the revocation call removed(). ``unless``: keep the access if the server needs it, checked while no other
+    server can request it.
     """
     accesses = _locked(connection, share_id, host)
     if not any(access.instance_uuid == instance_uuid for access in accesses):
@@ -72,7 +73,7 @@ def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: st
 
 
 def removed(connection: sa.Connection, share_id: str, host: str, instance_uuid: str) -> bool:
-    """Record that an access was removed; return whether the server needs it again, so that it must be granted anew."""
+    """Record that an access was revoked; return True if the server needs it again, so that it must be granted anew."""
     connection.execute(sa.delete(TABLE).where(_this(share_id, host, instance_uuid), TABLE.c.leaving == sa.true()))
     return connection.scalar(sa.select(TABLE.c.id).where(_this(share_id, host, instance_uuid))) is not None
 
@@ -83,14 +84,14 @@ def of_instance(connection: sa.Connection, instance_uuid: str) -> list[ShareAcce
 
 
 def check_host(connection: sa.Connection, host: str) -> None:
-    """Raises ServiceHasShares: whose address nobody knows any more, his access nobody takes away."""
+    """Raise ServiceHasShares if a host to be deleted has accesses, which could not be revoked without its address."""
     share = connection.scalar(sa.select(TABLE.c.share_id).where(TABLE.c.host == host).limit(1))
     if share is not None:
         raise exception.ServiceHasShares(share_id=share)
 
 
 def at_rest(connection: sa.Connection, before: datetime.datetime, after: str, limit: int) -> list[str]:
-    """Servers by uuid after ``after`` that have accesses, older than ``before``, and that nobody holds."""
+    """Return the uuids after ``after`` of idle servers with accesses older than ``before``."""
     held = sa.select(INSTANCES.c.uuid).where(
         INSTANCES.c.uuid == TABLE.c.instance_uuid, INSTANCES.c.deleted == sa.false(),
         INSTANCES.c.action_uuid.is_not(None)).exists()
@@ -100,7 +101,7 @@ def at_rest(connection: sa.Connection, before: datetime.datetime, after: str, li
 
 
 def of_deleted(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[str]:
-    """Return the uuids of deleted servers that still have accesses which nobody has touched since ``before``."""
+    """Return the uuids of deleted servers with accesses that were not changed since ``before``."""
     return list(connection.scalars(sa.select(TABLE.c.instance_uuid).join(
         INSTANCES, INSTANCES.c.uuid == TABLE.c.instance_uuid).where(
         INSTANCES.c.deleted == sa.true(), TABLE.c.updated_at < before).distinct().limit(limit)))

@@ -1,4 +1,4 @@
-"""The embedded shares: directories, and the projects that they belong to."""
+"""The embedded shares: directories and their projects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ACCESSES = tables.share_accesses
 
 def index(connection: sa.Connection, project_id: str | None = None, limit: int | None = None,
           offset: int = 0) -> list[Share]:
-    """The shares of a project (None: of all), newest first."""
+    """Return the shares of a project (None: all projects), newest first."""
     statement = sa.select(TABLE).order_by(TABLE.c.id.desc()).limit(limit).offset(offset)
     if project_id is not None:
         statement = statement.where(TABLE.c.project_id == project_id)
@@ -24,7 +24,7 @@ def index(connection: sa.Connection, project_id: str | None = None, limit: int |
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Share:
-    """Raises ShareNotFound, also for a share of another project."""
+    """Return a share. Raises ShareNotFound, also for a share of another project."""
     return _read(connection, sa.select(TABLE).where(TABLE.c.uuid == uuid), uuid, project_id)
 
 
@@ -48,7 +48,7 @@ def create(connection: sa.Connection, share: Share) -> Share:
 
 
 def delete(connection: sa.Connection, uuid: str) -> Share:
-    """Forget a share that no server has; its directory stays. Raises ShareNotFound, ShareInUse."""
+    """Delete the row of a share without servers; its directory stays. Raises ShareNotFound, ShareInUse."""
     statement = sa.select(TABLE).where(TABLE.c.uuid == uuid).with_for_update()
     share = _read(connection, statement, uuid, None)
     used = connection.execute(sa.select(ACCESSES.c.instance_uuid).where(
@@ -60,9 +60,10 @@ def delete(connection: sa.Connection, uuid: str) -> Share:
 
 
 def bind(connection: sa.Connection, uuid: str, host: str, everywhere: bool) -> None:
-    """The host may have the directory; the first one keeps it, unless all hosts reach the same (``everywhere``).
+    """Bind a share to the host with its directory, the first one that uses it, unless all hosts share it
+    (``everywhere``).
 
-    Raises ShareNotFound, ShareUnusable (another host has it).
+    Raises ShareNotFound, ShareUnusable (bound to another host).
     """
     statement = sa.select(TABLE).where(TABLE.c.uuid == uuid).with_for_update()
     share = _read(connection, statement, uuid, None)

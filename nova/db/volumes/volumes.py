@@ -1,7 +1,7 @@
-"""The embedded volumes: to whom they belong, where their data are, and which data are to go.
+"""The embedded volumes: their servers, the location of their data, and the data to remove.
 
-A volume is found and held by its row before anything of it is decided: of two that want it one wins. Volumes are
-locked after instances and quotas, and nothing is locked after them.
+A volume is locked by its row before each decision, so of two concurrent requests one succeeds. Volumes are locked after
+instances and quotas, and nothing is locked after them.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ _MOST_GENERATIONS = 1 << 30
 _FREE = {"instance_uuid": None, "attachment_id": None, "device_name": None, "attached_at": None}
 
 
-# --- looking ---------------------------------------------------------------------------------------
+# --- queries ---------------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None, limit: int | None = None,
           offset: int = 0) -> list[Volume]:
-    """The volumes of a project (None: of all), newest first."""
+    """Return the volumes of a project (None: all projects), newest first."""
     statement = sa.select(TABLE).order_by(TABLE.c.id.desc()).limit(limit).offset(offset)
     if project_id is not None:
         statement = statement.where(TABLE.c.project_id == project_id)
@@ -44,12 +44,12 @@ def index(connection: sa.Connection, project_id: str | None = None, limit: int |
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
-    """Raises VolumeNotFound, also for a volume of another project."""
+    """Return a volume. Raises VolumeNotFound, also for a volume of another project."""
     return _read(connection, uuid, project_id)
 
 
 def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
-    """The volume, held until the transaction ends. Raises VolumeNotFound."""
+    """Return a volume, locked until the transaction ends. Raises VolumeNotFound."""
     return _read(connection, uuid, project_id, lock=True)
 
 
@@ -69,7 +69,7 @@ def of_instance(connection: sa.Connection, instance_uuid: str) -> list[Volume]:
         sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.uuid).with_for_update()))
 
 
-# --- making and deleting ---------------------------------------------------------------------------
+# --- creation and deletion -------------------------------------------------------------------------
 def create(connection: sa.Connection, volume: Volume) -> Volume:
     """Add a volume of the project; a repeated call changes nothing. Raises QuotaLimit, InvalidInput."""
     if not 1 <= volume.size_gb <= CONF.volume.max_size_gb:
@@ -102,7 +102,7 @@ def _check_quota(connection: sa.Connection, volume: Volume) -> None:
 
 
 def delete(connection: sa.Connection, uuid: str, project_id: str | None = None) -> VolumeRemoval | None:
-    """Delete a volume that nobody has; what its host has to remove (None: there are no data, and the row is gone).
+    """Delete an unused volume; return the removal for its host (None: there are no data, and the row is deleted).
 
     Raises VolumeNotFound, InvalidVolume.
     """
@@ -128,11 +128,11 @@ def _update(connection: sa.Connection, uuid: str, **values: Any) -> None:
     connection.execute(sa.update(TABLE).where(TABLE.c.uuid == uuid).values(updated_at=clock.now(), **values))
 
 
-# --- where the data are ----------------------------------------------------------------------------
+# --- location of the data --------------------------------------------------------------------------
 def bind(connection: sa.Connection, volume: Volume, host: str) -> Volume:
-    """A place for the data of a volume that has none: on ``host``, or in the shared pool. Returns it as it is then.
+    """Assign a location to a volume without data: ``host`` or the shared pool. Returns the volume.
 
-    Raises InvalidVolume when it is on another host.
+    Raises InvalidVolume if its data are on another host.
     """
     if volume.host not in (None, host):
         raise exception.InvalidVolume(reason=f"volume {volume.uuid} cannot be reached from the host of the server")
@@ -144,7 +144,7 @@ def bind(connection: sa.Connection, volume: Volume, host: str) -> Volume:
 
 
 def unbind(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
-    """A volume that no guest had yet may be made anywhere again; what its host has to remove of it."""
+    """Release the location of a volume that no guest has used; return the removal for its host."""
     if volume.written_at is not None or volume.host is None:
         return None
     removal = _give_up_place(connection, volume)
@@ -154,7 +154,7 @@ def unbind(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
 
 
 def _give_up_place(connection: sa.Connection, volume: Volume) -> VolumeRemoval | None:
-    """The row by which the data go from where they are; None: they are nowhere."""
+    """Insert the removal of the data from their location; return None if there are no data."""
     if volume.host is None and not (volume.shared and volume.generation):
         return None
     removal = VolumeRemoval(volume_uuid=volume.uuid, generation=volume.generation, host=volume.host or "")
@@ -163,9 +163,9 @@ def _give_up_place(connection: sa.Connection, volume: Volume) -> VolumeRemoval |
 
 
 def forgotten(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[VolumeRemoval]:
-    """Return what present hosts were told before that time to remove and still have, oldest first.
+    """Return removals older than that time whose hosts are present, oldest first.
 
-    Removals on absent hosts do not delay the others.
+    Removals of absent hosts do not delay the others.
     """
     there = liveness.host_up(REMOVALS.c.host)
     return rows.to_objects(VolumeRemoval, connection.execute(sa.select(REMOVALS).where(
@@ -173,7 +173,7 @@ def forgotten(connection: sa.Connection, before: datetime.datetime, limit: int) 
 
 
 def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
-    """The data are gone, and with the last ones of a deleted volume its row."""
+    """Record that data were removed; the row of a deleted volume is deleted with its last data."""
     deleted = connection.execute(sa.delete(REMOVALS).where(
         REMOVALS.c.volume_uuid == removal.volume_uuid, REMOVALS.c.generation == removal.generation,
         REMOVALS.c.host == removal.host))
@@ -184,14 +184,14 @@ def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
 
 
 def reimage(connection: sa.Connection, uuid: str, attachment_id: str, image: Image) -> VolumeContent:
-    """Start to write an image to the volume of this attachment. Its data stay until end_reimage().
+    """Begin to write an image to the volume of this attachment. Its data stay until end_reimage().
 
-    Returns which they are. Raises InvalidVolume when somebody else is at it.
+    Returns the present data. Raises InvalidVolume if another request is changing the volume.
     """
     volume = lock(connection, uuid)
     if volume.attachment_id != attachment_id or volume.status != volume_states.IN_USE:
         raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be in-use, but is {volume.status}")
-    # A random number: a host may be late and still create data of an earlier reimage that was undone.
+    # A random number: a late host may still create data of an earlier reimage that was undone.
     _update(connection, uuid, status=volume_states.ATTACHING, image=image, written_at=None,
             generation=1 + secrets.randbelow(_MOST_GENERATIONS))
     return VolumeContent(generation=volume.generation, image=volume.image, written_at=volume.written_at)
@@ -199,8 +199,7 @@ def reimage(connection: sa.Connection, uuid: str, attachment_id: str, image: Ima
 
 def end_reimage(connection: sa.Connection, uuid: str, attachment_id: str, before: VolumeContent,
                 done: bool) -> VolumeRemoval | None:
-    """The guest has the new data (``done``), or keeps those of ``before``; what its host has to remove of the others.
-    """
+    """End a reimage with the new data (``done``) or those of ``before``; return the removal of the other ones."""
     volume = lock(connection, uuid)
     if volume.attachment_id != attachment_id or volume.generation == before.generation:
         return None
@@ -216,7 +215,7 @@ def end_reimage(connection: sa.Connection, uuid: str, attachment_id: str, before
 # --- owners ----------------------------------------------------------------------------------------
 def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instance_uuid: str, attachment_id: str,
             device_name: str | None, status: str = volume_states.ATTACHING) -> Volume:
-    """Give an available volume to a server. Raises VolumeNotFound, InvalidVolume (of two that want it one wins)."""
+    """Reserve an available volume for a server. Raises VolumeNotFound, InvalidVolume (another request was first)."""
     volume = lock(connection, uuid, project_id)
     if volume.attachment_id == attachment_id:
         return volume
@@ -234,9 +233,9 @@ def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instan
 
 
 def begin_swap(connection: sa.Connection, old: str, attachment_id: str, new: Volume) -> Volume:
-    """Give the volume ``new`` to its server (as ``new`` says), in which it is to take the place of ``old``.
+    """Reserve the volume ``new`` for its server (named in ``new``) to replace ``old``.
 
-    Raises VolumeNotFound (the new one), InvalidVolume (one of them is not free for that, or they differ in size).
+    Raises VolumeNotFound (the new one), InvalidVolume (one of them is busy, or their sizes differ).
     """
     sizes = [lock(connection, uuid, new.project_id).size_gb for uuid in sorted({old, new.uuid})]
     given = reserve(connection, new.uuid, new.project_id, new.instance_uuid or "", new.attachment_id or "",
@@ -249,14 +248,16 @@ def begin_swap(connection: sa.Connection, old: str, attachment_id: str, new: Vol
 
 
 def inherit(connection: sa.Connection, uuid: str, other: str) -> None:
-    """The volume has the data of ``other``: what can be booted from those can be booted from it."""
+    """Copy the bootable flag and image metadata of ``other``, whose data the volume has."""
     origin = get(connection, other)
     _update(connection, uuid, bootable=origin.bootable, image=origin.image)
 
 
 def complete(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
-    """The guest has the volume: from now on its data are worth something, if there is a place for them. (One that is
-    given to a server on the shelf has none before that comes to a host.)"""
+    """Record that the guest has the volume, whose data must be kept from then on, if they have a location.
+
+    (A volume attached to a shelved server has none until the server is on a host.)
+    """
     now = sa.literal(clock.now(), Utc)
     placed = sa.or_(TABLE.c.host.is_not(None), sa.and_(TABLE.c.shared, TABLE.c.generation > 0))
     _of_attachment(connection, uuid, attachment_id,
@@ -266,20 +267,20 @@ def complete(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
 
 
 def begin_detaching(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
-    """Raises InvalidVolume when it is not in use (somebody else is attaching or detaching it)."""
+    """Mark the volume as detaching. Raises InvalidVolume if it is not in use (another request is changing it)."""
     if not _of_attachment(connection, uuid, attachment_id, (volume_states.IN_USE,), status=volume_states.DETACHING):
         raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be in-use to detach it")
 
 
 def roll_detaching(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
-    """The guest keeps the volume."""
+    """Undo begin_detaching(): the guest keeps the volume."""
     _of_attachment(connection, uuid, attachment_id, (volume_states.DETACHING,), status=volume_states.IN_USE)
 
 
 def release(connection: sa.Connection, uuid: str, attachment_id: str, delete: bool = False) -> VolumeRemoval | None:
-    """The server does not have the volume any more; ``delete``: nobody shall. What its host has to remove of it.
+    """Release a volume from its server, and delete it if ``delete``; return the removal for its host.
 
-    A volume that does not belong to this attachment (any more) stays as it is.
+    A volume that does not belong to this attachment stays unchanged.
     """
     try:
         volume = lock(connection, uuid)

@@ -1,4 +1,4 @@
-"""The names by which users and guests know the disks of a server: given once, they last."""
+"""The device names of a server's disks in the API and in guests, which never change once assigned."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _NAME = re.compile(r"/dev/(?:xvd|[vsh]d)([a-z]+)")
 
 
 def assign(instance: Instance, devices: Sequence[BlockDevice]) -> None:
-    """Give a name to each of these volumes (new ones of the server): the one that is asked for, else the next free.
+    """Assign a name to each of these new volumes of the server: the requested one, or the next free one.
 
-    A name is called as the bus has it: /dev/sdc is /dev/vdc on virtio. Raises DevicePathInUse.
+    Names have the prefix of the bus: /dev/sdc becomes /dev/vdc on virtio. Raises DevicePathInUse.
     """
     properties = instance.image.properties if instance.image else {}
     bus = str(properties.get("hw_disk_bus") or "virtio")

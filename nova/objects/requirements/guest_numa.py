@@ -1,6 +1,6 @@
-"""The CPU policy and the NUMA topology that a flavor and an image ask for.
+"""The CPU policy and the NUMA topology that a flavor and an image request.
 
-Everything here raises InvalidInput for what cannot be, and for what an image may not ask for beside its flavor.
+All functions raise InvalidInput for invalid values, and for values that an image may not set beside its flavor.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
 from nova.objects.images.image import Image
 
 SHARED, DEDICATED, MIXED = "shared", "dedicated", "mixed"
-# KiB, without a unit too.
+# Units in KiB; the default unit is KiB, too.
 _SIZE = re.compile(r"(?P<number>\d{1,15})((?P<unit>[kKMGT])i?)?(?P<bits>b|bit|B)?")
 _UNITS = {"k": 1, "m": 1024, "g": 1024**2, "t": 1024**3}
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
-# A guest of more cells than this is a typing error.
+# Maximum number of cells of a guest.
 _MOST_CELLS = 128
 
 
 def either(flavor: Flavor, image: Image | None, key: str) -> str | None:
-    """A property that a flavor (``hw:x``) or else an image (``hw_x``) sets."""
+    """Return a property that the flavor (``hw:x``) or else the image (``hw_x``) sets."""
     value = flavor.extra_specs.get(key)
     return _of_image(image, key) if value is None else value
 
@@ -49,7 +49,7 @@ def _check_choice(key: str, value: str | None, allowed: tuple[str, ...]) -> str:
 
 # --- CPUs --------------------------------------------------------------------------------------
 def cpu_policy(flavor: Flavor, image: Image | None) -> str:
-    """shared, dedicated or mixed."""
+    """Return the CPU policy: shared, dedicated or mixed."""
     allowed = (SHARED, DEDICATED, MIXED)
     of_flavor = _check_choice("hw:cpu_policy", flavor.extra_specs.get("hw:cpu_policy"), allowed)
     of_image = _check_choice("hw_cpu_policy", _of_image(image, "hw:cpu_policy"), allowed)
@@ -73,7 +73,7 @@ def _check_pcpus(flavor: Flavor) -> None:
 
 
 def pinned_cpus(flavor: Flavor, image: Image | None) -> set[int]:
-    """The guest's CPUs that have a host CPU each for themselves."""
+    """Return the guest's CPUs with a dedicated CPU of the host."""
     policy, everything = cpu_policy(flavor, image), set(range(flavor.vcpus))
     mask = flavor.extra_specs.get("hw:cpu_dedicated_mask")
     if mask and policy != MIXED:
@@ -89,7 +89,7 @@ def pinned_cpus(flavor: Flavor, image: Image | None) -> set[int]:
 
 
 def cpu_mask(mask: str, count: int) -> set[int]:
-    """The CPUs below ``count`` that a mask like ``0-3,^2`` names (with only ``^``: all others)."""
+    """Return the CPUs below ``count`` in a mask like ``0-3,^2`` (only ``^`` entries: all others)."""
     parts = [part.strip() for part in mask.split(",") if part.strip()]
     everything = set(range(count))
     named: set[int] = everything if all(part.startswith("^") for part in parts) else set()
@@ -106,7 +106,7 @@ def cpu_mask(mask: str, count: int) -> set[int]:
 
 
 def thread_policy(flavor: Flavor, image: Image | None) -> str:
-    """prefer, isolate, require or ""."""
+    """Return the thread policy: prefer, isolate, require or ""."""
     allowed = (numa.PREFER, numa.ISOLATE, numa.REQUIRE)
     of_flavor = _check_choice("hw:cpu_thread_policy", flavor.extra_specs.get("hw:cpu_thread_policy"), allowed)
     of_image = _check_choice("hw_cpu_thread_policy", _of_image(image, "hw:cpu_thread_policy"), allowed)
@@ -119,7 +119,7 @@ def thread_policy(flavor: Flavor, image: Image | None) -> str:
 
 
 def emulator_policy(flavor: Flavor, image: Image | None) -> str:
-    """share, isolate or ""."""
+    """Return the emulator thread policy: share, isolate or ""."""
     policy = _check_choice("hw:emulator_threads_policy", flavor.extra_specs.get("hw:emulator_threads_policy"),
                      ("share", numa.ISOLATE))
     if policy == numa.ISOLATE and cpu_policy(flavor, image) == SHARED:
@@ -129,7 +129,7 @@ def emulator_policy(flavor: Flavor, image: Image | None) -> str:
 
 # --- memory ------------------------------------------------------------------------------------
 def page_size(flavor: Flavor, image: Image | None) -> str:
-    """small, large, any, a number of KiB, or ""."""
+    """Return the page size: small, large, any, a number of KiB, or ""."""
     of_flavor = _page_size("hw:mem_page_size", flavor.extra_specs.get("hw:mem_page_size"))
     of_image = _page_size("hw_mem_page_size", _of_image(image, "hw:mem_page_size"))
     if not of_image:
@@ -171,7 +171,7 @@ def guest_topology(flavor: Flavor, image: Image | None) -> GuestTopology | None:
 
 
 def _cells(flavor: Flavor, image: Image | None) -> list[tuple[set[int], int]]:
-    """(CPUs, MiB) of each cell that is asked for by hw:numa_*."""
+    """Return (CPUs, MiB) of each cell that hw:numa_* properties request."""
     of_image = {key.replace("hw_", "hw:", 1): value for key, value in (image.properties if image else {}).items()
                 if key.startswith("hw_numa_")}
     given = {key: value for key, value in flavor.extra_specs.items() if key.startswith("hw:numa_")}
@@ -222,7 +222,7 @@ def _manual(flavor: Flavor, given: dict[str, str], number: int) -> list[tuple[se
 
 def _named(cpus: str, flavor: Flavor, index: int) -> set[int]:
     named = cpu_mask(cpus, flavor.vcpus)
-    # cpu_mask() leaves out what the flavor does not have.
+    # cpu_mask() ignores CPUs that the flavor does not have.
     if not named or cpu_mask(cpus, 2 * flavor.vcpus + 1) != named:
         raise _refuse(f"hw:numa_cpus.{index} names CPUs that the flavor does not have.")
     return named

@@ -170,9 +170,9 @@ def is_i440fx(machine: str) -> bool:
     return machine == "pc" or machine.startswith(("pc-i440fx-", "pc-0.", "pc-1."))
 
 
-# --- one property after the other ------------------------------------------------------------------
+# --- single properties -----------------------------------------------------------------------------
 def _architecture(wishes: Properties, existing: bool) -> str:
-    """Return the architecture of the guest, "" for that of the host; an emulated one comes first."""
+    """Return the architecture of the guest, or "" for that of the host; hw_emulation_architecture takes precedence."""
     for name in ("hw_emulation_architecture", "hw_architecture"):
         value = wishes.image.get(name)
         if value and canonical_architecture(value) in ARCHITECTURES:
@@ -208,7 +208,7 @@ def _secure_boot(wishes: Properties, firmware: str, machine: str) -> str:
 
 
 def _check_ignored_before(wishes: Properties, picked: dict[str, str | None], machine: str) -> None:
-    """Raise InvalidInput for what earlier releases ignored, so that servers may exist that have it."""
+    """Raise InvalidInput for properties that earlier releases ignored; existing servers may have them."""
     for name in FLAGS:
         truth(name, wishes.image.get(name))
     guest = _architecture(wishes, existing=False)

@@ -1,4 +1,4 @@
-"""The values that properties of virtual hardware may have, and the trait that a host needs for each of them."""
+"""The allowed values of virtual hardware properties, and the trait that a host needs for each."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import re
 
 from nova.objects.requirements.properties import Properties, choice
 
-# Features that os-traits has no name for.
+# Features without a name in os-traits.
 LOCKED_MEMORY = "CUSTOM_COMPUTE_LOCKED_MEMORY"
 CPU_REALTIME = "CUSTOM_COMPUTE_CPU_REALTIME"
 BANDWIDTH_LIMITS = "CUSTOM_COMPUTE_NET_BANDWIDTH_LIMITS"
 USB_REDIRECTION = "CUSTOM_COMPUTE_USB_REDIRECTION"
 
-# The architectures that os-traits names; all others have a CUSTOM_ trait.
+# The architectures of os-traits; all others have a CUSTOM_ trait.
 _NAMED_ARCHITECTURES = frozenset({"aarch64", "mipsel", "ppc64le", "riscv64", "s390x", "x86_64"})
 ARCHITECTURES = _NAMED_ARCHITECTURES | frozenset({
     "alpha", "armv6", "armv7l", "armv7b", "cris", "i686", "ia64", "lm32", "m68k", "microblaze", "microblazeel", "mips",
     "mips64", "mips64el", "openrisc", "parisc", "parisc64", "ppc", "ppcle", "ppc64", "ppcemb", "s390", "sh4", "sh4eb",
     "sparc", "sparc64", "unicore32", "xtensa", "xtensaeb"})
 
-# Other hypervisors have buses of their own.
+# Other hypervisors have their own buses.
 _FOREIGN_BUSES = ("xen", "lxc", "uml")
 BLOCK_BUSES = {
     "disk": ("virtio", "scsi", "sata", "ide", "usb", *_FOREIGN_BUSES),
@@ -31,7 +31,7 @@ BLOCK_BUSES = {
 DEVICE_TYPES = tuple(BLOCK_BUSES)
 _ALL_BUSES = ("fdc", "virtio", "scsi", "sata", "ide", "usb", *_FOREIGN_BUSES)
 
-# Booleans of images alone.
+# Booleans of images only.
 FLAGS = ("hw_boot_menu", "hw_ephemeral_encryption", "hw_firmware_stateless", "hw_locked_memory", "hw_mem_encryption",
          "hw_pmu", "hw_qemu_guest_agent", "hw_time_hpet", "hw_vif_multiqueue_enabled", "hw_virtio_packed_ring",
          "img_hide_hypervisor_id")
@@ -108,13 +108,13 @@ CHOICES = (
     _choice("hw_pointer_model", "usbtablet"),
     _choice("hw_rng_model", "virtio"),
     _choice("hw_watchdog_action", "none", "pause", "poweroff", "reset", "disabled", in_flavor=True, image_first=True),
-    # Traits of these depend on more than one property.
+    # Their traits depend on more than one property.
     _choice("hw_tpm_version", "1.2", "2.0", in_flavor=True),
     _choice("hw_tpm_model", "tpm-tis", "tpm-crb", in_flavor=True),
     _choice("hw_mem_encryption_model", "amd-sev", "amd-sev-es", "amd-sev-snp", "intel-tdx", in_flavor=True),
     _choice("hw_ephemeral_encryption_format", "plain", "luks", "luksv2", in_flavor=True),
     _choice("hw_maxphysaddr_mode", "passthrough", "emulate", in_flavor=True),
-    # The filter by image properties compares these with what a host reports.
+    # The filter by image properties compares these with the report of a host.
     _choice("hw_vm_mode", "hvm", "xen", "uml", "exe"),
     _choice("img_hv_type", "baremetal", "bhyve", "docker", "fake", "hyperv", "ironic", "kqemu", "kvm", "lxc", "lxd",
             "openvz", "parallels", "phyp", "qemu", "test", "uml", "vbox", "vz", "vmware", "xen", "zvm", "prsm"),

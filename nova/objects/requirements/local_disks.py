@@ -1,4 +1,4 @@
-"""The local disks of a server: what its flavor pays for, and nothing beside it."""
+"""The local disks of a server, limited by its flavor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from nova.objects.servers.instance import BlockDevice, root_volume
 
 
 def ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> list[tuple[int, str | None]]:
-    """(GiB, file system or None: the usual one) of each; one of all that the flavor has where none is named."""
+    """Return (GiB, file system or None for the default) of each ephemeral disk; without requested ones a single disk of
+    the flavor's size.
+    """
     listed = [disk for disk in devices if disk.is_ephemeral]
     if listed:
         return [(disk.size_gb or flavor.ephemeral_gb, disk.guest_format) for disk in listed]
@@ -18,7 +20,7 @@ def ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> list[tuple[int
 
 
 def check_ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> None:
-    """Raises InvalidInput when a server of this flavor, which claims what its flavor says, would have more of them."""
+    """Raise InvalidInput if a server would have more ephemeral disk space than its flavor, whose amounts it claims."""
     sizes = [size for size, _filesystem in ephemerals(devices, flavor)]
     if not all(sizes):
         raise exception.InvalidInput(
@@ -35,7 +37,7 @@ def check(devices: Sequence[BlockDevice], flavor: Flavor, most: int) -> None:
     ``most``: the limit of local disks (root disk, ephemeral disks and swap); -1: any number.
     """
     swap = sum(disk.size_gb or 0 for disk in devices if disk.guest_format == "swap" and not disk.is_volume)
-    if swap > flavor.swap:  # MiB, both
+    if swap > flavor.swap:  # Both in MiB.
         raise exception.InvalidInput("Swap drive requested is larger than instance type allows.")
     check_ephemerals(devices, flavor)
     disks = int(root_volume(devices) is None) + len(ephemerals(devices, flavor)) + int(flavor.swap > 0)

@@ -1,6 +1,6 @@
-"""The raw wishes of a server: flavor extra specs (``hw:name``) and image properties (``hw_name``), read and checked.
+"""The raw hardware requests of a server: flavor extra specs (``hw:name``) and image properties (``hw_name``), parsed.
 
-Conflicts between the two are refused when a server is created; here the flavor wins where not said otherwise.
+Conflicts between the two are refused when a server is created; here the flavor wins unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def with_current_names(properties: Mapping[str, object]) -> dict[str, str]:
 
 
 class Properties:
-    """The wishes of one server. Unusable values raise InvalidInput naming the property."""
+    """The hardware requests of one server. Unusable values raise InvalidInput naming the property."""
 
     def __init__(self, instance: Instance) -> None:
         self._take(instance.flavor, instance.image)
 
     @classmethod
     def of(cls, flavor: Flavor, image: Image | None) -> Properties:
-        """Return the wishes of a server of this flavor and image."""
+        """Return the requests of a server of this flavor and image."""
         properties = cls.__new__(cls)
         properties._take(flavor, image)
         return properties
@@ -66,15 +66,15 @@ class Properties:
         return f"hw:{name}" if f"hw:{name}" in self.specs else f"hw_{name}"
 
     def image_choice(self, name: str, allowed: Collection[str]) -> str | None:
-        """A property of the image, one of ``allowed`` (or not set)."""
+        """Return a property of the image, one of ``allowed`` or None."""
         return choice(name, self.image.get(name), allowed)
 
     def choice(self, name: str, allowed: Collection[str]) -> str | None:
-        """Return an hw: wish, one of ``allowed`` or None."""
+        """Return an hw: property, one of ``allowed`` or None."""
         return choice(self.key(name), self.get(name), allowed)
 
     def flag(self, name: str, default: bool = False) -> bool:
-        """Return a boolean hw: wish."""
+        """Return a boolean hw: property."""
         return truth(self.key(name), self.get(name), default)
 
     def image_flag(self, name: str) -> bool:
@@ -87,7 +87,7 @@ class Properties:
         return number(key, self.image.get(key), low)
 
     def bounded_number(self, name: str, most: str) -> int | None:
-        """A number of the image that the flavor's ``most`` bounds."""
+        """Return a number of the image, limited by the flavor's ``most``."""
         wanted, allowed = self.image_number(name), self.spec_number(most)
         if wanted is not None and allowed is not None and wanted > allowed:
             raise exception.InvalidInput(reason=f"{name}={wanted} is more than the flavor allows ({allowed})")
@@ -95,7 +95,7 @@ class Properties:
 
 
 def choice(key: str, value: str | None, allowed: Collection[str]) -> str | None:
-    """``value`` if it is one of ``allowed`` (or not set)."""
+    """Return ``value`` if it is one of ``allowed`` or not set."""
     if value is not None and value not in allowed:
         raise exception.InvalidInput(reason=f"{key}={value} is not supported by this hypervisor")
     return value
@@ -114,7 +114,7 @@ def number(key: str, value: str | None, low: int = 0) -> int | None:
 
 
 def truth(key: str, value: str | None, default: bool = False) -> bool:
-    """A boolean as users write it. Raises InvalidInput."""
+    """Parse a boolean as users write it. Raises InvalidInput."""
     if value is None:
         return default
     if value.strip().lower() in _TRUE:

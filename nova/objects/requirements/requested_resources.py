@@ -51,7 +51,8 @@ _SEV_TRAITS = {"amd-sev": "HW_CPU_X86_AMD_SEV", "amd-sev-es": "HW_CPU_X86_AMD_SE
 @dataclasses.dataclass(frozen=True)
 class Requested:
     """``resources`` and traits may come from anywhere in the host's tree of providers, each of ``groups`` from one
-    provider (with ``group_policy`` isolate: another one each). Traits are sorted."""
+    provider (a different one each if ``group_policy`` is isolate). Traits are sorted.
+    """
 
     resources: dict[str, int]
     required: list[str]
@@ -106,21 +107,21 @@ def host_requirements(flavor: Flavor, image: Image | None = None, volume_backed:
 
 
 def requests_dedicated_resources(flavor: Flavor, image: Image | None = None) -> bool:
-    """Return True if such a server has NUMA cells or devices of its host for itself."""
+    """Return True if the server needs dedicated NUMA cells or devices."""
     return bool(flavor.extra_specs.get("pci_passthrough:alias")) or guest_topology(flavor, image) is not None
 
 
 def requested_resources(flavor: Flavor, image: Image | None = None, volume_backed: bool = False,
                         existing: bool = False) -> Requested:
-    """Return what a server of this flavor and image asks of a host; ``existing``: it has run before.
+    """Return the resources that a server of this flavor and image requests; ``existing``: it has run before.
 
-    Raises InvalidInput for an amount or a CPU mask that is not one, for groups without a policy, and for virtual
-    hardware that no host can provide.
+    Raises InvalidInput for an invalid amount or CPU mask, for groups without a policy, and for virtual hardware that no
+    host can provide.
     """
     groups = _from_extra_specs(flavor.extra_specs)
     own = groups.pop("", RequestGroup())
     for bare in [group for group in groups.values() if not group.resources]:
-        # Traits of no provider in particular.
+        # Traits without a particular provider.
         own.required += bare.required
         own.forbidden += bare.forbidden
     resources = {**_cpus(flavor, image, own.resources), MEMORY_MB: flavor.memory_mb,
@@ -149,7 +150,7 @@ def _group_policy(flavor: Flavor, groups: list[RequestGroup]) -> str:
 
 
 def _from_extra_specs(extra_specs: dict[str, str]) -> dict[str, RequestGroup]:
-    """suffix -> what resources<suffix>: and trait<suffix>: ask for; "" is the un-numbered group."""
+    """Return suffix -> requests of resources<suffix>: and trait<suffix>:; "" is the un-numbered group."""
     groups: dict[str, RequestGroup] = {}
     for key, value in extra_specs.items():
         if match := _RESOURCE.match(key):
@@ -168,7 +169,7 @@ def _from_extra_specs(extra_specs: dict[str, str]) -> dict[str, RequestGroup]:
 
 
 def _from_image(image: Image | None) -> set[str]:
-    """The traits that an image may require (it cannot forbid any)."""
+    """Return the traits that an image requires (it cannot forbid any)."""
     properties = image.properties if image else {}
     matches = ((_TRAIT.match(key), value) for key, value in properties.items())
     return {match["name"] for match, value in matches if match and value == "required" and not match["suffix"]}
@@ -176,7 +177,7 @@ def _from_image(image: Image | None) -> set[str]:
 
 # --- CPUs ------------------------------------------------------------------------------------------
 def _cpus(flavor: Flavor, image: Image | None, amounts: dict[str, int]) -> dict[str, int]:
-    """VCPU and PCPU by the CPU policy; what the extra specs name is theirs to say."""
+    """Return VCPU and PCPU by the CPU policy, without resource classes that extra specs set."""
     policy = cpu_policy(flavor, image)
     if VCPU in amounts or PCPU in amounts:
         return {}
@@ -201,7 +202,7 @@ def _devices(flavor: Flavor, image: Image | None) -> dict[str, int]:
 
 
 def _features(flavor: Flavor, image: Image | None, existing: bool) -> set[str]:
-    """The traits of features that a host must have to run this server at all."""
+    """Return the traits of features that a host must have to run this server."""
     traits = _security_features(flavor, image) | hardware.required_traits(flavor, image, existing)
     if is_true(either(flavor, image, "hw:virtio_packed_ring")):
         traits.add("COMPUTE_NET_VIRTIO_PACKED")
