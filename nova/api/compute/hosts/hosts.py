@@ -89,6 +89,6 @@ def _power(summary: str) -> Handler:
     return handler
 
 
-reboot = _power("Reboot a host: no hypervisor does.")
-shutdown = _power("Shut a host down: no hypervisor does.")
-startup = _power("Start a host: no hypervisor does.")
+reboot = _power("Reboot a host (not supported).")
+shutdown = _power("Shut down a host (not supported).")
+startup = _power("Start a host (not supported).")

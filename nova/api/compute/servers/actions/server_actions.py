@@ -28,8 +28,8 @@ def simple(action: str, operation: str, policy: str, summary: str) -> Handler:
 
 start = simple("os-start", "start", _SERVERS + "start", "Start a stopped server.")
 stop = simple("os-stop", "stop", _SERVERS + "stop", "Stop a running server.")
-pause = simple("pause", "pause", "os_compute_api:os-pause-server:pause", "Pause a server: it stays in memory.")
-unpause = simple("unpause", "unpause", "os_compute_api:os-pause-server:unpause", "Let a paused server go on.")
+pause = simple("pause", "pause", "os_compute_api:os-pause-server:pause", "Pause a server; its memory stays.")
+unpause = simple("unpause", "unpause", "os_compute_api:os-pause-server:unpause", "Resume a paused server.")
 suspend = simple("suspend", "suspend", "os_compute_api:os-suspend-server:suspend", "Suspend a server to disk.")
 resume = simple("resume", "resume", "os_compute_api:os-suspend-server:resume", "Resume a suspended server.")
 force_delete = simple("forceDelete", "delete", "os_compute_api:os-deferred-delete:force", "Delete a server at once.")
@@ -107,7 +107,7 @@ def _security_group(action: str, rule: str, add: bool) -> Handler:
             raise exception.InvalidInput("Security group name cannot be empty")
         req.clients.servers.set_security_group(req.ctx, server_id(req), name, add, project_id=req.scope)
 
-    handler.__doc__ = "Put a server into a security group." if add else "Take a server out of a security group."
+    handler.__doc__ = "Add a security group to a server." if add else "Remove a security group from a server."
     return handler
 
 

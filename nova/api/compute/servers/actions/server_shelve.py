@@ -10,7 +10,7 @@ from nova.api.validation.fields import ANY, NAME, STRING, STRING_OR_NULL, Changi
 
 _SHELVE = "os_compute_api:os-shelve:"
 
-shelve = simple("shelve", "shelve", _SHELVE + "shelve", "Shelve a server: it is off, and saved as an image.")
+shelve = simple("shelve", "shelve", _SHELVE + "shelve", "Shelve a server: stop it and save it as an image.")
 shelve_offload = simple("shelveOffload", "shelve_offload", _SHELVE + "shelve_offload",
                         "Take a shelved server off its host.")
 
