@@ -64,7 +64,7 @@ def _ssh_blob(public: str) -> bytes:
         raise ValueError("not base64") from error
     name = words[0].encode()
     if not blob.startswith(len(name).to_bytes(4, "big") + name):
-        raise ValueError("the key is of another type than it says")
+        raise ValueError("the type of the key does not match its name")
     with contextlib.suppress(exceptions.UnsupportedAlgorithm):
         serialization.load_ssh_public_key(f"{words[0]} {words[1]}".encode())
     return blob

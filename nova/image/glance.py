@@ -70,7 +70,7 @@ class GlanceStore(ImageStore):
         if raw.get("status") != "active":
             raise exception.ImageNotActive(image_id=image_id)
         if not isinstance(raw.get("size"), int):
-            raise exception.ImageUnacceptable(image_id=image_id, reason="its size is not known")
+            raise exception.ImageUnacceptable(image_id=image_id, reason="its size is unknown")
         check_size(raw["size"])
         try:
             self._retry(lambda: self._download(ctx, image_id, path, raw))

@@ -380,7 +380,7 @@ class RevertResize(_Finish):
         left = ctl.volumes_bound_elsewhere(self.data.source)
         if left:
             raise exception.InvalidVolume(
-                reason=f"the host that the server came from cannot reach {', '.join(left)}: detach before you revert")
+                reason=f"the source host cannot reach {', '.join(left)}: detach before you revert")
         self.data.outside_volumes = ctl.has_outside_volumes()
 
     def devices_at(self, of: Step) -> list[BlockDevice]:

@@ -74,7 +74,7 @@ class CreateVolumeImage(Saving):
         has_agent, host_up = properties.image_flag(AGENT), ctl.host_up(instance.host or "")
         if properties.image_flag(QUIESCE) and not (has_agent and host_up):
             raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason=(
-                "its host is down" if has_agent else "its image does not say that it has a guest agent"))
+                "its host is down" if has_agent else "its image does not have the property hw_qemu_guest_agent"))
         return has_agent and host_up
 
     @step(CONDUCTOR, event=_EVENT, undo="unmake_image", external=IMAGES)

@@ -131,7 +131,7 @@ class Secured:
             raise ssl.SSLWantReadError from None
         self._spare -= len(piece)
         if self._spare < 0:
-            raise ConnectionAbortedError("too much comes that is no data")
+            raise ConnectionAbortedError("too many TLS messages without application data")
         if piece:
             self._in.write(piece)
         else:

@@ -54,7 +54,7 @@ class OutsideVolumes:
                     waits = True
                     continue
                 if volume.status not in (volume_states.AVAILABLE, volume_states.RESERVED):
-                    raise exception.InvalidVolume(reason=f"volume {volume.uuid}, made for the server, is in status "
+                    raise exception.InvalidVolume(reason=f"volume {volume.uuid}, created for the server, is in status "
                                                          f"{volume.status}")
                 device = msgspec.structs.replace(device, volume_id=volume.uuid, encryption=encryption)
             made.append(device)
@@ -73,8 +73,8 @@ class OutsideVolumes:
         if volume.encrypted and device not in cached:
             if not self._ctx.auth_token:
                 raise exception.InvalidVolume(reason=(
-                    f"the key of volume {volume.uuid}, made for the server, was not had while its user's token was "
-                    "there; ask for the server once more"))
+                    f"the key of volume {volume.uuid}, created for the server, could not be read while the user's token "
+                    "was available; create the server again"))
             from nova.volume.cinder.api import retry_now  # imported late: only deployments with such volumes need it
 
             encryption = retry_now(lambda: volume_keys.fetched(self._transaction.core, self._ctx, volume))
@@ -113,7 +113,7 @@ class OutsideVolumes:
         connector = self._transaction.core.db.read(lambda connection: services.connector(connection, host))
         if connector is None:
             LOG.error("Host %s has not reported its volume connector", host)
-            raise exception.InvalidVolume(reason="its host has not told how it reaches volumes")
+            raise exception.InvalidVolume(reason="its host has not reported its volume connector")
         return connector
 
     def disconnect(self, host: str, *devices: BlockDevice) -> None:
@@ -172,8 +172,8 @@ class OutsideVolumes:
         made = {snapshot.volume_id: snapshot for snapshot in existing if snapshot.status == volume_states.AVAILABLE}
         for device in self._transaction.instance.volumes:
             if device.volume_id not in made:
-                raise exception.InvalidVolume(reason=f"the volume service made no snapshot of volume "
-                                                     f"{device.volume_id} that can be used")
+                raise exception.InvalidVolume(reason=f"the volume service created no usable snapshot of volume "
+                                                     f"{device.volume_id}")
         return made
 
     def drop_snapshots(self, image: Image) -> None:

@@ -41,8 +41,8 @@ def admit(connection: sa.Connection, host: str, identity: str | None, returning:
     deleted = connection.execute(sa.delete(DELETED).where(DELETED.c.identity == identity)).rowcount
     if returning and not deleted:
         raise exception.HostIdentityMismatch(host=host, reason=(
-            "it has registered with this deployment before, and the database does not know it. Was the database "
-            f"restored from before that time? If the host shall register as a new one, {_WAY_OUT}."))
+            "it has registered with this deployment before, but the database has no record of it. Was the database "
+            f"restored from an earlier backup? To register the host as a new one, {_WAY_OUT}."))
 
 
 def forget(connection: sa.Connection, identity: str | None) -> None:

@@ -125,7 +125,7 @@ def still_down(connection: sa.Connection, host: str) -> None:
     without it.
     """
     if host_up(connection, host, lock=True):
-        raise exception.ServiceUnavailable(f"Host {host} is back and will be asked again.")
+        raise exception.ServiceUnavailable(f"Host {host} is up again; repeat the request.")
 
 
 def forced_down(connection: sa.Connection, host: str) -> bool:

@@ -114,7 +114,7 @@ class Hotplug:
                     return
                 LOG.warning("[instance: %s] The guest did not release %s in %d s (attempt %d of %d)", uuid, name,
                             CONF.libvirt.device_detach_timeout, attempt, attempts)
-        raise exception.DeviceDetachFailed(device=name, reason=f"it was asked {attempts} times")
+        raise exception.DeviceDetachFailed(device=name, reason=f"the guest ignored {attempts} requests")
 
     def _ask(self, uuid: str, item: ET.Element) -> None:
         try:

@@ -280,7 +280,7 @@ def runs_at(uri: str, uuid: str) -> bool:
         if errors.is_missing(error):
             return False
         raise exception.MigrationError(
-            reason=f"the destination does not say whether it has the guest: {error}") from error
+            reason=f"cannot query the guest on the destination: {error}") from error
 
 
 def _wait_while_leaving(guests: Guests, uuid: str, seconds: float) -> bool:

@@ -62,7 +62,7 @@ class LiveMigrationTarget:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid, PATIENCE):
             if self._runs_here(uuid):
-                raise exception.MigrationError(reason=f"the guest came over: it runs on {self._host}")
+                raise exception.MigrationError(reason=f"the guest arrived: it runs on {self._host}")
             if self._guests.exists(uuid):
                 self._guests.on_domain(uuid, lambda domain: power.remove(domain, keep_nvram=True))
             self._guests.forget_keys(uuid)

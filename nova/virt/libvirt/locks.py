@@ -49,7 +49,7 @@ class GuestLocks:
         """Raise Conflict if another action bypassed this thread and owns the guest now."""
         turns = getattr(self._mine, "turns", None)
         if turns is not None and turns.lost:
-            raise exception.Conflict("Another action went past this one, which took too long.")
+            raise exception.Conflict("Another action bypassed this one, which took too long.")
 
     def _acquire(self, uuid: str, patience: float | None) -> _Turns:
         while True:

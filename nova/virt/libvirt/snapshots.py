@@ -122,7 +122,7 @@ class Snapshots:
     def _freeze(self, instance: Instance) -> bool:
         """Quiesce the guest's file systems; return True if they are. Raises InstanceQuiesceFailed."""
         needed = Properties(instance).image_flag(QUIESCE)
-        reason = "its image does not say that it has a guest agent"
+        reason = "its image does not have the property hw_qemu_guest_agent"
         if Properties(instance).image_flag(AGENT):
             reason = self._rest(instance.uuid)
             if not reason:

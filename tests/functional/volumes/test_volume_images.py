@@ -174,7 +174,7 @@ def test_an_agent_that_does_not_answer_is_done_without(member, with_agent, cinde
 def test_who_must_be_at_rest_is_not_saved_otherwise(admin, member, flavor, cinder, driver):
     server, _root = booted(admin, member, flavor, cinder, {"os_require_quiesce": "yes"})
     assert refused(lambda: create(member, server)) == (
-        409, f"Instance {server} cannot be quiesced: its image does not say that it has a guest agent")
+        409, f"Instance {server} cannot be quiesced: its image does not have the property hw_qemu_guest_agent")
     server, _root = booted(admin, member, flavor, cinder, {**AGENT, "os_require_quiesce": "yes"})
     driver.without_agent.add(server)
     made = create(member, server)

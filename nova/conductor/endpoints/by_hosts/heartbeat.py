@@ -34,7 +34,7 @@ class Heartbeat:
                  belongs_to: str | None = None, returning: bool = False) -> Service:
         _check_binary(ctx, binary)
         if ctx.calling_host and topic != COMPUTE:
-            raise exception.CallerRefused(f"Host {host} may not be asked at {topic}.")
+            raise exception.CallerRefused(f"Host {host} must not use the topic {topic}.")
         check_connector(connector)
         service = write(self.core, ctx, services.register, notifications.service_registered,
                         host, binary, topic, version, identity, connector, belongs_to, returning)

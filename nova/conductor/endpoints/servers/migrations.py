@@ -83,7 +83,7 @@ class Migrations(Endpoint):
                   statuses: list[str], project_id: str | None) -> None:
         wanted = _INTERRUPTS.get(what)
         if wanted is None:
-            raise exception.InvalidInput(reason=f"a migration cannot be told to {what}.")
+            raise exception.InvalidInput(reason=f"{what} is not an interrupt of a migration.")
 
         def write(connection: sa.Connection) -> Migration:
             instance = servers.lock(connection, instance_uuid, project_id)

@@ -172,11 +172,11 @@ def _opened(path: str, length: int) -> Iterator[BinaryIO]:
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOENT, errno.ENXIO):
             raise
-        raise exception.MigrationError(reason=f"{name} is not what the other host said it is") from error
+        raise exception.MigrationError(reason=f"{name} does not match the description of the other host") from error
     with file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode) or status.st_size != length:
-            raise exception.MigrationError(reason=f"{name} is not what the other host said it is")
+            raise exception.MigrationError(reason=f"{name} does not match the description of the other host")
         yield file
 
 
@@ -199,7 +199,7 @@ def _on_base(copy: Copier, file: DiskFile, base: str) -> Copier:
             raise exception.MigrationError(reason=f"{file.name} refers to another file")
         if header.virtual_size != file.size:
             raise exception.MigrationError(
-                reason=f"{file.name} of {header.virtual_size} bytes is not what the other host said it is")
+                reason=f"{file.name} of {header.virtual_size} bytes does not match the description of the other host")
         if base and (header.backing, header.backing_format) != (base, file.base_format):
             qemuimg.rebase(path, base, file.base_format)
 

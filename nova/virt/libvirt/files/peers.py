@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?|[0-9A-Fa-f
 def address(reported: str) -> str:
     """Return the address if it is a host name or an IP address. Raises MigrationError otherwise."""
     if not _ADDRESS.fullmatch(reported):
-        raise exception.MigrationError(reason="the other host names no address at which it is reached")
+        raise exception.MigrationError(reason="the other host reported no valid address")
     return reported
 
 

@@ -78,7 +78,7 @@ def _decide(req: Request, operation: str) -> None:
 # -- host ---------------------------------------------------------------------------------------------
 @accepts(body=only("migrate", Changing({0: ANY, 56: Object({"host": _HOST_OR_NULL}, null=True)})), errors=(409,))
 def migrate(req: Request) -> None:
-    """Migrate a stopped server to another host; it then waits for a confirmation."""
+    """Migrate a server to another host. It is stopped for the move and then waits for a confirmation."""
     authorize(req, _MIGRATE)
     host = (req.body["migrate"] or {}).get("host") if req.version >= 56 else None
     if host is not None:

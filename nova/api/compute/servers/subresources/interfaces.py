@@ -141,5 +141,5 @@ def remove_fixed_ip(req: Request) -> None:
     if vif is None:
         raise exception.FixedIpNotFoundForInstance(instance_uuid=server.uuid, address=str(address))
     if len(vif.addresses(address.version)) > 1:
-        raise exception.Invalid(f"Port {vif.id} has other addresses: they are changed at the network service.")
+        raise exception.Invalid(f"Port {vif.id} has further addresses: change them in the network service.")
     operate(req, "detach_interface", {"port_id": vif.id})
