@@ -73,8 +73,8 @@ class OutsideVolumes:
         if volume.encrypted and device not in cached:
             if not self._ctx.auth_token:
                 raise exception.InvalidVolume(reason=(
-                    f"the key of volume {volume.uuid}, created for the server, could not be read while the user's token "
-                    "was available; create the server again"))
+                    f"the key of volume {volume.uuid}, created for the server, could not be read while the user's "
+                    "token was available; create the server again"))
             from nova.volume.cinder.api import retry_now  # imported late: only deployments with such volumes need it
 
             encryption = retry_now(lambda: volume_keys.fetched(self._transaction.core, self._ctx, volume))

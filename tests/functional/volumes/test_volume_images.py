@@ -290,7 +290,7 @@ def test_a_snapshot_that_breaks_leaves_nothing(admin, member, served, cinder):
     server, root = served
     cinder.outcome = "error"
     made = create(member, server)
-    assert f"made no snapshot of volume {root}" in failed(admin, server)
+    assert f"created no usable snapshot of volume {root}" in failed(admin, server)
     nothing_made(member, cinder, made)
 
 
@@ -313,7 +313,7 @@ def test_a_snapshot_that_somebody_deletes_meanwhile_fails_the_image(admin, membe
     made = create(member, server)
     wait_for(lambda: cinder.snapshots, 20)
     cinder.snapshots.clear()
-    assert f"made no snapshot of volume {root}" in failed(admin, server)
+    assert f"created no usable snapshot of volume {root}" in failed(admin, server)
     nothing_made(member, cinder, made)
 
 
