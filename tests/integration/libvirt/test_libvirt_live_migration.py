@@ -171,7 +171,7 @@ def test_a_migration_goes_on_without_nova_compute_and_is_found_again(hosts: Host
     one.start_driver(live_migration_monitor_interval=1)
     assert running.ended() is not None, "it died with its process"
     one.driver.live_migrate(instance, target)
-    with pytest.raises(exception.MigrationError, match="came over"):
+    with pytest.raises(exception.MigrationError, match="guest arrived"):
         two.driver.rollback_migration(instance, target)
     finished(hosts, instance, target)
     wait_for_ticks(two, instance)
