@@ -125,7 +125,7 @@ def test_what_a_server_may_have_comes(fetched: list[str], tmp_path: pathlib.Path
 
 
 def test_a_disk_is_received_as_large_as_it_was_said_to_be(fetched: list[str], tmp_path: pathlib.Path) -> None:
-    with pytest.raises(exception.MigrationError, match="is not what the other host said"):
+    with pytest.raises(exception.MigrationError, match="does not match the description of the other host"):
         move(server(flavor=FLAVOR), DiskSource(host="hostile", token="t", files=[disk(size=GIB)]))
     assert not list(tmp_path.rglob("disk"))
 

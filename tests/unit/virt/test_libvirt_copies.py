@@ -51,9 +51,9 @@ def test_a_disk_that_refers_to_a_file_that_nobody_told_of_is_refused(state: path
 
 
 def test_a_file_that_is_longer_than_it_was_said_to_be_is_not_copied(state: pathlib.Path) -> None:
-    with pytest.raises(exception.MigrationError, match="is not what the other host said"):
+    with pytest.raises(exception.MigrationError, match="does not match the description of the other host"):
         receive(state, qcow2(), length=MIB - 1)
-    with pytest.raises(exception.MigrationError, match="is not what the other host said"):
+    with pytest.raises(exception.MigrationError, match="does not match the description of the other host"):
         receive(state, qcow2(), size=4 * MIB)
     assert list((state / "instances").glob("*/disk*")) == []
 
@@ -61,7 +61,7 @@ def test_a_file_that_is_longer_than_it_was_said_to_be_is_not_copied(state: pathl
 def test_a_link_on_a_shared_file_system_leads_to_no_file_of_this_host(state: pathlib.Path) -> None:
     (state / "secret").write_bytes(qcow2())
     (state / "seen" / "disk").symlink_to(state / "secret")
-    with pytest.raises(exception.MigrationError, match="is not what the other host said"):
+    with pytest.raises(exception.MigrationError, match="does not match the description of the other host"):
         receive(state, qcow2())
     assert list((state / "instances").glob("*/disk*")) == []
 
