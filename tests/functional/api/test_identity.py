@@ -81,8 +81,8 @@ def test_a_host_of_another_deployment_does_not_start_until_its_operator_lets_it(
 
 
 def test_a_database_that_has_forgotten_a_host_does_not_get_it(suite, admin, third, remembered):
-    with pytest.raises(exception.HostIdentityMismatch, match="has registered with this deployment before, and the "
-                                                             "database does not know it"):
+    with pytest.raises(exception.HostIdentityMismatch, match="has registered with this deployment before, but the "
+                                                             "database has no record of it"):
         third().begin()
     assert admin.get("/os-services", host=_THIRD)["services"] == []
     os.unlink(remembered)
