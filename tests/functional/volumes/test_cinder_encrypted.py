@@ -349,7 +349,7 @@ def test_a_key_manager_that_stays_away_fails_a_server_whose_volume_is_new(admin,
     Keys.failures += [is_silent] * 50
     uuid = boot(member, flavor, from_snapshot(made.id))
     shown = admin.wait(uuid, "ERROR", seconds=60)
-    assert "its user's token was there" in shown["fault"]["message"]
+    assert "user's token was available" in shown["fault"]["message"]
     cinder.snapshots.clear()
     wait_for(lambda: list(cinder.volumes) == [volume], 20, "what was made is gone")
 

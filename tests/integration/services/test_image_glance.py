@@ -242,7 +242,7 @@ def test_no_more_is_written_than_was_admitted(glance, store, tmp_path):
     with pytest.raises(exception.DiskFull, match=f"{len(DATA)} bytes"):
         store.download(CTX, "i1", str(tmp_path / "out"), refuse)
     assert not [request for request in glance.requests if request[1].endswith("/file")]
-    for image_id, word in (("longer", "more than its 1000 bytes"), ("unknown", "size is not known")):
+    for image_id, word in (("longer", "more than its 1000 bytes"), ("unknown", "size is unknown")):
         with pytest.raises(exception.ImageUnacceptable, match=word):
             store.download(CTX, image_id, str(tmp_path / "out"), lambda size: None)
     assert list(tmp_path.iterdir()) == []
