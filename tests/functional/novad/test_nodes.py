@@ -361,7 +361,7 @@ def test_a_discovered_node_that_is_away_refuses_deployments_until_it_is_forgotte
     found.announcer.stop()
     found.n2.stop()
     assert "does not respond" in found.nova("deploy", code=1).err
-    assert "No node n9" in found.nova("nodes", "forget", "n9", code=3).err
+    assert "No accepted node n9" in found.nova("nodes", "forget", "n9", code=3).err
     found.nova("nodes", "forget", "n2")
     found.nova("deploy", "db=2")
     assert found.n1.runs() == {"db": "2"}

@@ -88,16 +88,16 @@ def test_what_is_wrong_is_said_with_its_exit_code(node):
     assert "Secret none does not exist" in node.nova("secrets", "rotate", "none", code=3).err
     assert "is not deployed" in node.nova("restart", "db", code=3).err
     node.runtime.away = True
-    assert "it does not respond" in node.nova("deploy", code=1).err
+    assert "it does not answer" in node.nova("deploy", code=1).err
     node.runtime.away = False
     node.nova("deploy")
     node.runtime.away = True
     by_novad = node.nova("restart", "db", code=4).err
-    assert ("it does not respond" in by_novad, "is novad serve running" in by_novad) == (True, False)
+    assert ("it does not answer" in by_novad, "is novad serve running" in by_novad) == (True, False)
     node.runtime.away = False
     node.server.stop()
     assert "is novad serve running there?" in node.nova("info", code=4).err
-    assert "no address" in node.nova("--addr", "here", "info", code=2).err
+    assert "not an address" in node.nova("--addr", "here", "info", code=2).err
     assert "without TLS the secret" in node.nova("--addr", "tcp://192.0.2.1:1", "info", code=2).err
 
 
