@@ -50,6 +50,6 @@ def test_an_image_that_was_exchanged_is_refused_until_its_digest_is_named(tmp_pa
             assert "there was nothing to do" in node.nova("deploy").stdout
             node.nova("rollback")
             assert json.loads(node.nova("platform-info", "-f", "json").stdout)[0]["Digest"] == deployed
-            assert "is another image" in node.nova("deploy", check=False).stderr
+            assert "is not the image" in node.nova("deploy", check=False).stderr
     finally:
         registry.stop()
