@@ -83,7 +83,7 @@ def test_a_guest_that_must_be_brought_to_rest_and_cannot_has_no_snapshot(
     instance = boot(driver, guest_image, {"os_require_quiesce": "yes"})
     with pytest.raises(exception.InstanceQuiesceFailed) as refused:
         driver.snapshot(instance, ONE, NOBODY)
-    assert "guest agent" in str(refused.value)
+    assert "guest_agent" in str(refused.value)
     asks = server({"os_require_quiesce": "yes", "hw_qemu_guest_agent": "yes"}, uuid=instance.uuid, id=instance.id)
     with pytest.raises(exception.InstanceQuiesceFailed):
         driver.snapshot(asks, ONE, NOBODY)
