@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import socket
 
+import pytest
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import serve
 
@@ -13,6 +14,7 @@ from nova.console.streams import BrowserStream
 from nova.objects.servers.console import SERIAL, Console, ConsoleAddress
 
 
+@pytest.mark.timeout(400)  # half a minute alone; it fills the buffers of two connections
 def test_a_closed_browser_connection_ends_the_session_while_the_host_does_not_read():
     """A guest that does not read its serial port must not block the next client of the console."""
     async def run():
