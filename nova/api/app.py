@@ -15,7 +15,7 @@ from nova import bus, context, exception
 from nova.api import auth, errors, healthcheck, microversion, openapi, rates, router, routes, status_page, versions
 from nova.api.clients import Clients
 from nova.api.instrumentation import ROUTE, instrumented
-from nova.api.reply import JSON, Reply
+from nova.api.reply import JSON, Environ, Reply, Wsgi
 from nova.api.request import Request, Response
 from nova.api.validation import schema
 from nova.conf import CONF
@@ -51,7 +51,7 @@ class NoSuchAction(exception.Invalid):
 
 
 def create_app(bus_transport: Any = None, clients: Clients | None = None,
-               limits: rates.Rates | None = None) -> auth.App:
+               limits: rates.Rates | None = None) -> Wsgi:
     """Return the API as a WSGI application.
 
     ``bus_transport``: a connection to the bus, or None to create it from the configuration at the first request that
@@ -64,7 +64,7 @@ def create_app(bus_transport: Any = None, clients: Clients | None = None,
     return _with_cors(limits.by_address(auth.protect(instrumented(dispatcher.serve))))
 
 
-def _with_cors(app: auth.App) -> auth.App:
+def _with_cors(app: Wsgi) -> Wsgi:
     """Return ``app`` with the cross-origin headers that [cors] asks for; unchanged if no origin is allowed."""
     if not CONF.cors.allowed_origin:
         return app
@@ -75,7 +75,7 @@ def _with_cors(app: auth.App) -> auth.App:
     options.register_opts(cors.CORS_OPTS, "cors")
     for name in CONF.cors:
         options.set_override(name, CONF.cors[name], "cors")
-    wrapped: auth.App = cors.CORS(app, options)
+    wrapped: Wsgi = cors.CORS(app, options)
     return wrapped
 
 
@@ -90,7 +90,7 @@ class Dispatcher:
         self._healthcheck = healthcheck.Healthcheck(lambda: bus.within(
             clients.services, healthcheck.PROBE_TIMEOUT).index(context.admin(), binary="nova-conductor"))
 
-    def serve(self, environ: auth.Environ, reply: Reply) -> None:
+    def serve(self, environ: Environ, reply: Reply) -> None:
         """Fill in the response to a request. Never raises."""
         started = time.monotonic()
         level = logging.DEBUG
@@ -118,7 +118,7 @@ class Dispatcher:
         LOG.log(level, "%s %s %s %.1f ms", environ["REQUEST_METHOD"], _loggable(path),
                 reply.status, (time.monotonic() - started) * 1000)
 
-    def _status(self, environ: auth.Environ, _path: str, reply: Reply) -> None:
+    def _status(self, environ: Environ, _path: str, reply: Reply) -> None:
         ctx = auth.context_of(environ, None)
         reply.headers["x-openstack-request-id"] = ctx.request_id
         self._limits.count(ctx)
@@ -128,7 +128,7 @@ class Dispatcher:
         reply.headers["cache-control"] = "no-store"
         _send(reply, 200, status_page.data(ctx, self._clients))
 
-    def _serve(self, environ: auth.Environ, path: str, reply: Reply) -> None:
+    def _serve(self, environ: Environ, path: str, reply: Reply) -> None:
         method = environ["REQUEST_METHOD"]
         segments = _segments(environ, path)
         legacy = _PREFIXES[segments.pop(0)]
@@ -158,7 +158,7 @@ class Dispatcher:
         self._call(environ, leaf, request, raw, reply)
 
     @staticmethod
-    def _call(environ: auth.Environ, leaf: router.Leaf, request: Request, raw: bytes, reply: Reply) -> None:
+    def _call(environ: Environ, leaf: router.Leaf, request: Request, raw: bytes, reply: Reply) -> None:
         body = _parse(raw)
         action = _action(body) if leaf.has_actions else None
         if leaf.has_actions and action not in leaf.actions:
@@ -191,13 +191,13 @@ def _loggable(path: str) -> str:
     return shown if shown.isprintable() else ascii(shown)
 
 
-def _path(environ: auth.Environ) -> str:
+def _path(environ: Environ) -> str:
     """Return the path as text, without NUL. Raises UnicodeDecodeError."""
     path: str = environ.get("PATH_INFO", "").encode("latin-1").decode("utf-8")
     return path.replace("\0", "\ufffd")
 
 
-def _segments(environ: auth.Environ, path: str) -> list[str]:
+def _segments(environ: Environ, path: str) -> list[str]:
     """Return the decoded segments of the path. An encoded slash is a character of its segment.
 
     ``path`` has encoded slashes as they are in the URL. Raises UnicodeDecodeError.
@@ -209,7 +209,7 @@ def _segments(environ: auth.Environ, path: str) -> list[str]:
     return segments[1:]
 
 
-def _version(environ: auth.Environ) -> int:
+def _version(environ: Environ) -> int:
     return microversion.requested(
         environ.get("HTTP_OPENSTACK_API_VERSION"), environ.get("HTTP_X_OPENSTACK_NOVA_API_VERSION"))
 
@@ -220,7 +220,7 @@ def _send(reply: Reply, status: int, body: Any) -> None:
     reply.data = b"" if body is None else _encode(body)
 
 
-def _unknown_url(environ: auth.Environ, reply: Reply) -> None:
+def _unknown_url(environ: Environ, reply: Reply) -> None:
     """Answer 404 for an unknown URL: outside the Compute API, so not in its format."""
     reply.status = 404
     if "json" in environ.get("HTTP_ACCEPT", ""):
@@ -231,7 +231,7 @@ def _unknown_url(environ: auth.Environ, reply: Reply) -> None:
         reply.data = f"404 Not Found\n\n{errors.MISSING_RESOURCE}\n".encode()
 
 
-def _read_body(environ: auth.Environ) -> bytes:
+def _read_body(environ: Environ) -> bytes:
     """Return the body. Raises BodyTooLarge above [oslo_middleware]max_request_body_size."""
     most: int = CONF.oslo_middleware.max_request_body_size
     length = environ.get("CONTENT_LENGTH")
@@ -270,7 +270,7 @@ def _parse(raw: bytes) -> Any:
         body = _decode(raw)
     except (msgspec.DecodeError, RecursionError, ValueError) as error:
         raise errors.MalformedBody() from error
-    # Only few bodies need a check of every value.
+    # Few bodies need a check of every value.
     if b"\\u0000" in raw or raw.count(b"[") + raw.count(b"{") > _DEEPEST or _MANY_DIGITS.search(raw):
         _check_values(body, "", 0)
     return body

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from nova import exception, policies
 from nova.api import openapi, status_page
+from nova.api.reply import Environ, Wsgi
 from nova.common import plain_ip
 from nova.conf import CONF
 from nova.context import RequestContext
 
 LOG = logging.getLogger(__name__)
-
-Environ = dict[str, Any]
-App = Callable[[Environ, Any], Iterable[bytes]]
 
 _PROTECTED = re.compile(r"/v2(\.1)?/.+", re.DOTALL)
 _REQUEST_ID = re.compile(r"req-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -35,7 +33,7 @@ def is_public(path: str) -> bool:
     return path in openapi.PATHS or (path != status_page.DATA and _PROTECTED.fullmatch(path) is None)
 
 
-def protect(app: App) -> App:
+def protect(app: Wsgi) -> Wsgi:
     """Return ``app`` behind keystonemiddleware, or unchanged with noauth."""
     if CONF.api.auth_strategy != "keystone":
         return app

@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from typing import Any
 
 from nova import exception
 from nova.api.http.peers import among
+from nova.api.reply import Environ
 from nova.conf import CONF
 from nova.service.rates import client_of
-
-Environ = dict[str, Any]
 
 # A name, an IPv4 address or an IPv6 address in brackets, and a port.
 _HOST = re.compile(r"([A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nova.api.reply import Reply, Wsgi
+from nova.api.reply import Environ, Reply, Wsgi
 from nova.telemetry import metrics, tracing
 
 # Key of the WSGI environment under which the dispatcher stores the matching route.
@@ -16,9 +16,10 @@ ROUTE = "nova.route"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
 _NO_ROUTE = "none"
 
-def instrumented(serve: Callable[[dict[str, Any], Reply], None]) -> Wsgi:
+
+def instrumented(serve: Callable[[Environ, Reply], None]) -> Wsgi:
     """Return the WSGI application of ``serve``, with metrics by route and a trace span per request."""
-    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def application(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         reply = Reply()
         if not (metrics.on or tracing.on):
             serve(environ, reply)
@@ -42,7 +43,7 @@ def instrumented(serve: Callable[[dict[str, Any], Reply], None]) -> Wsgi:
 
 def instrumented_metadata(application: Wsgi) -> Wsgi:
     """Return the metadata application with metrics and traces. Paths are no labels, as guests choose them."""
-    def wrapped(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def wrapped(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         if not (metrics.on or tracing.on):
             return application(environ, start_response)
         statuses = ["500"]
@@ -62,7 +63,7 @@ def instrumented_metadata(application: Wsgi) -> Wsgi:
     return wrapped
 
 
-def route_of(environ: dict[str, Any]) -> str:
+def route_of(environ: Environ) -> str:
     """Return the path template, followed by the action name if any; "none" if no route matches."""
     route = environ.get(ROUTE)
     if route is None:
@@ -70,12 +71,12 @@ def route_of(environ: dict[str, Any]) -> str:
     return f"{route.path} {route.action}" if route.action else str(route.path)
 
 
-def _method(environ: dict[str, Any]) -> str:
+def _method(environ: Environ) -> str:
     method = environ["REQUEST_METHOD"]
     return method if method in _METHODS else "other"
 
 
-def _span(method: str, environ: dict[str, Any]) -> contextlib.AbstractContextManager[Any]:
+def _span(method: str, environ: Environ) -> contextlib.AbstractContextManager[Any]:
     if not tracing.on:
         return contextlib.nullcontext()
     from nova.telemetry import tracing_export

@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 
 from nova.api import errors, forwarded
+from nova.api.reply import Environ, Reply, Wsgi
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.service.rates import limiter
-
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Rates:
@@ -40,17 +39,16 @@ class Rates:
         if buckets is None:
             return application
 
-        def counted(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        def counted(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
             who = forwarded.client(environ)
             wait = buckets.take(who) if who is not None else 0.0
             if not wait:
                 return application(environ, start_response)
             error = errors.OverLimit(retry_after=math.ceil(wait))
-            status, body = errors.describe(error)
-            text = msgspec.json.encode(body)
-            start_response(f"{status} Too Many Requests", [
-                ("Content-Type", "application/json"), ("Content-Length", str(len(text))),
-                *errors.headers(error).items()])
-            return [text]
+            reply = Reply()
+            reply.status, body = errors.describe(error)
+            reply.data = msgspec.json.encode(body)
+            reply.set_headers(errors.headers(error))
+            return reply.send(environ, start_response)
 
         return counted

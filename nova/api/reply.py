@@ -1,4 +1,4 @@
-"""The response to a request, as the dispatcher builds it."""
+"""WSGI applications, and the response to a request as the API builds it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 JSON = "application/json"
 
-Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+Environ = dict[str, Any]
+Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
 
 _LINES = {status.value: f"{status.value} {status.phrase}" for status in http.HTTPStatus}
 
@@ -28,7 +29,7 @@ class Reply:
         for name, value in headers.items():
             self.headers[name.lower()] = value
 
-    def send(self, environ: Mapping[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+    def send(self, environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Send the response by WSGI. The response to HEAD has the headers of the one to GET."""
         headers = list(self.headers.items())
         if self.status != 204:

@@ -10,9 +10,10 @@ from typing import Any
 from nova import exception
 from nova.api import app as api_app
 from nova.api.auth import check_listening
-from nova.api.http import messages, server, tls
+from nova.api.http import server, tls
 from nova.api.http.limits import Limits
 from nova.api.http.peers import among
+from nova.api.reply import Wsgi
 from nova.conf import CONF
 
 _BACKLOG = 1024
@@ -35,7 +36,7 @@ def listen(address: str, port: int) -> socket.socket:
     return made
 
 
-def serve(shared: socket.socket, application: messages.Wsgi, threads: int, linger: float = 0.0,
+def serve(shared: socket.socket, application: Wsgi, threads: int, linger: float = 0.0,
           last: Callable[[], bool] = lambda: True) -> server.Server:
     """A server with the limits and the TLS of [api], not yet prepared. Raises InvalidInput for bad files."""
     limits = Limits(

@@ -12,14 +12,15 @@ from collections.abc import Iterable
 from typing import Any
 
 from nova import conf
-from nova.api import app, auth
+from nova.api import app
+from nova.api.reply import Environ, Wsgi
 from nova.telemetry import exporters, tracing
 
 _lock = threading.Lock()
-_loaded: auth.App | None = None
+_loaded: Wsgi | None = None
 
 
-def application(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+def application(environ: Environ, start_response: Any) -> Iterable[bytes]:
     global _loaded
     if _loaded is None:
         with _lock:

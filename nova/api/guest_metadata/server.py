@@ -21,6 +21,7 @@ from typing import TypeVar
 
 from nova.api.http import messages
 from nova.api.http.exchange import Exchange
+from nova.api.reply import Wsgi
 from nova.service.fair_pool import FairThreadPool
 
 LOG = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Server:
     without a request.
     """
 
-    def __init__(self, application: messages.Wsgi, threads: int,
+    def __init__(self, application: Wsgi, threads: int,
                  tenant_of: Callable[[str, str], str] = lambda network, address: network) -> None:
         self.application = application
         self.tenant_of = tenant_of

@@ -19,6 +19,7 @@ from nova.api.http import messages
 from nova.api.http.exchange import Exchange
 from nova.api.http.limits import Limits
 from nova.api.http.tls import Secured
+from nova.api.reply import Environ
 from nova.service.rates import client_of
 
 _PIECE = 64 * 1024
@@ -52,7 +53,7 @@ class Loop(Protocol):
 
     limits: Limits
     leaving: bool
-    environ: messages.Environ
+    environ: Environ
 
     def await_(self, connection: Connection, events: int) -> None:
         """Notify the connection once when it is readable or writable.
@@ -183,7 +184,7 @@ class Connection:
         self.sock.close()
         self._rest, self.data = memoryview(b""), bytearray()
 
-    def environ(self) -> messages.Environ:
+    def environ(self) -> Environ:
         """Return the WSGI environment of the request."""
         scheme = "https" if self.secure else "http"
         return {**(self._exchange.environ or {}), **self._loop.environ, "REMOTE_ADDR": self.address,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import h11
 
 from nova.api.http import messages
+from nova.api.reply import Environ
 
 _PIECE = 64 * 1024
 
@@ -27,7 +28,7 @@ class Exchange:
         self._expect()
 
     def _expect(self) -> None:
-        self.environ: messages.Environ | None = None
+        self.environ: Environ | None = None
         self.body = bytearray()
         self.too_long = False
         # Received bytes of the request line and headers; h11 may hold some of them from the previous request.

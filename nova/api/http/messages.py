@@ -8,13 +8,12 @@ from __future__ import annotations
 import email.utils
 import re
 import urllib.parse
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
 
 import h11
 
-Environ = dict[str, Any]
-Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+from nova.api.reply import Environ, Wsgi
+
 Headers = list[tuple[str, str]]
 
 _METHOD = re.compile(rb"[A-Z]{1,32}")

@@ -24,6 +24,7 @@ from nova.api.http.backlog import Backlog, is_closed_by_peer
 from nova.api.http.connection import Connection, State
 from nova.api.http.limits import Limits
 from nova.api.http.tls import Secured
+from nova.api.reply import Wsgi
 
 LOG = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Server:
     free is not executed. ``secure``: the TLS context, if TLS is used.
     """
 
-    def __init__(self, shared: socket.socket, application: messages.Wsgi, threads: int, limits: Limits,
+    def __init__(self, shared: socket.socket, application: Wsgi, threads: int, limits: Limits,
                  linger: float = 0.0, last: Callable[[], bool] = lambda: True, patience: float = 60.0,
                  secure: ssl.SSLContext | None = None) -> None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
