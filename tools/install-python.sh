@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs Python packages: install-python.sh PYTHON [arguments of pip install]
-# With uv, which needs a fifth of pip's time; with pip where uv cannot install them.
+# uv needs a fifth of pip's time; pip is used if uv fails.
 set -euo pipefail
 python=$1
 shift

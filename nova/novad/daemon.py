@@ -21,7 +21,7 @@ from nova.novad.deployment.deploy import Deployer, Terms
 from nova.novad.deployment.journal import DONE, Backup, Change, Deployed, Journal
 from nova.novad.errors import Busy, Cancelled, Nothing
 from nova.novad.nodes.assignments import Assignment
-from nova.novad.nodes.coordinator import Coordinator, Part, Peer
+from nova.novad.nodes.coordinator import Coordinator, NodeAssignment, Peer
 from nova.novad.nodes.participant import Participant
 from nova.novad.options import Options
 from nova.novad.platform import Platform
@@ -197,12 +197,12 @@ class Daemon:
         return [] if wanted and not here else self.deployer.plan(here)
 
     def _assignments(self, peers: Sequence[Peer], kind: Any, versions: dict[str, str], names: Sequence[str] = (),
-                **more: Any) -> list[Part]:
+                **more: Any) -> list[NodeAssignment]:
         """Return the assignments of the other nodes, without nodes that have none of the named components."""
         if self.coordinator is None:
             return []
         places = [self.options.place, *(peer.place for peer in peers)]
-        parts = []
+        assignments: list[NodeAssignment] = []
         for peer in peers:
             platform = self.whole.at(peer.place, places)
             there = ({component.name for component in peer.components} if kind == history.ROLLBACK
@@ -213,9 +213,9 @@ class Daemon:
                 continue
             self.secrets.make({name: self.whole.secrets[name] for component in platform.components.values()
                                for name in component.secrets()})
-            parts.append((peer, Assignment(coordinator=self.ident, control=self.options.name, kind=kind,
-                                           platform=platform, versions=mine, names=chosen, **more)))
-        return parts
+            assignments.append((peer, Assignment(coordinator=self.ident, control=self.options.name, kind=kind,
+                                                 platform=platform, versions=mine, names=chosen, **more)))
+        return assignments
 
     def take_part(self, assignment: Assignment, progress: Progress) -> list[str]:
         """Apply an assignment of a control node's deployment; return the components that were changed."""

@@ -98,7 +98,7 @@ def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
 
     ``lock``: lock the row until the transaction ends.
     """
-    # By the current time of the database, whose clock may just have jumped.
+    # Read the current time of the database in the same statement: its clock may just have jumped.
     statement = sa.select(TABLE, clock.column(connection)).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
     started = time.monotonic()
     row = connection.execute(statement.with_for_update() if lock else statement).first()

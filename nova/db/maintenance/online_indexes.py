@@ -33,7 +33,7 @@ def build(engine: sa.Engine) -> list[str]:
         return []
     made = []
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        # Without a time limit: gigabytes take their time.
+        # Disable the time limit of statements: an index of gigabytes takes minutes.
         connection.execute(sa.text("SET statement_timeout = 0"))
         # A wait within a statement would block CREATE INDEX CONCURRENTLY: a deadlock.
         while not connection.scalar(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _LOCK}):

@@ -93,7 +93,7 @@ def check(network: Network, address: str) -> str:
         wanted = plain_ip.address(address)
     except ValueError as error:
         raise exception.FixedIpInvalid(address=address, network_id=network.uuid) from error
-    # With SLAAC the address follows from the MAC address and cannot be chosen.
+    # SLAAC derives the address from the MAC address, so it cannot be chosen.
     cidr = network.cidr if wanted.version == 4 else network.cidr_v6 if network.ipv6_mode != SLAAC else None
     if cidr is None or wanted not in (subnet := plain_ip.network(cidr)) or str(wanted) in _reserved(
             network, subnet) or (wanted.version == 4 and not _start(network) <= wanted <= _end(network)):

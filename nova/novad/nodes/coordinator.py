@@ -77,7 +77,7 @@ class Peer:
         return self.place.node
 
 
-Part = tuple[Peer, Assignment]
+NodeAssignment = tuple[Peer, Assignment]
 
 
 class Coordinator:
@@ -247,34 +247,35 @@ class Coordinator:
         return Peer(url=url, place=place, steered=daemon.steered, components=components)
 
     # --- assignments -------------------------------------------------------------------------------
-    def plan(self, parts: Sequence[Part]) -> list[tuple[str, Any]]:
+    def plan(self, assignments: Sequence[NodeAssignment]) -> list[tuple[str, Any]]:
         """Return (node, change) for the changes of other nodes."""
-        def ask(part: Part) -> Any:
-            with self._client(part[0].url, part[0].node) as client, _peer_errors(part[0].node):
-                return client.ask(client.nodes.Plan, pb.ShareRequest(share=part[1].encode())).changes
-        return [(peer.node, change) for (peer, _assignment), changes in zip(parts, self._all(parts, ask), strict=True)
-                for change in changes]
+        def ask(node_assignment: NodeAssignment) -> Any:
+            peer, assignment = node_assignment
+            with self._client(peer.url, peer.node) as client, _peer_errors(peer.node):
+                return client.ask(client.nodes.Plan, pb.ShareRequest(share=assignment.encode())).changes
+        answers = zip(assignments, self._all(assignments, ask), strict=True)
+        return [(peer.node, change) for (peer, _assignment), changes in answers for change in changes]
 
-    def prepare(self, ident: int, assignments: Sequence[Part], progress: Progress) -> None:
-        self._all(assignments, lambda part: self._do("Prepare", ident, part, progress))
+    def prepare(self, ident: int, assignments: Sequence[NodeAssignment], progress: Progress) -> None:
+        self._all(assignments, lambda item: self._do("Prepare", ident, item, progress))
 
-    def apply(self, ident: int, assignments: Sequence[Part], progress: Progress) -> None:
+    def apply(self, ident: int, assignments: Sequence[NodeAssignment], progress: Progress) -> None:
         """Apply the assignments of nodes with the role control first, then those of all other nodes concurrently."""
-        first = [part for part in assignments if "control" in part[0].place.roles]
-        last = [part for part in assignments if part not in first]
+        first = [item for item in assignments if "control" in item[0].place.roles]
+        last = [item for item in assignments if item not in first]
         removal = any(assignment.kind == "remove" for _peer, assignment in assignments)
         for rank in ([last, first] if removal else [first, last]):
             for peer, _assignment in rank:
                 self._journal.add_participant(ident, peer.url, peer.node)
-            self._all(rank, lambda part: self._do("Apply", ident, part, progress))
+            self._all(rank, lambda item: self._do("Apply", ident, item, progress))
 
     def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
-        waiting = [part for part in self._journal.participations(ident) if not part.settled]
-        answers = self._concurrently(waiting, lambda part: self._send_decision(part, done, progress, _TRY))
-        return [part.node for part, answer in zip(waiting, answers, strict=True) if answer is not None]
+        waiting = [entry for entry in self._journal.participations(ident) if not entry.settled]
+        answers = self._concurrently(waiting, lambda entry: self._send_decision(entry, done, progress, _TRY))
+        return [entry.node for entry, answer in zip(waiting, answers, strict=True) if answer is not None]
 
-    def _do(self, verb: str, ident: int, part: Part, progress: Progress) -> None:
-        peer, assignment = part
+    def _do(self, verb: str, ident: int, node_assignment: NodeAssignment, progress: Progress) -> None:
+        peer, assignment = node_assignment
         values = self._secrets.values(sorted({name for component in assignment.platform.components.values()
                                               for name in component.secrets()}))
         request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
@@ -378,7 +379,7 @@ class Coordinator:
 
 
 def _longest(assignment: Assignment) -> float:
-    """Return the timeout of a node's part in seconds: a compromised node might never finish."""
+    """Return the timeout of a node's assignment in seconds: a compromised node might never finish."""
     return sum((_FETCH + _OTHER + 3.0 * component.stop_timeout
                 + 2.0 * (component.health.start if component.health else 0.0)
                 for component in assignment.platform.components.values()), _OTHER)

@@ -69,7 +69,7 @@ SHOWN = View([
 CREATED = View([
     *_KEYS,
     Out("user_id", STRING),
-    # Only in the response to the request that generated it: it is not stored.
+    # The private key is not stored: only the response to the request that generated it has it.
     Out("private_key", STRING, lambda _key, _req: ABSENT, until=91),
 ])
 

@@ -47,7 +47,7 @@ class _Period:
         self.version, self.detailed, self.now = req.version, detailed, utcnow()
         begin, end = req.arg("start"), req.arg("end")
         self.begin = _parsed(begin) if begin else self.now
-        # Without both the period is empty.
+        # The period is empty if neither is given.
         self.end = _parsed(end) if end else self.now + datetime.timedelta(microseconds=0 if begin else 1)
         if self.begin >= self.end:
             raise exception.InvalidInput("Invalid start time. The start time cannot occur after the end time.")

@@ -87,7 +87,7 @@ def make_rescue(instance: Instance, image: Image, disks: Disks, definition: str,
         raise exception.InstanceNotRescuable(
             instance_id=instance.uuid, reason=f"its host gives it a disk of {most} GiB to be rescued from, and the "
                                               f"image {image.id} is larger")
-    # As large as the image.
+    # A flavor without sizes: the disk has the size of the image.
     bare = msgspec.structs.replace(instance.flavor, root_gb=0, ephemeral_gb=0, swap=0)
     rescued = msgspec.structs.replace(instance, image=image, flavor=bare, block_devices=[])
     builders = {RENAMED[name]: build for name, build in _builders(rescued, disks).items() if name in RENAMED}

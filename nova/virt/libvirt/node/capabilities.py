@@ -39,7 +39,7 @@ class Capabilities:
     disk_buses: frozenset[str] = frozenset()
     video_models: frozenset[str] = frozenset()
     graphics: frozenset[str] = frozenset()
-    # With the CPUs as the operator has divided them.
+    # NUMA topology; cpu_shared_set and cpu_dedicated_set divide its CPUs.
     cells: HostTopology | None = None
     # Guests can have directories of the host.
     virtio_fs: bool = False

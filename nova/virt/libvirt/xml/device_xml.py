@@ -225,7 +225,7 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
         _add_spice(devices, settings.spice, config.usb_ports)
     if config.video_model or seen:
         item = element(devices, "video")
-        # In KiB; only these two devices have it.
+        # The attribute vram is in KiB; only these two models have it.
         vram = config.video_ram * 1024 if config.video_model in ("vga", "qxl") else 0
         model = config.video_model or ("vga" if config.is_x86 else "virtio")
         _pack(item, config, model == "virtio")

@@ -130,7 +130,7 @@ def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Seq
         if local.ramdisk:
             element(boot, "initrd", local.ramdisk)
         root = f"root=/dev/{first.target}" if first is not None else ""
-        # On a busy host Linux detects that the timer of an emulated CPU does not work, and panics.
+        # Linux on a busy host concludes that the timer of an emulated CPU does not work, and panics.
         timer = "no_timer_check" if config.virt_type == "qemu" and config.is_x86 else ""
         consoles = f"console=tty0 console={_CONSOLES.get(config.architecture, 'ttyS0')}"
         element(boot, "cmdline", " ".join(filter(None, (root, consoles, timer, config.command_line))))
