@@ -15,7 +15,7 @@ from nova import context, exception
 from nova.conductor import checks, secret_cipher
 from nova.conductor.core import Core
 from nova.conductor.resources import server_volumes, volume_keys
-from nova.conductor.saga import deferred_cleanup, transition_notifications
+from nova.conductor.saga import transition_notifications
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.run import Run, ended, inherited
@@ -314,7 +314,7 @@ class _Request:
                     actions.requeue(connection, action, first.name if first else None,
                                     ended(action.events, _TAKEN_OVER), run.payload())
                     continue
-                cleanup = deferred_cleanup.cleanup_of_current_step(run)
+                cleanup = run.current_cleanup
                 if cleanup is not None or run.journal.cleanups:  # The external call may still be running.
                     deferred = msgspec.to_builtins(Journal(interrupted=cleanup, cleanups=run.journal.cleanups,
                                                            trace=run.journal.trace))

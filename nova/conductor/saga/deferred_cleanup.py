@@ -29,10 +29,9 @@ from nova.conf import CONF
 from nova.db.servers import actions, servers
 from nova.db.sql import clock
 from nova.objects.servers.action import Action
-from nova.objects.servers.instance import Instance, without_secrets
-from nova.objects.volumes.volume import journal_without_secrets
+from nova.objects.servers.instance import Instance
 from nova.operations import REGISTRY
-from nova.operations.framework.base import Cleanup, Journal, Step, context_of, journal
+from nova.operations.framework.base import Cleanup, Journal, context_of, journal
 from nova.telemetry import tracing
 
 LOG = logging.getLogger(__name__)
@@ -42,19 +41,6 @@ _PAGE = 100
 # Number of attempts (about a day), and longest pause between two attempts in seconds.
 _MAX_TRIES = 32
 _LONGEST_PAUSE = 3600.0
-
-
-def cleanup_of_current_step(run: Run) -> Cleanup | None:
-    """Return the cleanup of the current step, or None if the step calls no external service."""
-    step = run.step
-    return cleanup_of(run, step) if step is not None and step.external and not run.never_began else None
-
-
-def cleanup_of(run: Run, step: Step) -> Cleanup:
-    """Return the cleanup of what a step created, or may create, in external services. It contains no secret."""
-    return Cleanup(operation=run.operation.name, step=step.name,
-                   data=journal_without_secrets(msgspec.to_builtins(run.operation.data)),
-                   block_devices=without_secrets(run.instance).block_devices, network_info=run.instance.network_info)
 
 
 class DeferredCleanup:

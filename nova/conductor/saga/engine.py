@@ -21,6 +21,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.saga.control import ConductorControl, converted
+from nova.conductor.saga.decision import Done, Event, Failed
 from nova.conductor.saga.deferred_cleanup import DeferredCleanup
 from nova.conductor.saga.leases import InFlightLeases
 from nova.conductor.saga.recovery import Recovery
@@ -187,9 +188,10 @@ class Engine:
             failure.host = run.operation.host_of(step)
             # An earlier dispatch of the same order may have executed more steps than this one.
             repeated = run.journal.tries > 1 and not run.action.undoing
-            self.executor.failed(ctx, run, step, failure, ctl, run.furthest(step) if repeated else step)
+            event: Event = Failed(step, failure, run.furthest(step) if repeated else step)
         else:
-            self.executor.succeeded(ctx, run, step, ctl)
+            event = Done(step)
+        self.executor.handle(ctx, run, event, ctl)
 
     def progress(self, ctx: context.RequestContext, report: StepReport) -> None:
         """Handle an interim report: the next step of an order has started, or the running step reports its progress."""

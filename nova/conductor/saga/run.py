@@ -11,10 +11,10 @@ from nova.db.hosts import services
 from nova.db.sql import clock
 from nova.notifications.requests import SchedulerQuery
 from nova.objects.servers.action import Action, Event, Failure
-from nova.objects.servers.instance import Instance
+from nova.objects.servers.instance import Instance, without_secrets
 from nova.objects.volumes.volume import journal_without_secrets
 from nova.operations import REGISTRY
-from nova.operations.framework.base import CONDUCTOR, Inherited, Journal, Operation, Step, journal
+from nova.operations.framework.base import CONDUCTOR, Cleanup, Inherited, Journal, Operation, Step, journal
 
 
 class Run:
@@ -93,6 +93,12 @@ class Run:
         at = f".{self.action.step}" if self.action.step else ""
         return f"{'undo ' if self.action.undoing else ''}{self.operation.name}{at}"
 
+    @property
+    def current_cleanup(self) -> Cleanup | None:
+        """Return the cleanup of the current step, or None if the step calls no external service."""
+        step = self.step
+        return cleanup_of(self.operation, step) if step is not None and step.external and not self.never_began else None
+
     def payload(self, open_events: dict[str, str] | None = None) -> dict[str, Any]:
         """Return the payload to store. ``open_events`` replaces those of the journal if not None."""
         if self.inheriting:
@@ -134,6 +140,14 @@ class Run:
         if name and not any(event.event == name and event.finish_time is None for event in events):
             start = max([event.finish_time for event in events if event.finish_time], default=self.action.start_time)
             self.action.events = [*events, Event(event=name, start_time=start)]
+
+
+def cleanup_of(operation: Operation, step: Step) -> Cleanup:
+    """Return the cleanup of what a step created, or may create, in external services. It contains no secret."""
+    return Cleanup(operation=operation.name, step=step.name,
+                   data=journal_without_secrets(msgspec.to_builtins(operation.data)),
+                   block_devices=without_secrets(operation.instance).block_devices,
+                   network_info=operation.instance.network_info)
 
 
 def ended(events: list[Event], failure: Failure | None) -> list[Event]:

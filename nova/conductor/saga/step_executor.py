@@ -1,7 +1,8 @@
-"""Execution of the steps of an action. Each advance is one transaction, fenced by the attempt of the action.
+"""Execution of the steps of an action: events are decided, and each transition is one transaction.
 
-The transaction writes the results of a step, the instance and the next step together. Messages follow the commit and
-may get lost: the lease of the action then ends and a conductor continues, so a lost message never fails a step.
+The transaction is fenced by the attempt of the action. It writes the results of a step, the instance and the next step
+together. Messages follow the commit and may get lost: the lease of the action then ends and a conductor continues, so a
+lost message never fails a step.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.resources import volume_keys
 from nova.conductor.saga.control import ConductorControl
-from nova.conductor.saga.deferred_cleanup import DeferredCleanup, cleanup_of, cleanup_of_current_step
+from nova.conductor.saga.decision import Done, Ended, Event, Failed, HostLost, Transition, decide, enter
+from nova.conductor.saga.deferred_cleanup import DeferredCleanup
 from nova.conductor.saga.run import Run, owner_of
 from nova.conductor.saga.transition_notifications import TransitionNotifications, of_transition
 from nova.conf import CONF
 from nova.db.hosts import dedicated_resources, services
 from nova.db.networks import security_filters
-from nova.db.servers import actions, evictions, external_events, servers
+from nova.db.servers import actions, external_events, servers
 from nova.db.sql import clock
 from nova.objects.networks.network import RuleSet
-from nova.objects.servers import states
 from nova.objects.servers.action import Action, Failure
 from nova.objects.servers.instance import with_ways, without_secrets
 from nova.objects.servers.order import StepOrder
@@ -56,7 +57,7 @@ class StepExecutor:
     def advance(self, ctx: context.RequestContext, run: Run) -> None:
         """Execute the next step. After a temporary error the step is retried after a pause."""
         ctx.update_store()
-        cleanup = cleanup_of_current_step(run)
+        cleanup = run.current_cleanup
         try:
             with tracing.span(f"conductor {run.label}", ctx, instance=run.instance.uuid, attempt=run.action.attempt):
                 self._advance(ctx, run)
@@ -70,10 +71,8 @@ class StepExecutor:
 
     def _advance(self, ctx: context.RequestContext, run: Run) -> None:
         step = run.step
-        if step is None and run.inheriting:
-            self._compensated(ctx, run, None, self._control(ctx, run))
-        elif step is None:
-            self._finish(ctx, run, self._control(ctx, run), None)
+        if step is None:
+            self.handle(ctx, run, Ended())
         elif step.place != CONDUCTOR:
             self._dispatch_again(ctx, run, step)
         elif run.journal.tries > MAX_TRIES:
@@ -95,7 +94,7 @@ class StepExecutor:
         try:
             with metrics.step(run.operation.name, step.name, run.action.undoing):
                 run.operation.run(step, ctl, run.action.undoing)
-                self.succeeded(ctx, run, step, ctl)
+                self.handle(ctx, run, Done(step), ctl)
         except Wait as wait:
             self._park(run, wait)
         except (exception.StaleReport, exception.ServiceUnavailable):
@@ -111,10 +110,7 @@ class StepExecutor:
             elif not step.external:
                 run.operation.data = msgspec.convert(before, run.operation.data_type)
             self._reload_instance(run)
-            if step.deferrable and not run.action.undoing and isinstance(error, exception.HostDown):
-                self._defer(ctx, run, step)
-            else:
-                self.failed(ctx, run, step, failure_of(error), self._control(ctx, run))
+            self.handle(ctx, run, Failed(step, failure_of(error), step, isinstance(error, exception.HostDown)))
 
     def _reload_instance(self, run: Run) -> None:
         """Discard the changes that a failed step made to the instance in memory."""
@@ -161,138 +157,75 @@ class StepExecutor:
             actions.update(connection, follower, payload=next_run.payload())
         return next_run
 
-    # --- the end of a step -----------------------------------------------------------------------------
-    def succeeded(self, ctx: context.RequestContext, run: Run, step: Step, ctl: ConductorControl) -> None:
-        """Continue with the step after ``step``, which is done."""
-        if run.action.undoing:
-            self._compensated(ctx, run, step, ctl)
-            return
-        follower = run.operation.after(step)
-        if follower is None:
-            self._finish(ctx, run, ctl, None, done=step)
-        else:
-            self._go_to(ctx, run, follower, ctl, done=step)
-
-    def failed(self, ctx: context.RequestContext, run: Run, step: Step, failure: Failure,
-               ctl: ConductorControl, last: Step | None = None) -> None:
-        """Compensate the operation after ``step`` failed.
-
-        ``last``: the last step that the host may have executed, if it may be a later one than ``step``. A failed
-        compensation does not stop the others; ``last`` is then the last compensation that is given up with it.
-        """
-        if run.action.undoing:
-            LOG.error("[instance: %s] Compensation of step %s failed, continuing with the other compensations: %s",
-                      run.instance.uuid, step.name, failure.message)
-            run.operation.compensation_failed(step)
-            if step.external:
-                run.journal.cleanups.append(cleanup_of(run, step))
-            self._evict(run, step, ctl)
-            self._compensated(ctx, run, last or step, ctl)
-            return
-        LOG.warning("[instance: %s] Operation %s failed at %s%s: %s", run.instance.uuid, run.action.action, step.name,
-                    f" on {failure.host}" if failure.host else "", failure.inside or failure.message)
-        step = last or step
-        tracing.failed(failure.inside or failure.message)
-        # Users need the first cause; a later "no more hosts" explains nothing.
-        if run.journal.failure is None or failure.kind not in ("NoValidHost", "MaxRetriesExceeded", "ClaimLost"):
-            run.journal.failure = failure
-        run.journal.latest = failure
-        run.action.undoing = True
-        if failure.kind == "HostDown":
-            # The host cannot compensate. It removes the guest when it returns and receives the eviction.
-            if run.operation.host_of(step) == run.instance.host:  # a guest on another host is unaffected
-                ctl.set(power_state=states.NOSTATE)
-            self._evict(run, step, ctl)
-            self._compensated(ctx, run, run.operation.batch(step, undo=True)[-1], ctl, failure)
-        elif step.undo and (step.place != CONDUCTOR or step.external or failure.kind == "ClaimLost"):
-            self._go_to(ctx, run, step, ctl, done=step, failure=failure)
-        else:
-            # A failed conductor step wrote nothing that needs compensation.
-            self._compensated(ctx, run, step, ctl, failure)
-
-    def _compensated(self, ctx: context.RequestContext, run: Run, step: Step | None, ctl: ConductorControl,
-                     failure: Failure | None = None) -> None:
-        """Retry the operation if it allows that after the compensation of ``step``, else compensate the step before."""
-        operation, cause = run.operation, run.journal.failure or Failure(message="Unknown failure.")
-        if (step is not None and operation.retry_from == step.name and not run.inheriting
-                and operation.may_retry(run.journal.latest or cause)):
-            run.action.undoing = False
-            # The retried step finds what its deferred cleanups would remove.
-            run.journal.cleanups = [cleanup for cleanup in run.journal.cleanups if cleanup.operation != operation.name]
-            metrics.RETRIES.inc(operation.name)
-            ctl.set(task_state=operation.task_state)
-            self._go_to(ctx, run, step, ctl, done=step, failure=failure)
-            return
-        previous = operation.before(step) if step is not None else None
-        if previous is not None:
-            self._go_to(ctx, run, previous, ctl, done=step, failure=failure)
-        elif run.inheriting:
-            operation.superseded(ctl)
-            run.disinherit()
-            self._go_to(ctx, run, run.first(), ctl, done=None)
-        else:
-            self._finish(ctx, run, ctl, cause, done=step if failure else None)
+    # --- events and transitions --------------------------------------------------------------------------
+    def handle(self, ctx: context.RequestContext, run: Run, event: Event, ctl: ConductorControl | None = None) -> None:
+        """Apply the transition that follows an event. ``ctl``: the changes that the step made."""
+        if isinstance(event, Failed):
+            _log_failure(run, event)
+        self._apply(ctx, run, decide(run, event), ctl or self._control(ctx, run))
 
     def give_up_host(self, ctx: context.RequestContext, run: Run, step: Step, host: str) -> None:
         """Decide a step whose host is down: wait for the host, skip the step, or fail."""
-        if step.when_down == "wait" and not run.inheriting:
-            self._wait_for(run, host)
+        transition = decide(run, HostLost(step))
+        if transition.waits:
+            # Only the host knows the progress of its order, which it resumes when it returns.
+            run.action.owner = owner_of(host)
+            self.core.db.write(lambda connection: actions.update(
+                connection, run.action, owner=run.action.owner, lease_until=lease()))
+            LOG.info("[instance: %s] %s waits until host %s returns", run.instance.uuid, run.label, host)
             return
         ctl = self._control(ctx, run)
         ctl.effects.append(functools.partial(services.still_down, host=host))
-        # The progress of the host is unknown, so all steps of the order may have been executed.
-        last = run.furthest(step)
-        if run.action.undoing or step.when_down == "skip":
-            self._evict(run, step if run.action.undoing else last, ctl)
-            self.succeeded(ctx, run, last, ctl)
-        else:
+        if transition.latest is not None:
             run.action.events = run.opened(step)
-            self.failed(ctx, run, step, failure_of(exception.HostDown(host=host), host), ctl, last)
+            _log_failure(run, Failed(step, transition.latest, run.furthest(step)))
+        self._apply(ctx, run, transition, ctl)
 
-    def _wait_for(self, run: Run, host: str) -> None:
-        """Leave the action to the host, which resumes its order when it returns: only the host knows its progress."""
-        run.action.owner = owner_of(host)
-        self.core.db.write(lambda connection: actions.update(
-            connection, run.action, owner=run.action.owner, lease_until=lease()))
-        LOG.info("[instance: %s] %s waits until host %s returns", run.instance.uuid, run.label, host)
-
-    def _evict(self, run: Run, step: Step, ctl: ConductorControl) -> None:
-        """Record an eviction: the host of ``step`` removes the guest that the operation created up to that step."""
-        operation, uuid = run.operation, run.instance.uuid
-        host = operation.host_of(step)
-        executed = [item for item in operation.steps[:operation.steps.index(step) + 1] if operation.applies(item)]
-        if host and not operation.stays(host) and any(item.evict and item.place == step.place for item in executed):
-            keep = operation.keeps_disks(host)
-            ctl.effects.append(lambda connection: evictions.add(connection, uuid, host, keep))
-
-    # --- writing -------------------------------------------------------------------------------------
-    def _go_to(self, ctx: context.RequestContext, run: Run, step: Step | None, ctl: ConductorControl,
-               done: Step | None, failure: Failure | None = None) -> None:
-        """Store the results of ``done`` and the new current step ``step`` in one transaction; then execute ``step``."""
+    def _apply(self, ctx: context.RequestContext, run: Run, transition: Transition, ctl: ConductorControl) -> None:
+        """Store a transition in one transaction; then execute the next step, or start the next operation."""
+        if transition.retries:
+            metrics.RETRIES.inc(run.operation.name)
+        step, done, failure = enter(run, transition, ctl), transition.done, transition.failure
         host = run.operation.host_of(step) if step else ""
-        if step and host and not run.action.undoing and step.task_state:
+        if transition.outcome:
+            ctl.forget_secrets()
+        elif step and host and not run.action.undoing and step.task_state:
             ctl.set(task_state=step.task_state)
         run.journal.tries, run.journal.waits_until = (1 if host else 0), None
-        closed = run.closed(done, failure) if done else list(run.action.events)
+        if transition.outcome:
+            run.action.events = run.closed(run.step, failure, at_end=True)
+        elif done:
+            run.action.events = run.closed(done, failure)
         notifications = of_transition(self.core.outbox, run, done, step, failure)
 
-        def write(connection: sa.Connection) -> StepOrder | None:
-            run.action.events = run.opened(step, closed) if step and not run.action.undoing else closed
-            self._write(connection, run, step, host, notifications)
-            ctl.apply(connection)
+        def write(connection: sa.Connection) -> StepOrder | Run | None:
+            if transition.outcome:
+                self._write_end(connection, run, transition, notifications)
+                ctl.apply(connection, action_uuid=None)
+            else:
+                self._write(connection, run, step, host, notifications)
+                ctl.apply(connection)
             notifications.write(self.core.outbox, connection, ctx)
-            return self.order(connection, run, step, run.action.attempt + 1, host) if step and host else None
+            if step and host:
+                return self.order(connection, run, step, run.action.attempt + 1, host)
+            return self._next_queued(connection, run) if transition.outcome else None
 
-        before = run.action.attempt
-        order = self.core.db.write(write)
-        run.action.attempt, run.action.step = before + 1, step.name if step else None
-        run.journal.open_events = notifications.open_events
-        self._committed(ctl)
-        if order is None:
-            self._submit(ctx, run)
+        attempt = run.action.attempt
+        follower = self.core.db.write(write)
+        if transition.outcome:
+            _log_end(run, failure)
         else:
-            self.send(ctx, host, order)
+            run.action.attempt, run.action.step = attempt + 1, step.name if step else None
+            run.journal.open_events = notifications.open_events
+        self._committed(ctl)
+        if isinstance(follower, StepOrder):
+            self.send(ctx, host, follower)
+        elif follower is not None:
+            self._submit(context_of(follower.action), follower)
+        elif not transition.outcome:
+            self._submit(ctx, run)
 
+    # --- writing -------------------------------------------------------------------------------------
     def _dispatch_again(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
         """Send a host step at the start of an operation, or again because no report arrived."""
         host = run.operation.host_of(step)
@@ -307,8 +240,7 @@ class StepExecutor:
         if tries >= MAX_TRIES and not self.core.db.read(is_down):
             LOG.warning("[instance: %s] Step %s was sent to host %s %d times without a report; the operation fails",
                         run.instance.uuid, step.name, host, MAX_TRIES)
-            error = exception.HostDown(host=host)
-            self.failed(ctx, run, step, failure_of(error, host), self._control(ctx, run), run.furthest(step))
+            self.handle(ctx, run, Failed(step, failure_of(exception.HostDown(host=host), host), run.furthest(step)))
             return
 
         notifications = of_transition(self.core.outbox, run, None, step)
@@ -317,8 +249,6 @@ class StepExecutor:
             if is_down(connection):
                 return None
             run.journal.tries = tries + 1
-            if not run.action.undoing:
-                run.action.events = run.opened(step)
             self._write(connection, run, step, host, notifications)
             notifications.write(self.core.outbox, connection, ctx)
             return self.order(connection, run, step, run.action.attempt + 1, host)
@@ -334,6 +264,8 @@ class StepExecutor:
 
     def _write(self, connection: sa.Connection, run: Run, step: Step | None, host: str,
                notifications: TransitionNotifications) -> None:
+        if step and not run.action.undoing:
+            run.action.events = run.opened(step)
         actions.update(
             connection, run.action, step=step.name if step else None, attempt=run.action.attempt + 1,
             undoing=run.action.undoing, owner=owner_of(host) if host else self.core.name, lease_until=lease(),
@@ -382,46 +314,22 @@ class StepExecutor:
             LOG.exception("[instance: %s] Cannot announce a committed change; periodic tasks repeat the announcement",
                           ctl.instance.uuid)
 
-    def _finish(self, ctx: context.RequestContext, run: Run, ctl: ConductorControl, failure: Failure | None,
-                done: Step | None = None) -> None:
-        """End the action and release the instance, with the states that the operation sets.
+    @staticmethod
+    def _write_end(connection: sa.Connection, run: Run, transition: Transition,
+                   notifications: TransitionNotifications) -> None:
+        actions.update(
+            connection, run.action, step=None, outcome=transition.outcome, finish_time=clock.now(),
+            lease_until=lease() if run.journal.cleanups else None, undoing=False, events=run.action.events,
+            payload=journal_without_secrets(run.payload(notifications.open_events)),
+            message="Error" if transition.failure else None)
 
-        ``done``: the step that has just ended or failed.
-        """
-        if failure is None:
-            run.operation.succeeded(ctl)
-        else:
-            run.operation.failed(ctl, failure)
-        ctl.forget_secrets()
-        now = clock.now()
-        events = run.closed(run.step, failure, at_end=True)
-        notifications = of_transition(self.core.outbox, run, done, None, failure)
-
-        def write(connection: sa.Connection) -> Run | None:
-            actions.update(
-                connection, run.action, step=None, outcome="error" if failure else "success", finish_time=now,
-                lease_until=lease() if run.journal.cleanups else None, undoing=False, events=events,
-                payload={**journal_without_secrets(run.payload(notifications.open_events)), "tries": 0},
-                message="Error" if failure else None)
-            ctl.apply(connection, action_uuid=None)
-            notifications.write(self.core.outbox, connection, ctx)
-            if not run.own.may_be_followed:
-                return None
-            # The instance is locked: an operation accepted before is in the queue, a later one finds the instance free.
-            follower = actions.next_queued(connection, run.instance.uuid, self.core.name, lease())
-            return self._hand_over(connection, follower) if follower is not None else None
-
-        follower = self.core.db.write(write)
-        metrics.finished(run.operation.name, "error" if failure else "success", run.action.start_time)
-        self._committed(ctl)
-        if failure:
-            LOG.warning("[instance: %s] Operation %s failed, vm_state is %s: %s", run.instance.uuid, run.action.action,
-                        run.instance.vm_state, failure.message)
-        else:
-            LOG.info("[instance: %s] Operation %s succeeded, vm_state is %s", run.instance.uuid, run.action.action,
-                     run.instance.vm_state)
-        if follower is not None:
-            self._submit(context_of(follower.action), follower)
+    def _next_queued(self, connection: sa.Connection, run: Run) -> Run | None:
+        """Hand the instance over to the next queued operation, if there is one, and return its run."""
+        if not run.own.may_be_followed:
+            return None
+        # The instance is locked: an operation accepted before is in the queue, a later one finds the instance free.
+        follower = actions.next_queued(connection, run.instance.uuid, self.core.name, lease())
+        return self._hand_over(connection, follower) if follower is not None else None
 
     # --- errors --------------------------------------------------------------------------------------------
     def release_after_error(self, ctx: context.RequestContext, run: Run, error: Exception) -> bool:
@@ -454,38 +362,50 @@ class StepExecutor:
         """Treat the current step as failed: compensate the operation, or skip a compensation that cannot be done."""
         self._reload_instance(run)
         run.journal.tries = 0
-        if run.inheriting:
-            self._give_up_inherited(ctx, run, error)
-        elif (step := run.step) is not None and step.deferrable and isinstance(error, exception.ServiceUnavailable):
-            self._defer(ctx, run, step)
-        elif step is not None:
-            last = step if run.action.undoing else run.furthest(step)
-            self.failed(ctx, run, step, failure_of(error), self._control(ctx, run), last)
-        else:
-            self._finish(ctx, run, self._control(ctx, run), failure_of(error))
-
-    def _defer(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
-        """Continue without the step, and execute it as deferred cleanup when its service is available again."""
-        run.journal.cleanups.append(cleanup_of(run, step))
-        self.succeeded(ctx, run, step, self._control(ctx, run))
-
-    def _give_up_inherited(self, ctx: context.RequestContext, run: Run, error: Exception) -> None:
-        """Give up the compensation of a superseded operation, which would otherwise block its successor for ever."""
-        inherited, step = run.operation, run.step
+        step, failure = run.step, failure_of(error)
+        event: Event = Ended(failure) if step is None else Failed(
+            step, failure, step if run.action.undoing else run.furthest(step),
+            unavailable=isinstance(error, exception.ServiceUnavailable))
+        inherited = run.operation
         try:
-            if step is not None:
-                self.failed(ctx, run, step, failure_of(error), self._control(ctx, run))
-            else:
-                self._compensated(ctx, run, None, self._control(ctx, run))
+            self.handle(ctx, run, event)
         except (exception.StaleReport, exception.ServiceUnavailable):
             raise
         except Exception:
+            if inherited is run.own:
+                raise
+            # The compensation of a superseded operation must not block its successor for ever.
             LOG.exception("[instance: %s] Cannot release the resources of the superseded operation %s",
                           run.instance.uuid, inherited.name)
             self._reload_instance(run)
             if run.operation is inherited:
                 run.disinherit()
-            self._go_to(ctx, run, run.first(), self._control(ctx, run), done=None)
+            step = run.first()
+            if step is None:
+                self.handle(ctx, run, Ended())
+            else:
+                self._apply(ctx, run, Transition(step, run.action.undoing), self._control(ctx, run))
+
+
+def _log_failure(run: Run, event: Failed) -> None:
+    failure = event.failure
+    if run.action.undoing:
+        LOG.error("[instance: %s] Compensation of step %s failed, continuing with the other compensations: %s",
+                  run.instance.uuid, event.step.name, failure.message)
+    else:
+        LOG.warning("[instance: %s] Operation %s failed at %s%s: %s", run.instance.uuid, run.action.action,
+                    event.step.name, f" on {failure.host}" if failure.host else "", failure.inside or failure.message)
+        tracing.failed(failure.inside or failure.message)
+
+
+def _log_end(run: Run, failure: Failure | None) -> None:
+    metrics.finished(run.operation.name, "error" if failure else "success", run.action.start_time)
+    if failure:
+        LOG.warning("[instance: %s] Operation %s failed, vm_state is %s: %s", run.instance.uuid, run.action.action,
+                    run.instance.vm_state, failure.message)
+    else:
+        LOG.info("[instance: %s] Operation %s succeeded, vm_state is %s", run.instance.uuid, run.action.action,
+                 run.instance.vm_state)
 
 
 def lease() -> datetime.datetime:

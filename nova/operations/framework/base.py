@@ -35,7 +35,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Final, Literal, TypeVar
+from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -243,6 +243,12 @@ class Operation:
         self.data: Any = msgspec.convert(data, self.data_type)
         # True while another operation that superseded this one runs the compensations.
         self.taken_over = False
+
+    def copy(self) -> Self:
+        """Return this run with data that can be changed apart from these."""
+        other = type(self)(self.instance, msgspec.to_builtins(self.data))
+        other.taken_over = self.taken_over
+        return other
 
     # --- acceptance ------------------------------------------------------------------------------
     @classmethod

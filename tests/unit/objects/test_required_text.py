@@ -62,14 +62,17 @@ def test_every_match_of_an_expression_contains_its_texts(seed: int) -> None:
 def test_reading_costs_little_for_the_longest_expressions() -> None:
     """Twice the length costs twice the time; forty times would be quadratic here."""
     def cost(pattern: str) -> float:
-        began = time.process_time()
+        """Return the least of several rounds, so that a collection of garbage or another process does not count."""
+        rounds = []
         for _round in range(20):
+            began = time.process_time()
             required_text.of(pattern)
-        return time.process_time() - began
+            rounds.append(time.process_time() - began)
+        return min(rounds)
 
     for part in ("a", "(a", "[a]", "a|", "ab+", r"\.", "[", "(ab|cd)", "a{2}"):
         short = (part * expression.LONGEST)[:expression.LONGEST // 8]
-        assert cost(part * (expression.LONGEST // len(part))) < 40 * max(cost(short), 0.001), part
+        assert cost(part * (expression.LONGEST // len(part))) < 40 * max(cost(short), 0.00005), part
 
 
 def _quiet() -> re2.Options:
