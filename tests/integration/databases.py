@@ -26,6 +26,8 @@ import sqlalchemy as sa
 from tests.integration.processes import free_port
 
 _WAIT = 60.0
+# Free memory in bytes that a database in memory requires.
+_ROOM = 3 * 2**30
 
 
 @dataclasses.dataclass
@@ -100,7 +102,8 @@ def start_postgresql(*options: str) -> Iterator[Server]:
         _check([str(initdb), "-D", str(base / "data"), "-A", "trust", "-U", "nova", "-E", "UTF8", "--locale=C.UTF-8",
                 "--no-sync"], "postgres")
         return [os.path.join(programs[-1], "postgres"), "-D", str(base / "data"), "-p", str(port), "-h", "127.0.0.1",
-                "-k", str(base), "-c", "fsync=off", "-c", "max_connections=300", *options]
+                "-k", str(base), "-c", "fsync=off", "-c", "max_connections=300", "-c", "max_wal_size=128MB",
+                *options]
 
     with _server("postgresql", "postgres", prepare,
                  lambda base, port: f"postgresql+psycopg2://nova@127.0.0.1:{port}/postgres") as server:
@@ -120,8 +123,8 @@ def start_mariadb(*options: str) -> Iterator[Server]:
                 "--auth-root-authentication-method=normal"], "mysql")
         return [str(server_program), "--no-defaults", *places, f"--socket={base}/socket",
                 f"--pid-file={base}/pid", f"--port={port}", "--bind-address=127.0.0.1",
-                "--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=64M", "--max-connections=300",
-                *options]
+                "--innodb-flush-log-at-trx-commit=2", "--innodb-buffer-pool-size=64M", "--innodb-log-file-size=32M",
+                "--max-connections=300", *options]
 
     with _server("mariadb", "mysql", prepare,
                  lambda base, port: f"mysql+pymysql://root@localhost/mysql?unix_socket={base}/socket") as server:
@@ -145,8 +148,9 @@ def _server(kind: str, user: str, prepare: Callable[[pathlib.Path, int], list[st
             url: Callable[[pathlib.Path, int], str]) -> Iterator[Server]:
     if os.geteuid() != 0:
         pytest.skip(f"{kind} is started as user {user}: needs root")
-    # A short path: sockets have names of at most 107 bytes.
-    base = pathlib.Path(tempfile.mkdtemp(prefix=f"nova-{kind}-", dir="/tmp"))
+    # A short path: sockets have names of at most 107 bytes. In memory, if there is enough: tests wait for the disk else.
+    in_memory = os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > _ROOM
+    base = pathlib.Path(tempfile.mkdtemp(prefix=f"nova-{kind}-", dir="/dev/shm" if in_memory else "/tmp"))
     shutil.chown(base, user)
     server = None
     try:

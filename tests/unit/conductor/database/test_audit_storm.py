@@ -53,8 +53,6 @@ class Cloud:
                         requested_networks=[NetworkRequest(network_id=self.network.uuid)])
 
         def write(connection: sa.Connection) -> None:
-            quotas.lock(connection, "p1", ("", made.user_id))
-            quotas.spend(connection, "p1", made.user_id, 1, made.flavor.vcpus, made.flavor.memory_mb)
             servers.insert(connection, [made])
             security_groups.add_members(connection, [self.group], [made.uuid])
             allocations.claim(connection, made.uuid, Selection(host=on.host, node=on.host, node_uuid=on.uuid),
@@ -63,6 +61,8 @@ class Cloud:
             servers.update(connection, made.uuid, {
                 "host": on.host, "node": on.host,
                 "network_info": addresses.allocate(connection, made, made.requested_networks or [])})
+            quotas.lock(connection, "p1", ("", made.user_id))
+            quotas.spend(connection, "p1", made.user_id, 1, made.flavor.vcpus, made.flavor.memory_mb)
 
         try:
             self.core.db.write(write)
