@@ -148,7 +148,7 @@ def _server(kind: str, user: str, prepare: Callable[[pathlib.Path, int], list[st
             url: Callable[[pathlib.Path, int], str]) -> Iterator[Server]:
     if os.geteuid() != 0:
         pytest.skip(f"{kind} is started as user {user}: needs root")
-    # A short path: sockets have names of at most 107 bytes. In memory, if there is enough: tests wait for the disk else.
+    # A short path, because sockets have names of at most 107 bytes; in memory if there is enough, for speed.
     in_memory = os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > _ROOM
     base = pathlib.Path(tempfile.mkdtemp(prefix=f"nova-{kind}-", dir="/dev/shm" if in_memory else "/tmp"))
     shutil.chown(base, user)
