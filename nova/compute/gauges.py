@@ -22,7 +22,7 @@ def watch(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
     metrics.ORDERS.watch(lambda: sum(len(runner.running()) for runner, _driver in hosts))
 
     def count_guests() -> None:
-        counts = collections.Counter(guest.power_state for _runner, driver in hosts for guest in driver.guests())
+        counts = collections.Counter(guest.power_state for _runner, driver in hosts for guest in driver.guests.all())
         metrics.GUESTS.replace({(states.POWER_STATES.get(state, "unknown"),): number
                                 for state, number in counts.items()})
 

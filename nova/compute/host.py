@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.compute.job import Fenced, Job
+from nova.compute.job import Fenced, Job, fenced_roles
 from nova.compute.progress import Progress
 from nova.conf import CONF
 from nova.context import RequestContext
@@ -25,8 +25,9 @@ from nova.objects.servers.guest import DiskImage
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.share import ShareMapping
 from nova.objects.volumes.volume import VolumeKey
+from nova.operations.framework.guest_driver import BootFiles, GuestDriver
 from nova.share.base import HostShares, NoShares
-from nova.virt.driver import Disks, Driver, rescue_disk_gb
+from nova.virt.driver import Driver, rescue_disk_gb
 from nova.virt.images.imagecache import ImageCache, ImageTooLarge, format_of
 from nova.volume.base import HostVolumes, NoVolumes
 
@@ -77,7 +78,7 @@ class StepHost:
         self.rules: RuleSet = job.order.rules
         self.cancelled = job.cancelled
         # A superseded order must not call a back end any more.
-        self.driver: Any = Fenced(machine.driver, job)
+        self.driver: GuestDriver = fenced_roles(machine.driver, job)
         self.network: Any = Fenced(machine.network, job)
         self.volumes: Any = Fenced(machine.volumes, job)
         self.shares: Any = Fenced(machine.shares, job)
@@ -147,11 +148,11 @@ class StepHost:
         return path, format_of(path) or "raw"
 
     def prepare_disks(self, root: Image | None = None) -> None:
-        self.driver.prepare(self.instance, self.disks(root=root))
+        self.driver.disks.prepare(self.instance, self.boot_files(root=root))
 
     def replace_disks(self, token: str, keep_ephemerals: bool, timeout: int) -> None:
         with self._new_drive():
-            self.driver.rebuild(self.instance, self.disks(_NEW), token, keep_ephemerals, timeout)
+            self.driver.disks.replace(self.instance, self.boot_files(_NEW), token, keep_ephemerals, timeout)
 
     def rescue(self, image: Image | None, kernel_id: str, ramdisk_id: str, timeout: int) -> None:
         own = self.instance
@@ -166,7 +167,7 @@ class StepHost:
         rescued = msgspec.structs.replace(own, image=image, image_ref=image.id, kernel_id=kernel_id,
                                           ramdisk_id=ramdisk_id, flavor=flavor)
         with self._new_drive():
-            self.driver.rescue(own, image, self.disks(_NEW, rescued), timeout)
+            self.driver.rescue.begin(own, image, self.boot_files(_NEW, rescued), timeout)
 
     def _configured_rescue(self) -> tuple[Image | None, str, str]:
         options = CONF.libvirt
@@ -187,13 +188,13 @@ class StepHost:
         self.machine.images().upload(self.ctx, image_id, made.path, made.format)
 
     def spawn(self, paused: bool = False, root: Image | None = None) -> None:
-        disks = self.disks(root=root)
+        files = self.boot_files(root=root)
         # The config drive contains device addresses, which are known only after the guest is defined.
-        if disks.config_drive and (addresses := self.driver.define(self.instance)) is not None:
-            self._build_drive(disks.config_drive, msgspec.structs.replace(self.instance, device_addresses=addresses))
-        self.driver.spawn(self.instance, disks, paused=paused)
+        if files.config_drive and (addresses := self.driver.guests.define(self.instance)) is not None:
+            self._build_drive(files.config_drive, msgspec.structs.replace(self.instance, device_addresses=addresses))
+        self.driver.guests.spawn(self.instance, files, paused=paused)
 
-    def disks(self, drive: str = "", instance: Instance | None = None, root: Image | None = None) -> Disks:
+    def boot_files(self, drive: str = "", instance: Instance | None = None, root: Image | None = None) -> BootFiles:
         """Return the guest's images, fetched into the cache if missing, and its config drive.
 
         ``drive``: suffix of a new config drive beside the current one. ``instance``: an instance with other images.
@@ -201,9 +202,9 @@ class StepHost:
         """
         instance = instance or self.instance
         if not self.machine.driver.needs_images:
-            return Disks()
+            return BootFiles()
         most = CONF.compute.kernel_size_limit_mb << 20
-        return Disks(
+        return BootFiles(
             root=self._root(instance, root) if instance.image_ref else None, alone=root is not None,
             kernel=self._boot_file(instance.kernel_id, "aki", most),
             ramdisk=self._boot_file(instance.ramdisk_id, "ari", most),

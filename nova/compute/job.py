@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from typing import Any
 from nova import context
 from nova.objects.servers.order import StepOrder
 from nova.operations.framework.base import Step
+from nova.operations.framework.guest_driver import GuestDriver
 
 
 class Superseded(Exception):
@@ -119,7 +121,7 @@ class Job:
 
 
 class Fenced:
-    """A proxy for ``target`` that checks before every method call that the order of ``job`` is current."""
+    """A proxy for a back end, or a role of the driver, that checks before every call that the order is current."""
 
     def __init__(self, target: Any, job: Job) -> None:
         self._target = target
@@ -135,3 +137,10 @@ class Fenced:
             return attribute(*args, **kwargs)
 
         return verb
+
+
+def fenced_roles(driver: GuestDriver, job: Job) -> GuestDriver:
+    """Return the roles of a driver, each of them fenced."""
+    roles: dict[str, Any] = {role.name: Fenced(getattr(driver, role.name), job)
+                             for role in dataclasses.fields(GuestDriver)}
+    return GuestDriver(**roles)

@@ -7,7 +7,7 @@ import threading
 
 from nova import exception
 from nova.objects.servers.instance import Instance
-from nova.operations.framework.guest_driver import QUIESCE_TIMEOUT, GuestDriver
+from nova.operations.framework.guest_driver import QUIESCE_TIMEOUT, Snapshots
 
 LOG = logging.getLogger(__name__)
 
@@ -18,8 +18,8 @@ _RETRY = 5.0
 class QuiescedGuests:
     """Thaws each guest after ``timeout`` seconds at the latest, in case that the caller is gone. Thread-safe."""
 
-    def __init__(self, driver: GuestDriver, timeout: float = QUIESCE_TIMEOUT) -> None:
-        self._driver, self._timeout = driver, timeout
+    def __init__(self, snapshots: Snapshots, timeout: float = QUIESCE_TIMEOUT) -> None:
+        self._snapshots, self._timeout = snapshots, timeout
         self._lock = threading.Lock()
         self._ends: dict[str, tuple[Instance, threading.Timer]] = {}
         self._stopped = False
@@ -28,7 +28,7 @@ class QuiescedGuests:
         """Quiesce the guest. Raises InstanceQuiesceFailed, GuestNotFound."""
         self._end_after(instance, self._timeout)  # set before the call, which may hang
         try:
-            self._driver.quiesce(instance)
+            self._snapshots.quiesce(instance)
         except exception.InstanceQuiesceFailed:
             raise  # an agent that did not answer may still quiesce the guest
         except exception.NovaException:
@@ -42,7 +42,7 @@ class QuiescedGuests:
 
     def end(self, instance: Instance) -> None:
         entry = self._ends.get(instance.uuid)
-        self._driver.unquiesce(instance)
+        self._snapshots.unquiesce(instance)
         self._forget(instance.uuid, entry)
 
     def stop(self) -> None:

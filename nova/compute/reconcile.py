@@ -111,7 +111,7 @@ class Reconciler:
             LOG.info("[instance: %s] Removing the guest: the server is deleted or was evicted from this host%s",
                      guest.uuid, " (keeping its disks)" if guest.keep_disks else "")
             try:
-                self.machine.driver.remove_orphan(guest.uuid, guest.keep_disks)
+                self.machine.driver.guests.remove_orphan(guest.uuid, guest.keep_disks)
                 self.machine.network.unplug_guest(guest.uuid)
                 self.machine.shares.disconnect_guest(guest.uuid)
                 removed.append(guest)
@@ -129,8 +129,8 @@ class Reconciler:
         Without ``report`` only power states missing in the database are reported.
         """
         # Read before the database: a guest that is created meanwhile is then not taken for an unknown one.
-        running = {guest.uuid: guest.power_state for guest in self.machine.driver.guests()}
-        here = sorted(running.keys() | self.machine.driver.traces() | self.machine.network.guests())
+        running = {guest.uuid: guest.power_state for guest in self.machine.driver.guests.all()}
+        here = sorted(running.keys() | self.machine.driver.guests.traces() | self.machine.network.guests())
         marker, start = None, 0
         unknown: list[str] = []
         while True:
@@ -163,7 +163,7 @@ class Reconciler:
             return
         for instance in self._guests.described(ctx, missing):
             try:
-                self.machine.driver.revert_move(instance)
+                self.machine.driver.cold_migration.revert(instance)
             except exception.NovaException as error:
                 LOG.warning("[instance: %s] Cannot restore the missing guest: %s", instance.uuid, error)
 
@@ -192,7 +192,7 @@ class Reconciler:
     def _now(self, uuid: str) -> GuestStatus:
         """Return the current power state of the guest; a missing guest counts as shut down."""
         try:
-            return GuestStatus(uuid=uuid, power_state=self.machine.driver.power_state(uuid))
+            return GuestStatus(uuid=uuid, power_state=self.machine.driver.guests.power_state(uuid))
         except exception.GuestNotFound:
             return GuestStatus(uuid=uuid, power_state=states.SHUTDOWN)
 

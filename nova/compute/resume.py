@@ -68,7 +68,7 @@ class Resumption:
         if not self._begun:
             LOG.info("The host was booted: resuming %d guests, %d at a time", len(self._waiting),
                      CONF.compute.resume_guests_at_once)
-        running = {guest.uuid for guest in self._driver.guests() if guest.power_state == states.RUNNING}
+        running = {guest.uuid for guest in self._driver.guests.all() if guest.power_state == states.RUNNING}
         resumed = self._guests.resume(
             context.admin(), self._host, [uuid for uuid in self._waiting if uuid not in running], self._begun,
             CONF.compute.resume_guests_at_once)

@@ -381,12 +381,12 @@ class Runner:
             whereabouts = self._guests.whereabouts(job.ctx, name, [uuid])
             where = whereabouts[0] if whereabouts else None
             if where is not None and where.must_leave:
-                self.machine.driver.destroy(job.order.instance, keep_disks=where.keep_disks)
+                self.machine.driver.guests.destroy(job.order.instance, keep_disks=where.keep_disks)
                 self.machine.network.unplug(job.order.instance)
                 self._guests.evicted(job.ctx, name, [uuid], {uuid: where.since} if where.since else {})
             elif where is not None and name in where.possible_hosts:
                 self._guests.power_states(job.ctx, name, [GuestStatus(
-                    uuid=uuid, power_state=self.machine.driver.power_state(uuid), late=True)])
+                    uuid=uuid, power_state=self.machine.driver.guests.power_state(uuid), late=True)])
         except exception.GuestNotFound:
             LOG.info("[instance: %s] The instance has no guest on this host", uuid)
         except exception.NovaException as error:

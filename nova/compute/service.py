@@ -63,7 +63,7 @@ def load_machine(host: str) -> Machine:
 def machine_of(driver: Driver) -> Machine:
     """Return the host of this driver with the configured network driver, volumes and images."""
     return Machine(name=driver.host, driver=driver, network=plugins.load("nova.network.drivers", CONF.network.driver)(),
-                   images=image.store, cache=ImageCache(used=driver.used_images),
+                   images=image.store, cache=ImageCache(used=driver.disks.used_images),
                    volumes=plugins.load("nova.volume.drivers", CONF.volume.driver)(QemuTools()),
                    shares=plugins.load("nova.share.drivers", CONF.share.driver)())
 
@@ -100,7 +100,7 @@ class ComputeService:
                                   Monitors.named(CONF.compute_monitors, self.machine.driver))
         self.reconciler = Reconciler(self.machine, self._guests, self.runner)
         self._precacher = Precacher(self.machine, self._guests)
-        self._quiesced_guests = QuiescedGuests(self.machine.driver)
+        self._quiesced_guests = QuiescedGuests(self.machine.driver.snapshots)
         self._last_beat = time.monotonic()
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
@@ -178,11 +178,11 @@ class ComputeService:
         self.runner.interrupt(action_uuid, what)
 
     def console_output(self, ctx: context.RequestContext, instance: Instance, lines: int | None) -> str:
-        return self.machine.driver.console_output(instance, lines).decode("utf-8", "replace")
+        return self.machine.driver.consoles.output(instance, lines).decode("utf-8", "replace")
 
     def console(self, ctx: context.RequestContext, uuid: str, console_type: str) -> ConsoleAddress:
         protocol = PROTOCOLS.get(console_type)
-        address = self.machine.driver.console_address(uuid, protocol) \
+        address = self.machine.driver.consoles.address(uuid, protocol) \
             if protocol is not None and _offers(protocol) else None
         # Consoles with a TLS port only are for SPICE clients that connect directly.
         if address is None or not (address.port or console_type == SPICE_DIRECT):
@@ -190,7 +190,7 @@ class ComputeService:
         return address
 
     def diagnostics(self, ctx: context.RequestContext, instance: Instance) -> Diagnostics:
-        return self.machine.driver.diagnostics(instance)
+        return self.machine.driver.guests.diagnostics(instance)
 
     def quiesce(self, ctx: context.RequestContext, instance: Instance) -> None:
         self._quiesced_guests.begin(instance)
@@ -199,7 +199,7 @@ class ComputeService:
         self._quiesced_guests.end(instance)
 
     def guests(self, ctx: context.RequestContext) -> list[GuestStatus]:
-        return self.machine.driver.guests()
+        return self.machine.driver.guests.all()
 
     def refresh_rules(self, ctx: context.RequestContext, uuid: str, rules: RuleSet) -> None:
         self.machine.network.refresh_rules(uuid, rules)
@@ -279,4 +279,4 @@ class ComputeService:
             LOG.warning("Cannot report to a conductor that the hypervisor is unavailable: %s", away)
 
     def _clean_images(self) -> None:
-        self.machine.cache.clean(set(self.machine.driver.used_images()))
+        self.machine.cache.clean(set(self.machine.driver.disks.used_images()))

@@ -48,9 +48,9 @@ class UnknownGuests:
     def _apply(self, uuid: str) -> None:
         try:
             if CONF.compute.unknown_guests == "stop":
-                self._machine.driver.stop_guest(uuid)
+                self._machine.driver.guests.stop(uuid)
             else:
-                self._machine.driver.remove_orphan(uuid)
+                self._machine.driver.guests.remove_orphan(uuid)
                 self._machine.network.unplug_guest(uuid)
                 self._machine.shares.disconnect_guest(uuid)
         except exception.NovaException as error:

@@ -40,7 +40,7 @@ class VolumeUsage:
         if not instance.volumes or instance.power_state not in (states.RUNNING, states.POWER_PAUSED):
             return
         try:
-            counted = self._machine.driver.diagnostics(instance).flat
+            counted = self._machine.driver.guests.diagnostics(instance).flat
         except exception.NovaException as error:
             LOG.info("[instance: %s] Cannot read the volume counters: %s", instance.uuid, error)
             return

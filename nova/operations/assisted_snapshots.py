@@ -137,10 +137,10 @@ class VolumeSnapshotCreate(_Assisted):
             **device.connection_info, "name": self.data.new_file, "format": "qcow2"})
 
     def make(self, host: HostContext) -> None:
-        host.driver.snapshot_volume(host.instance, host.connected(self._renewed()))
+        host.driver.volume_files.snapshot(host.instance, host.connected(self._renewed()))
 
     def check_files(self, host: HostContext) -> None:
-        files = host.driver.volume_files(host.instance, self.data.device)
+        files = host.driver.volume_files.names(host.instance, self.data.device)
         host.result(done=files[:1] == [self.data.new_file])
 
     def superseded(self, ctl: Control) -> None:
@@ -156,12 +156,12 @@ class VolumeSnapshotDelete(_Assisted):
     awaited = "deleting"
 
     def make(self, host: HostContext) -> None:
-        host.driver.merge_volume(host.instance, self.data.device, self.data.file_to_merge, self.data.merge_target_file,
-                                 host.cancelled)
+        host.driver.volume_files.merge(host.instance, self.data.device, self.data.file_to_merge,
+                                       self.data.merge_target_file, host.cancelled)
 
     def check_files(self, host: HostContext) -> None:
-        host.result(done=host.driver.cancel_merge(host.instance, self.data.device, self.data.file_to_merge,
-                                                  self.data.merge_target_file))
+        host.result(done=host.driver.volume_files.cancel(host.instance, self.data.device, self.data.file_to_merge,
+                                                         self.data.merge_target_file))
 
 
 # Operations for which a volume service waits when it creates or deletes a snapshot.

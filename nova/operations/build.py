@@ -122,7 +122,7 @@ class Build(Operation):
         host.network.unplug(host.instance)
 
     def wipe(self, host: HostContext) -> None:
-        host.driver.destroy(host.instance)
+        host.driver.guests.destroy(host.instance)
         host.disconnect_volumes()
 
     def unbind_volumes(self, ctl: Control) -> None:

@@ -69,9 +69,9 @@ class Delete(Operation):
         self._remove(host)
 
     def _remove(self, host: HostContext) -> None:
-        host.driver.destroy(host.instance)
+        host.driver.guests.destroy(host.instance)
         # Remove disks, too, that an interrupted move set aside and its host did not restore.
-        host.driver.remove_orphan(host.instance.uuid)
+        host.driver.guests.remove_orphan(host.instance.uuid)
         on_host.disconnect(host)
 
     @step(CONDUCTOR, external=VOLUMES, when="outside_volumes")

@@ -96,10 +96,10 @@ class Evacuate(Move):
     @connects_volumes
     def find_disks(self, host: HostContext) -> None:
         """Check for the server's disks on shared storage, including disks that an interrupted move set aside."""
-        if not host.driver.has_disks(host.instance):
+        if not host.driver.disks.exist(host.instance):
             host.connect_volumes()
-            host.driver.revert_move(host.instance)
-        host.result(shared=host.driver.has_disks(host.instance))
+            host.driver.cold_migration.revert(host.instance)
+        host.result(shared=host.driver.disks.exist(host.instance))
 
     @step(CONDUCTOR, event=_EVENT, journaled_as="found")
     def record_disks(self, ctl: Control) -> None:
@@ -121,7 +121,7 @@ class Evacuate(Move):
         host.connect_volumes()
         if self.data.off:
             host.spawn()
-            host.driver.power_off(host.instance, timeout=0)
+            host.driver.power.off(host.instance, timeout=0)
         else:
             plugging.start(host, host.spawn)
         on_host.report_guest(host)
@@ -138,14 +138,14 @@ class Evacuate(Move):
 
     # --- compensations ---------------------------------------------------------------------------------
     def undo_find_disks(self, host: HostContext) -> None:
-        host.driver.destroy(host.instance, keep_disks=True)
+        host.driver.guests.destroy(host.instance, keep_disks=True)
         host.disconnect_volumes()
 
     def unplug(self, host: HostContext) -> None:
         host.network.unplug(host.instance)
 
     def wipe(self, host: HostContext) -> None:
-        host.driver.destroy(host.instance, keep_disks=self.data.shared)
+        host.driver.guests.destroy(host.instance, keep_disks=self.data.shared)
         host.disconnect_volumes()
 
     def bind_back(self, ctl: Control) -> None:

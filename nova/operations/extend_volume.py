@@ -66,7 +66,7 @@ class ExtendVolume(Operation):
 
     @step("host", event=_EVENT, undo="check_size", when_down="wait", results=("done",), undo_results=("done",))
     def grow(self, host: HostContext) -> None:
-        done = host.driver.extend_volume(host.instance, self.data.device, self.data.size_gb)
+        done = host.driver.volumes.extend(host.instance, self.data.device, self.data.size_gb)
         if self.data.awaited and not done:
             raise exception.GuestNotRunning(instance_uuid=host.instance.uuid)
         host.result(done=done)
@@ -79,7 +79,7 @@ class ExtendVolume(Operation):
     # --- compensations ---------------------------------------------------------------------------
     def check_size(self, host: HostContext) -> None:
         if self.data.awaited:
-            host.result(done=host.driver.is_extended(host.instance, self.data.device, self.data.size_gb))
+            host.result(done=host.driver.volumes.is_extended(host.instance, self.data.device, self.data.size_gb))
 
     def give_up(self, ctl: Control) -> None:
         ctl.outside_volumes.end_extension(self.data.device, self.data.size_gb, done=self.data.done)

@@ -58,11 +58,11 @@ class _Interface(Operation):
 
     def plug(self, host: HostContext) -> None:
         host.network.plug_vif(host.instance, self.data.vif, host.rules)
-        host.driver.attach_interface(host.instance, self.data.vif)
+        host.driver.interfaces.attach(host.instance, self.data.vif)
         on_host.report_devices(host)
 
     def unplug(self, host: HostContext) -> None:
-        host.driver.detach_interface(host.instance, self.data.vif)
+        host.driver.interfaces.detach(host.instance, self.data.vif)
         host.network.unplug_vif(host.instance, self.data.vif)
 
 

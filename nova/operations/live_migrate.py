@@ -97,7 +97,7 @@ class LiveMigrate(Move):
     @step("source", event="compute_check_can_live_migrate_source", task_state=states.MIGRATING, undo="close",
           results=("described",), undo_results=("left",))
     def describe(self, host: HostContext) -> None:
-        host.result(described=host.driver.check_migration_source(host.instance))
+        host.result(described=host.driver.live_source.check(host.instance))
 
     @step("host", event="compute_pre_live_migration", task_state=states.MIGRATING, undo="rollback", evict=True,
           results=("target",), undo_results=("arrived", "follows"))
@@ -108,7 +108,7 @@ class LiveMigrate(Move):
         on_host.connect(host)
         # do not trust the host name that the source reported
         described = msgspec.structs.replace(self.data.described, host=self.data.source)
-        host.result(target=host.driver.prepare_migration(host.instance, described, self.data.block_migration))
+        host.result(target=host.driver.live_target.prepare(host.instance, described, self.data.block_migration))
 
     @step(CONDUCTOR)
     def depart(self, ctl: Control) -> None:
@@ -122,7 +122,7 @@ class LiveMigrate(Move):
             host.progress(progress.percent, **msgspec.to_builtins(progress))
 
         report(MigrationProgress())
-        host.driver.live_migrate(host.instance, self.data.target, report, host.cancelled)
+        host.driver.live_source.migrate(host.instance, self.data.target, report, host.cancelled)
 
     @step(CONDUCTOR)
     def arrive_there(self, ctl: Control) -> None:
@@ -137,12 +137,12 @@ class LiveMigrate(Move):
     @connects_volumes
     def finish(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.finish_migration(host.instance)
+        host.driver.live_target.finish(host.instance)
         on_host.report_guest(host)
 
     @step("source", event="compute_post_live_migration", task_state=states.MIGRATING, when_down="skip", evict=True)
     def clean(self, host: HostContext) -> None:
-        host.driver.destroy(host.instance, keep_disks=self._shared())
+        host.driver.guests.destroy(host.instance, keep_disks=self._shared())
         on_host.disconnect(host)
 
     leave_volumes = Move.leave_volumes
@@ -183,7 +183,7 @@ class LiveMigrate(Move):
     # --- while it runs -------------------------------------------------------------------------------------
     def interrupted(self, host: HostContext, what: str) -> None:
         if what == migration_states.FORCE_COMPLETE:
-            host.driver.force_complete_migration(host.instance.uuid)
+            host.driver.live_source.force_complete(host.instance.uuid)
 
     def noted(self, ctl: Control, values: dict[str, Any]) -> None:
         progress = msgspec.convert(values, MigrationProgress)
@@ -198,22 +198,22 @@ class LiveMigrate(Move):
             self.clean(host)
             host.result(left=True)
         else:
-            host.driver.close_disks(host.instance)
+            host.driver.cold_migration.close_disks(host.instance)
 
     def rollback(self, host: HostContext) -> None:
         """Undo the preparation, unless the guest runs here: then the source was lost after the guest arrived."""
         if self.data.arrived or self._came_over(host):
-            host.driver.finish_migration(host.instance)
+            host.driver.live_target.finish(host.instance)
             host.result(arrived=True, follows=self.data.outside_interfaces)
             on_host.report_guest(host)
             return
-        host.driver.rollback_migration(host.instance, self.data.target or MigrationTarget(host=self.data.host))
+        host.driver.live_target.rollback(host.instance, self.data.target or MigrationTarget(host=self.data.host))
         on_host.disconnect(host)
 
     @staticmethod
     def _came_over(host: HostContext) -> bool:
         """Return True if the guest runs here. Guests of an unfinished migration are not listed."""
-        return any(guest.uuid == host.instance.uuid for guest in host.driver.guests())
+        return any(guest.uuid == host.instance.uuid for guest in host.driver.guests.all())
 
     def unplace(self, ctl: Control) -> None:
         if not self.data.arrived:

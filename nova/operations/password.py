@@ -45,7 +45,7 @@ class ChangePassword(Operation):
             # Never set an empty password instead.
             raise exception.InstancePasswordSetFailed(
                 instance=host.instance.uuid, reason="the stored new password cannot be decrypted")
-        host.driver.set_password(host.instance, password)
+        host.driver.guests.set_password(host.instance, password)
 
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)

@@ -45,8 +45,8 @@ class Start(PowerAction):
     @connects_volumes
     def power_on(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.revert_move(host.instance)  # the host may have failed in the middle of a move
-        host.driver.power_on(host.instance)
+        host.driver.cold_migration.revert(host.instance)  # the host may have failed in the middle of a move
+        host.driver.power.on(host.instance)
         on_host.report_guest(host)
 
 
@@ -104,7 +104,7 @@ class SyncPower(PowerAction):
     @step("host", event="compute_stop_instance", task_state=states.POWERING_OFF, journaled_as="settle")
     def sync(self, host: HostContext) -> None:
         try:
-            power_state = host.driver.power_state(host.instance.uuid)
+            power_state = host.driver.guests.power_state(host.instance.uuid)
         except exception.GuestNotFound:
             power_state = states.SHUTDOWN
         if differs(host.instance.vm_state, power_state):
@@ -146,7 +146,7 @@ class RebootSoft(PowerAction):
     @connects_volumes
     def reboot(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.reboot(host.instance, hard=False, timeout=host.image_shutdown_timeout)
+        host.driver.power.reboot(host.instance, hard=False, timeout=host.image_shutdown_timeout)
         on_host.report_guest(host)
 
 
@@ -169,8 +169,8 @@ class RebootHard(PowerAction):
     @connects_volumes
     def reboot(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.revert_move(host.instance)  # a failed move may have set its disks aside
-        host.driver.reboot(host.instance, hard=True)
+        host.driver.cold_migration.revert(host.instance)  # a failed move may have set its disks aside
+        host.driver.power.reboot(host.instance, hard=True)
         on_host.report_guest(host)
 
 
@@ -182,7 +182,7 @@ class Pause(PowerAction):
 
     @step("host", event="compute_pause_instance", task_state=states.PAUSING)
     def pause(self, host: HostContext) -> None:
-        host.driver.pause(host.instance)
+        host.driver.power.pause(host.instance)
         on_host.report_power(host)
 
 
@@ -194,7 +194,7 @@ class Unpause(PowerAction):
 
     @step("host", event="compute_unpause_instance", task_state=states.UNPAUSING)
     def unpause(self, host: HostContext) -> None:
-        host.driver.unpause(host.instance)
+        host.driver.power.unpause(host.instance)
         on_host.report_power(host)
 
 
@@ -207,7 +207,7 @@ class Suspend(PowerAction):
 
     @step("host", event="compute_suspend_instance", task_state=states.SUSPENDING)
     def suspend(self, host: HostContext) -> None:
-        host.driver.suspend(host.instance)
+        host.driver.power.suspend(host.instance)
         on_host.report_power(host)
 
 
@@ -222,7 +222,7 @@ class Resume(PowerAction):
     @connects_volumes
     def resume(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.resume(host.instance)
+        host.driver.power.resume(host.instance)
         on_host.report_guest(host)
 
 
@@ -235,4 +235,4 @@ class TriggerCrashDump(Operation):
 
     @step("host", event="compute_trigger_crash_dump")
     def trigger(self, host: HostContext) -> None:
-        host.driver.trigger_crash_dump(host.instance)
+        host.driver.power.trigger_crash_dump(host.instance)

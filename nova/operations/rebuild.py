@@ -168,7 +168,7 @@ class Rebuild(Operation):
     def let_go(self, host: HostContext) -> None:
         """Stop the guest and disconnect the volume from its host."""
         with contextlib.suppress(exception.GuestNotFound):
-            host.driver.power_off(host.instance, timeout=self._timeout(host))
+            host.driver.power.off(host.instance, timeout=self._timeout(host))
         host.volumes.disconnect(self._root().connection_info)
 
     @step(CONDUCTOR, event=_EVENT, undo="reconnect", external=VOLUMES, when="outside_volumes")
@@ -204,7 +204,7 @@ class Rebuild(Operation):
         on_host.connect(host)
         host.spawn()
         if self.data.off:
-            host.driver.power_off(host.instance, timeout=0)
+            host.driver.power.off(host.instance, timeout=0)
         on_host.report_guest(host)
 
     @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="outside_volumes")

@@ -88,7 +88,7 @@ class Rescue(_Rescue):
     @connects_volumes
     def rescue(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.revert_move(host.instance)  # a failed move may have set its disks aside
+        host.driver.cold_migration.revert(host.instance)  # a failed move may have set its disks aside
         timeout = host.shutdown_timeout if self.data.running else 0
         host.rescue(self.data.image, self.data.kernel_id, self.data.ramdisk_id, timeout)
         on_host.report_guest(host)
@@ -98,10 +98,10 @@ class Rescue(_Rescue):
         ctl.set_items({SINCE: ctl.now().isoformat()})
 
     def put_back(self, host: HostContext) -> None:
-        host.driver.unrescue(host.instance)
+        host.driver.rescue.end(host.instance)
         if self.data.running:
             host.connect_shares()
-            host.driver.power_on(host.instance)
+            host.driver.power.on(host.instance)
         with contextlib.suppress(exception.GuestNotFound):  # a server in ERROR may have no guest
             on_host.report_guest(host)
 
@@ -117,8 +117,8 @@ class Unrescue(_Rescue):
     @connects_volumes
     def unrescue(self, host: HostContext) -> None:
         on_host.connect(host)
-        host.driver.unrescue(host.instance)
-        host.driver.power_on(host.instance)
+        host.driver.rescue.end(host.instance)
+        host.driver.power.on(host.instance)
         on_host.report_guest(host)
 
     def succeeded(self, ctl: Control) -> None:

@@ -104,9 +104,9 @@ class Resize(Move):
     @step("source", event="compute_resize_instance", task_state=states.RESIZE_MIGRATING, undo="move_back",
           results=("disks",), undo_results=("stranded",))
     def move_out(self, host: HostContext) -> None:
-        host.driver.check_resize(host.instance, self.data.flavor)
+        host.driver.cold_migration.check_resize(host.instance, self.data.flavor)
         timeout = host.shutdown_timeout if self.data.running else 0
-        host.result(disks=host.driver.open_disks(host.instance, timeout))
+        host.result(disks=host.driver.cold_migration.open_disks(host.instance, timeout))
         on_host.disconnect(host)
 
     @step(CONDUCTOR, undo="bind_back", external=NETWORK, when="outside_interfaces")
@@ -120,10 +120,10 @@ class Resize(Move):
         moved = self._moved(host.instance)
         on_host.connect(host, moved, self.data.running)
         # do not trust the host name that the source reported
-        host.driver.receive_disks(moved, msgspec.structs.replace(self.data.disks, host=self.data.source))
-        host.driver.finish_move(moved)
+        host.driver.cold_migration.receive_disks(moved, msgspec.structs.replace(self.data.disks, host=self.data.source))
+        host.driver.cold_migration.finish(moved)
         if self.data.running:
-            plugging.start(host, functools.partial(host.driver.power_on, moved))
+            plugging.start(host, functools.partial(host.driver.power.on, moved))
         on_host.report_guest(host)
 
     @step(CONDUCTOR, when="plugs")
@@ -136,7 +136,7 @@ class Resize(Move):
 
     @step("source", event="compute_finish_resize", when_down="skip")
     def close(self, host: HostContext) -> None:
-        host.driver.close_disks(host.instance)
+        host.driver.cold_migration.close_disks(host.instance)
 
     adopt_volumes, leave_volumes = Move.adopt_volumes, Move.leave_volumes
 
@@ -147,7 +147,7 @@ class Resize(Move):
     # --- compensations -----------------------------------------------------------------------------------
     def drop(self, host: HostContext) -> None:
         moved = self._moved(host.instance)
-        host.driver.destroy(moved)
+        host.driver.guests.destroy(moved)
         on_host.disconnect(host, moved)
 
     def close_shares(self, ctl: Control) -> None:
@@ -215,13 +215,13 @@ class Migrate(Resize):
 
 def put_back(host: HostContext, instance: Instance, running: bool) -> None:
     """Restore the guest on the source as it was before the move."""
-    host.driver.close_disks(instance)
+    host.driver.cold_migration.close_disks(instance)
     host.connect_volumes(instance)
-    host.driver.revert_move(instance)
+    host.driver.cold_migration.revert(instance)
     host.network.plug(instance, host.rules)
     if running:
         host.connect_shares(instance)
-        host.driver.power_on(instance)
+        host.driver.power.on(instance)
     on_host.report_guest(host)
 
 
@@ -297,7 +297,7 @@ class ConfirmResize(_Finish):
 
     @step("source", event="compute_confirm_resize", when_down="skip", evict=True)
     def forget(self, host: HostContext) -> None:
-        host.driver.confirm_move(host.instance)
+        host.driver.cold_migration.confirm(host.instance)
         if self.data.source != self.data.host:
             host.network.unplug(host.instance)
 
@@ -399,7 +399,7 @@ class RevertResize(_Finish):
     @step("host", event="compute_revert_resize", task_state=states.RESIZE_REVERTING, when_down="skip", evict=True,
           undo="keep", undo_results=("gone", "stays"))
     def drop(self, host: HostContext) -> None:
-        host.driver.destroy(host.instance)
+        host.driver.guests.destroy(host.instance)
         on_host.disconnect(host)
 
     @step(CONDUCTOR, undo="bind_there", external=NETWORK, when="outside_interfaces")
@@ -424,13 +424,13 @@ class RevertResize(_Finish):
     @connects_volumes
     def keep(self, host: HostContext) -> None:
         """Restart the guest on the destination if it could not be removed there."""
-        removed = not any(guest.uuid == host.instance.uuid for guest in host.driver.guests())
+        removed = not any(guest.uuid == host.instance.uuid for guest in host.driver.guests.all())
         if self.taken_over or removed:
             host.result(gone=removed)
             return
         on_host.connect(host, runs=self.data.running)
         if self.data.running:
-            host.driver.power_on(host.instance)
+            host.driver.power.on(host.instance)
         on_host.report_guest(host)
         host.result(stays=True)
 

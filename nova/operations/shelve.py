@@ -66,7 +66,7 @@ class _Offloading(Operation):
 
     @step("host", event=_OFFLOAD, task_state=states.SHELVING_OFFLOADING, when="offload", when_down="skip", evict=True)
     def destroy(self, host: HostContext) -> None:
-        host.driver.destroy(host.instance)
+        host.driver.guests.destroy(host.instance)
         on_host.disconnect(host)
 
     @step(CONDUCTOR, external=VOLUMES, when="unbinds_volumes")
@@ -117,7 +117,7 @@ class Shelve(_Offloading, Saving, FollowsPowerState):
     @step("host", event=_SHELVE, task_state=states.SHELVING, undo="restart")
     def halt(self, host: HostContext) -> None:
         clean = host.instance.vm_state == states.ACTIVE
-        host.driver.power_off(host.instance, timeout=host.shutdown_timeout if clean else 0)
+        host.driver.power.off(host.instance, timeout=host.shutdown_timeout if clean else 0)
         on_host.report_power(host)
 
     @step("host", event=_SHELVE, task_state=states.SHELVING_IMAGE_PENDING_UPLOAD, undo="discard", when="image",
@@ -148,7 +148,7 @@ class Shelve(_Offloading, Saving, FollowsPowerState):
         """Start the guest again if it was running. The content of its memory is lost."""
         if host.instance.vm_state in (states.ACTIVE, states.PAUSED):
             on_host.connect(host)
-            host.driver.power_on(host.instance)
+            host.driver.power.on(host.instance)
         on_host.report_power(host)
 
 

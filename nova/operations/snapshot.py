@@ -60,15 +60,15 @@ class Saving(Operation):
         ctl.images.make(self.data.image)
 
     def _capture(self, host: HostContext) -> None:
-        host.driver.snapshot(host.instance, self.data.image.id, host.cancelled)
+        host.driver.snapshots.take(host.instance, self.data.image.id, host.cancelled)
 
     def _upload(self, host: HostContext) -> None:
-        host.upload(self.data.image.id, host.driver.snapshot(host.instance, self.data.image.id, host.cancelled))
-        host.driver.discard_snapshot(host.instance)
+        host.upload(self.data.image.id, host.driver.snapshots.take(host.instance, self.data.image.id, host.cancelled))
+        host.driver.snapshots.discard(host.instance)
 
     # --- compensations -----------------------------------------------------------------------------
     def discard(self, host: HostContext) -> None:
-        host.driver.discard_snapshot(host.instance)
+        host.driver.snapshots.discard(host.instance)
 
     def unmake_image(self, ctl: Control) -> None:
         ctl.images.delete(self.data.image.id)

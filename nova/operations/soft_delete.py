@@ -45,7 +45,7 @@ class SoftDelete(EndsMove):
     def power_off(self, host: HostContext) -> None:
         on_host.power_off(host, host.shutdown_timeout if host.instance.vm_state == states.ACTIVE else 0)
         if host.instance.vm_state == states.RESCUED:
-            host.driver.unrescue(host.instance)
+            host.driver.rescue.end(host.instance)
 
     def succeeded(self, ctl: Control) -> None:
         ctl.soft_delete()
@@ -87,7 +87,7 @@ class Restore(Start):
         on_host.connect(host)
         # An unfinished rescue may remain if the host failed before it powered the guest off.
         with contextlib.suppress(exception.NotImplementedHere):
-            host.driver.unrescue(host.instance)
+            host.driver.rescue.end(host.instance)
         super().power_on(host)
 
     def succeeded(self, ctl: Control) -> None:

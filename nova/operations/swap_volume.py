@@ -95,7 +95,7 @@ class SwapVolume(Operation):
           results=("swapped",), undo_results=("swapped",))
     @connects_volumes
     def swap(self, host: HostContext) -> None:
-        host.driver.swap_volume(host.instance, self.data.device, host.connected(self._swapped()), host.cancelled)
+        host.driver.volume_swaps.swap(host.instance, self.data.device, host.connected(self._swapped()), host.cancelled)
         self._disconnect_unused(host, True)
 
     # The compensation does the same as the step: the guest uses the new volume.
@@ -109,7 +109,7 @@ class SwapVolume(Operation):
         new = self._swapped()
         with contextlib.suppress(exception.VolumeUnusable):  # then no guest on this host uses it
             new = host.connected(new)
-        self._disconnect_unused(host, host.driver.cancel_swap(host.instance, self.data.device, new))
+        self._disconnect_unused(host, host.driver.volume_swaps.cancel(host.instance, new))
 
     def give_back(self, ctl: Control) -> None:
         ctl.outside_volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=self.data.swapped)

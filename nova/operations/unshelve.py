@@ -164,7 +164,7 @@ class Unshelve(Operation):
     @connects_volumes
     def power_on(self, host: HostContext) -> None:
         on_host.connect(host)
-        plugging.start(host, functools.partial(host.driver.power_on, host.instance))
+        plugging.start(host, functools.partial(host.driver.power.on, host.instance))
         on_host.report_guest(host)
 
     @step(CONDUCTOR, when="plugs")
@@ -195,7 +195,7 @@ class Unshelve(Operation):
         host.network.unplug(host.instance)
 
     def wipe(self, host: HostContext) -> None:
-        host.driver.destroy(host.instance)
+        host.driver.guests.destroy(host.instance)
         host.disconnect_volumes()
 
     def unbind_volumes(self, ctl: Control) -> None:

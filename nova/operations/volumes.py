@@ -120,7 +120,7 @@ class AttachVolume(_Volume):
     @step("host", event="compute_attach_volume", undo="take_away", when_down="wait")
     @connects_volumes
     def attach(self, host: HostContext) -> None:
-        host.driver.attach_volume(host.instance, host.connected(self.data.device))
+        host.driver.volumes.attach(host.instance, host.connected(self.data.device))
         on_host.report_devices(host)
 
     @step(CONDUCTOR, event="compute_attach_volume", external=VOLUMES, when="outside_volumes")
@@ -132,7 +132,7 @@ class AttachVolume(_Volume):
         ctl.outside_volumes.release(self.data.device, keep=True)
 
     def take_away(self, host: HostContext) -> None:
-        host.driver.detach_volume(host.instance, self.data.device)
+        host.driver.volumes.detach(host.instance, self.data.device)
         host.volumes.disconnect(self.data.device.connection_info)
 
     # --- the end ---------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class DetachVolume(_Volume):
 
     @step("host", event="compute_detach_volume", undo="put_back", when_down="wait", results=("let_go",))
     def detach(self, host: HostContext) -> None:
-        host.driver.detach_volume(host.instance, self.data.device)
+        host.driver.volumes.detach(host.instance, self.data.device)
         host.volumes.disconnect(self.data.device.connection_info)
         host.result(let_go=True)
 
@@ -199,7 +199,7 @@ class DetachVolume(_Volume):
     def put_back(self, host: HostContext) -> None:
         if self.data.let_go and self.data.outside_volumes:
             return
-        host.driver.attach_volume(host.instance, host.connected(self.data.device))
+        host.driver.volumes.attach(host.instance, host.connected(self.data.device))
 
     def roll_back(self, ctl: Control) -> None:
         if not self.data.released:

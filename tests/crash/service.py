@@ -155,35 +155,32 @@ def _hold_conductor() -> None:
 
 
 # --- the journal of guests ---------------------------------------------------------------------------------
-# The verbs that make or remove guests.
-_MAKERS = ("spawn", "power_on", "finish_move", "revert_move", "finish_migration", "take_over")
-_REMOVERS = ("destroy", "remove_orphan", "open_disks", "live_migrate", "rebuild")
+# The methods that make or remove guests, by class.
+_MAKERS = {"life.Guests": ("spawn",), "life.Power": ("on",), "moves.ColdMigration": ("finish", "revert"),
+           "moves.LiveMigrationTarget": ("finish",), "host.FakeHost": ("take_over",)}
+_REMOVERS = {"life.Guests": ("destroy", "remove_orphan"), "life.Disks": ("replace",),
+             "moves.ColdMigration": ("open_disks",), "moves.LiveMigrationSource": ("migrate",)}
 
 
 def _journal_guests() -> None:
     from nova.virt.fake.driver import FakeDriver
+    from nova.virt.fake.host import FakeHost
 
     start = FakeDriver.start
-
-    def there(driver: FakeDriver, uuid: str) -> bool:
-        try:
-            guest = driver.guest(uuid)
-            return not guest.incoming and not guest.went
-        except exception.GuestNotFound:
-            return False
-
     noted: dict[str, set[str]] = {}  # by host: the guests that the journal has there
     lock = threading.Lock()
 
-    def compare(driver: FakeDriver, uuid: str) -> None:
+    def compare(host: FakeHost, uuid: str) -> None:
         """Note the guest if it came or went since it was last looked at; verbs call one another."""
         with lock:
-            known, here = noted.setdefault(driver.host, set()), there(driver, uuid)
+            guest = host.guests.find(uuid)
+            here = guest is not None and not guest.incoming and not guest.went
+            known = noted.setdefault(host.name, set())
             if here != (uuid in known):
                 (known.add if here else known.discard)(uuid)
                 with open(pathlib.Path(CONF.state_path) / "guests.journal", "a") as file:
                     # One short write: whole lines, whoever else writes.
-                    file.write(f"{'create' if here else 'remove'} {driver.host} {uuid}\n")
+                    file.write(f"{'create' if here else 'remove'} {host.name} {uuid}\n")
 
     def starting(self: FakeDriver, on_event: Any) -> None:
         """Repair at the start what a kill left between an effect and its record."""
@@ -194,22 +191,26 @@ def _journal_guests() -> None:
             verb, host, uuid = line.split()
             if host == self.host:
                 (known.add if verb == "create" else known.discard)(uuid)
-        for uuid in known | {guest.uuid for guest in self.guests()}:
-            compare(self, uuid)
+        for uuid in known | {guest.uuid for guest in self.guests.all()}:
+            compare(self.state, uuid)
 
     def noting(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def watched(self: FakeDriver, guest: Any, *args: Any, **kwargs: Any) -> Any:
+        def watched(self: Any, guest: Any, *args: Any, **kwargs: Any) -> Any:
             try:
                 return method(self, guest, *args, **kwargs)
             finally:
-                compare(self, guest if isinstance(guest, str) else guest.uuid)
+                host = self if isinstance(self, FakeHost) else self.host
+                compare(host, guest if isinstance(guest, str) else guest.uuid)
 
         return watched
 
     FakeDriver.start = starting  # type: ignore[method-assign]
-    for verb in (*_MAKERS, *_REMOVERS):
-        setattr(FakeDriver, verb, noting(getattr(FakeDriver, verb)))
+    for where, methods in (*_MAKERS.items(), *_REMOVERS.items()):
+        module, name = where.split(".")
+        role = getattr(importlib.import_module(f"nova.virt.fake.{module}"), name)
+        for method in methods:
+            setattr(role, method, noting(getattr(role, method)))
 
 
 class _Mounted:

@@ -123,11 +123,12 @@ def driver(suite):
 
 @pytest.fixture
 def hold(driver, monkeypatch):
-    """``hold(verb)``: the calls of this verb of the fake hypervisor wait until they are let go, or the test is over."""
+    """``hold("ROLE.METHOD")``: calls of this method of the fake driver wait until they are let go, or the test ends."""
     made = []
 
     def hold(verb):
-        made.append(Held(driver, verb, monkeypatch))
+        role, method = verb.split(".")
+        made.append(Held(getattr(driver, role), method, monkeypatch))
         return made[-1]
 
     yield hold

@@ -72,12 +72,12 @@ def refused(act):
 
 
 class Held:
-    """A driver method that blocks until :meth:`let_go`; ``calls``: number of calls."""
+    """A method of a driver's role that blocks until :meth:`let_go`; ``calls``: number of calls."""
 
-    def __init__(self, driver, verb, monkeypatch):
+    def __init__(self, role, method, monkeypatch):
         self.calls = 0
-        self._begun, self._go, self._real = threading.Event(), threading.Event(), getattr(driver, verb)
-        monkeypatch.setattr(driver, verb, self._call)
+        self._begun, self._go, self._real = threading.Event(), threading.Event(), getattr(role, method)
+        monkeypatch.setattr(role, method, self._call)
 
     def _call(self, *args, **named):
         self.calls += 1
@@ -139,7 +139,7 @@ class Pair:
         guests, disks = [], []
         for service in (self.first, self.second):
             driver = service.machine.driver
-            if uuid in [guest.uuid for guest in driver.guests()]:
+            if uuid in [guest.uuid for guest in driver.guests.all()]:
                 guests.append(service.host)
             if driver.disk(uuid) or driver.disk(uuid, aside=True):
                 disks.append(service.host)

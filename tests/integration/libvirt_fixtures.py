@@ -28,7 +28,7 @@ from nova.objects.base import utcnow
 from nova.objects.images.image import Image
 from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.instance import Instance
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from tests.paths import ROOT
 
 _TOOLS = ("libvirtd", "virtlogd", "qemu-system-x86_64", "qemu-img", "unshare", "nsenter", "ip")
@@ -216,8 +216,8 @@ def driver_fixture(state: pathlib.Path, events: list[GuestStatus]) -> Iterator[A
     try:
         yield driver
     finally:
-        for guest in driver.guests():
-            driver.remove_orphan(guest.uuid)
+        for guest in driver.guests.all():
+            driver.guests.remove_orphan(guest.uuid)
         driver.stop()
 
 
@@ -238,9 +238,9 @@ def server(properties: dict[str, str] | None = None, specs: dict[str, str] | Non
 migrates_emulated = pytest.mark.flaky(reruns=1)
 
 
-def kernel_disks(image: pathlib.Path) -> Disks:
+def kernel_disks(image: pathlib.Path) -> BootFiles:
     """A guest that is booted from kernel, ramdisk and machine image."""
-    return Disks(root=str(image / "rootfs.img"), root_format="raw", kernel=str(image / "vmlinuz"),
+    return BootFiles(root=str(image / "rootfs.img"), root_format="raw", kernel=str(image / "vmlinuz"),
                  ramdisk=str(image / "initrd.gz"))
 
 
@@ -248,7 +248,7 @@ def wait_for_console(driver: Any, instance: Instance, text: bytes, count: int = 
     """The console log as soon as ``text`` is in it ``count`` times."""
     def look() -> bytes | None:
         with contextlib.suppress(Exception):
-            log = driver.console_output(instance)
+            log = driver.consoles.output(instance)
             return log if log.count(text) >= count else None
         return None
 

@@ -27,7 +27,7 @@ def disconnect(host: HostContext, instance: Instance | None = None) -> None:
 def power_off(host: HostContext, timeout: int) -> None:
     """Power off and report the power state; a missing guest counts as off. ``timeout``: see GuestDriver.power_off."""
     try:
-        host.driver.power_off(host.instance, timeout=timeout)
+        host.driver.power.off(host.instance, timeout=timeout)
         report_power(host)
     except exception.GuestNotFound:
         host.set(power_state=states.SHUTDOWN)
@@ -36,12 +36,12 @@ def power_off(host: HostContext, timeout: int) -> None:
 
 def report_power(host: HostContext) -> None:
     """Report the power state of the guest. Raises GuestNotFound."""
-    host.set(power_state=host.driver.power_state(host.instance.uuid))
+    host.set(power_state=host.driver.guests.power_state(host.instance.uuid))
 
 
 def report_devices(host: HostContext) -> None:
     """Report the addresses of the guest's interfaces and disks. Raises GuestNotFound."""
-    host.set(device_addresses=host.driver.device_addresses(host.instance.uuid))
+    host.set(device_addresses=host.driver.guests.device_addresses(host.instance.uuid))
 
 
 def report_guest(host: HostContext) -> None:

@@ -68,5 +68,5 @@ def wait(ctl: Control, vif_ids: Sequence[str]) -> None:
 
 def go(host: HostContext) -> None:
     """Unpause the guest, which was started paused."""
-    host.driver.unpause(host.instance)
+    host.driver.power.unpause(host.instance)
     on_host.report_power(host)

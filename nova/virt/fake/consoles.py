@@ -32,7 +32,7 @@ _LINE = 4096
 Speak = Callable[[socket.socket, str], None]
 
 
-class Consoles:
+class ConsoleServers:
     """The consoles of one virtual host. Thread-safe."""
 
     def __init__(self) -> None:

@@ -5,7 +5,6 @@ The source sets the guest's directory aside and serves it; the destination copie
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 
@@ -15,7 +14,8 @@ from nova import exception
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import DiskFile, DiskSource
-from nova.virt.driver import Disks
+from nova.operations.framework import guest_driver
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import allowance, copies, directories, disk_making, disk_server, disks
 from nova.virt.libvirt.guests import MOVED_DEFINITION, PATIENCE, Guests
@@ -24,9 +24,7 @@ from nova.virt.libvirt.xml.definition import Definition, received
 LOG = logging.getLogger(__name__)
 
 
-class ColdMigration:
-    """Implements the steps of a cold migration, see nova/operations/framework/guest_driver.py."""
-
+class ColdMigration(guest_driver.ColdMigration):
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
         self._host = guests.name
@@ -35,11 +33,10 @@ class ColdMigration:
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
         disk_making.check_growth(disks.inspect_disks(instance), instance, flavor)
 
-    def open_disks(self, instance: Instance, timeout: int) -> DiskSource:
+    def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
         uuid = instance.uuid
-        if timeout > 0 and not directories.is_aside(uuid):
-            with contextlib.suppress(exception.GuestNotFound):
-                self._guests.shut_down(uuid, timeout)
+        if not directories.is_aside(uuid):
+            self._guests.shut_down_if_present(uuid, timeout)
         with self._guests.locks.hold(uuid):
             if not directories.is_aside(uuid):
                 self._set_aside(uuid)
@@ -54,12 +51,12 @@ class ColdMigration:
     def close_disks(self, instance: Instance) -> None:
         disk_server.stop(instance.uuid)
 
-    def confirm_move(self, instance: Instance) -> None:
+    def confirm(self, instance: Instance) -> None:
         disk_server.stop(instance.uuid)
         with self._guests.locks.hold(instance.uuid):
             directories.remove_aside(instance.uuid)
 
-    def revert_move(self, instance: Instance) -> None:
+    def revert(self, instance: Instance) -> None:
         uuid = instance.uuid
         disk_server.stop(uuid)
         with self._guests.locks.hold(uuid):
@@ -72,7 +69,7 @@ class ColdMigration:
                     return
                 directories.put_back(uuid, self._host)
             if not exists and os.path.isdir(directories.directory(uuid)):
-                self._guests.define(instance)
+                self._guests.redefine(instance)
 
     def _set_aside(self, uuid: str) -> None:
         """Stop and undefine the guest and rename its directory. Continues after a crash at any point."""
@@ -107,7 +104,7 @@ class ColdMigration:
             if definition:
                 directories.once(place, MOVED_DEFINITION, copies.writer(definition))
 
-    def finish_move(self, instance: Instance) -> None:
+    def finish(self, instance: Instance) -> None:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid), directories.full_disk():
             local = disks.inspect_disks(instance)
@@ -115,8 +112,8 @@ class ColdMigration:
             # A guest that is running was finished before.
             if not self._guests.is_active(uuid):
                 disk_making.grow(local, instance)
-                disk_making.make(instance, Disks(), self._host)
-                self._guests.define(instance)
+                disk_making.make(instance, BootFiles(), self._host)
+                self._guests.redefine(instance)
             copies.complete(uuid)
 
 

@@ -12,16 +12,18 @@ import libvirt
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.servers.guest import GuestStatus
+from nova.objects.servers.device_address import DeviceAddress
+from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import BlockDevice, Instance
-from nova.virt.driver import Disks
-from nova.virt.libvirt import errors, power, secrets, serial_ports
-from nova.virt.libvirt.files import directories, disk_making, disks
+from nova.operations.framework import guest_driver
+from nova.operations.framework.guest_driver import BootFiles
+from nova.virt.libvirt import agent, diagnostics, errors, power, secrets, serial_ports
+from nova.virt.libvirt.files import directories, disk_server, disks
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.locks import GuestLocks
 from nova.virt.libvirt.node import models
 from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
-from nova.virt.libvirt.xml import domain_xml
+from nova.virt.libvirt.xml import device_addresses, domain_xml
 from nova.virt.libvirt.xml.definition import Definition
 from nova.virt.libvirt.xml.guest_config import FOREIGN, GuestConfig, default_machine, guest_config
 from nova.virt.libvirt.xml.layout import layout
@@ -38,8 +40,8 @@ PATIENCE = 30.0
 MOVED_DEFINITION = "domain.xml"
 
 
-class Guests:
-    """Shared state of the driver: the libvirt connection, the host's settings, and a lock per guest."""
+class Guests(guest_driver.Guests):
+    """The guests, and what all roles of the driver share: the connection, the host's settings, and a lock per guest."""
 
     def __init__(self, name: str, host: Host) -> None:
         self.name = name
@@ -106,7 +108,6 @@ class Guests:
         return self.call(lambda connection: action(connection.lookupByUUIDString(uuid)), uuid)
 
     def power_state(self, uuid: str) -> int:
-        """Return the power state of a guest. Raises GuestNotFound, also for a guest of an incoming migration."""
         def query(domain: libvirt.virDomain) -> int:
             if power.is_arriving(domain):
                 raise exception.GuestNotFound(instance_uuid=uuid)
@@ -116,6 +117,20 @@ class Guests:
 
     def all(self) -> list[GuestStatus]:
         return self.host.call(self._list)
+
+    def device_addresses(self, uuid: str) -> list[DeviceAddress]:
+        return device_addresses.of_definition(self.on_domain(uuid, lambda domain: str(domain.XMLDesc(0))))
+
+    def diagnostics(self, instance: Instance) -> Diagnostics:
+        return self.host.call(
+            lambda connection: diagnostics.collect(connection, connection.lookupByUUIDString(instance.uuid), instance),
+            instance.uuid)
+
+    def traces(self) -> set[str]:
+        return super().traces() | directories.retained_servers()
+
+    def set_password(self, instance: Instance, password: str) -> None:
+        self.on_domain(instance.uuid, lambda domain: agent.set_password(domain, instance, password))
 
     def actual_power_state(self, uuid: str) -> int:
         """Return the power state of a guest of this nova-compute that is on this host. Raises GuestNotFound."""
@@ -211,7 +226,7 @@ class Guests:
         except exception.GuestNotFound:
             return ""
 
-    def define(self, instance: Instance) -> None:
+    def redefine(self, instance: Instance) -> None:
         """Define the guest again; a running guest uses the new definition from its next start.
 
         This host becomes the owner of its disks.
@@ -225,7 +240,33 @@ class Guests:
         self.call(lambda connection: define_domain(connection, name, xml), instance.uuid)
         directories.remove_files(instance.uuid, disks.OF_RESCUE)
 
+    def define(self, instance: Instance) -> list[DeviceAddress] | None:
+        with self.locks.hold(instance.uuid):
+            if self.is_active(instance.uuid):
+                return None
+            self.redefine(instance)
+            return self.device_addresses(instance.uuid)
+
     # --- lifecycle ---------------------------------------------------------------------------------
+    def spawn(self, instance: Instance, files: BootFiles, paused: bool = False) -> None:
+        self.start(instance, paused=paused)
+
+    def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
+        disk_server.stop(instance.uuid)
+        self._remove(instance.uuid, keep_disks)
+
+    def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
+        self._remove(uuid, keep_disks)
+        disk_server.stop(uuid)
+        if not keep_disks:
+            directories.remove_aside(uuid)
+
+    def stop(self, uuid: str) -> None:
+        try:
+            self.change(uuid, power.kill)
+        except exception.GuestNotFound:
+            LOG.debug("[instance: %s] The instance has no guest on this host", uuid)
+
     def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False) -> None:
         """Start the guest with its current definition; ``fresh``: by a power cycle in any state. ``paused``: a stopped
         guest starts paused.
@@ -242,7 +283,7 @@ class Guests:
                 self._define(instance, xml)
             self.on_domain(instance.uuid, lambda domain: power.start(domain, paused))
 
-    def remove(self, uuid: str, keep_disks: bool) -> None:
+    def _remove(self, uuid: str, keep_disks: bool) -> None:
         """Stop and undefine the guest, and remove its files unless they are retained or belong to another host."""
         directories.directory(uuid)
         with self.locks.hold(uuid, PATIENCE):
@@ -251,19 +292,6 @@ class Guests:
             self.forget_keys(uuid)
             if not keep_disks:
                 directories.remove(uuid, self.name)
-
-    def rebuild(self, instance: Instance, made_from: Disks, token: str, keep_ephemerals: bool) -> None:
-        """Stop and undefine the guest, and replace its files by new ones."""
-        uuid = instance.uuid
-
-        def give_up() -> None:
-            with contextlib.suppress(exception.GuestNotFound):
-                self.on_domain(uuid, lambda domain: power.remove(domain, keep_nvram=False))
-
-        with self.locks.hold(uuid):
-            if directories.is_aside(uuid) and not self.exists(uuid):  # Left by a move that could not restore it.
-                directories.put_back(uuid, self.name)
-            disk_making.make_anew(instance, made_from, self.name, token, keep_ephemerals, give_up)
 
     def change(self, uuid: str, action: Callable[[libvirt.virDomain], None]) -> None:
         """Call ``action(domain)`` under the guest's lock."""
@@ -274,6 +302,12 @@ class Guests:
         """Request a shutdown and wait, without the lock: a hard reboot or delete does not wait for a slow guest."""
         with self.host.changes_of(uuid) as wait:
             return self.host.call(lambda connection: power.shut_down(connection, uuid, timeout, wait), uuid)
+
+    def shut_down_if_present(self, uuid: str, timeout: float) -> None:
+        """Shut the guest down like shut_down(), if it exists and ``timeout`` is not 0."""
+        if timeout > 0:
+            with contextlib.suppress(exception.GuestNotFound):
+                self.shut_down(uuid, timeout)
 
     def exists(self, uuid: str) -> bool:
         """Return True if the guest exists in libvirt."""

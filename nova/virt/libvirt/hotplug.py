@@ -1,4 +1,4 @@
-"""Attaching and detaching of volumes and interfaces, in the running guest and in its definition.
+"""Attaching and detaching of devices, in the running guest and in its definition; interfaces of guests.
 
 The running guest is changed first, so that the definition is right even after a crash in between.
 """
@@ -17,11 +17,11 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.networks.network import VIF
 from nova.objects.servers.instance import BlockDevice, Instance
+from nova.operations.framework import guest_driver
 from nova.virt.libvirt import errors
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.xml import device_xml
 from nova.virt.libvirt.xml.definition import Definition
-from nova.virt.libvirt.xml.layout import serial_of, volume_disk
 
 LOG = logging.getLogger(__name__)
 
@@ -34,41 +34,34 @@ _PASSING = frozenset({libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_
                       libvirt.VIR_ERR_OPERATION_INVALID})
 
 
+class Interfaces(guest_driver.Interfaces):
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
+        self._hotplug = Hotplug(guests)
+
+    def attach(self, instance: Instance, vif: VIF) -> None:
+        if not device_xml.is_plugged(vif):
+            return
+        config = self._guests.config(instance)
+        self._hotplug.attach(instance.uuid, f"interface {vif.mac}", lambda current: current.interface(vif.mac),
+                             lambda current: device_xml.add_interface(ET.Element("devices"), vif, config))
+
+    def detach(self, instance: Instance, vif: VIF) -> None:
+        self._hotplug.detach(instance.uuid, f"interface {vif.mac}", lambda current: current.interface(vif.mac))
+
+
 class Hotplug:
-    """Attaching and detaching; all four methods can be repeated."""
+    """Attaching and detaching of devices; both can be repeated."""
 
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
 
-    def attach_volume(self, instance: Instance, device: BlockDevice) -> None:
-        if device.connection is None:
-            raise exception.InvalidDiskInfo(reason=f"volume {device.volume_id} is not connected to the host")
-        config = self._guests.config(instance)
+    def attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element],
+               *volumes: BlockDevice) -> None:
+        """Attach the device that ``build`` makes for the current definitions, unless they have it.
 
-        def build(current: list[Definition]) -> ET.Element:
-            disk = volume_disk(config, device, current)
-            return device_xml.add_disk(ET.Element("devices"), disk, config, self._guests.settings)
-
-        self._attach(instance.uuid, f"volume {device.volume_id}", _volume_finder(device), build, device)
-
-    def detach_volume(self, instance: Instance, device: BlockDevice) -> None:
-        self._detach(instance.uuid, f"volume {device.volume_id}", _volume_finder(device))
-        with self._guests.locks.hold(instance.uuid):
-            self._guests.forget_keys(instance.uuid)
-
-    def attach_interface(self, instance: Instance, vif: VIF) -> None:
-        if not device_xml.is_plugged(vif):
-            return
-        config = self._guests.config(instance)
-        self._attach(instance.uuid, f"interface {vif.mac}", lambda current: current.interface(vif.mac),
-                     lambda current: device_xml.add_interface(ET.Element("devices"), vif, config))
-
-    def detach_interface(self, instance: Instance, vif: VIF) -> None:
-        self._detach(instance.uuid, f"interface {vif.mac}", lambda current: current.interface(vif.mac))
-
-    # --- inside ------------------------------------------------------------------------------------
-    def _attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element],
-                *volumes: BlockDevice) -> None:
+        ``volumes``: connected volumes whose keys libvirt needs. Raises DeviceAttachFailed.
+        """
         with self._guests.locks.hold(uuid):
             self._guests.give_keys(uuid, volumes)
             live, config = definitions(self._guests, uuid)
@@ -86,7 +79,8 @@ class Hotplug:
                 self._guests.forget_keys(uuid)
                 raise exception.DeviceAttachFailed(device=name, reason=error.get_error_message()) from error
 
-    def _detach(self, uuid: str, name: str, find: Finder) -> None:
+    def detach(self, uuid: str, name: str, find: Finder) -> None:
+        """Detach a device. Succeeds if the device or the guest is not there. Raises DeviceDetachFailed."""
         try:
             self._detach_live(uuid, name, find)
             with self._guests.locks.hold(uuid):
@@ -143,14 +137,6 @@ def definitions(guests: Guests, uuid: str) -> tuple[Definition | None, Definitio
         return live, Definition(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
 
     return guests.on_domain(uuid, query)
-
-
-def _volume_finder(device: BlockDevice) -> Finder:
-    def find(current: Definition) -> ET.Element | None:
-        existing = current.disks.get(serial_of(device))
-        return existing.element if existing is not None else None
-
-    return find
 
 
 def lasting(item: ET.Element) -> ET.Element:

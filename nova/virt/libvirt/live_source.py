@@ -23,6 +23,7 @@ from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
+from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.libvirt import errors
 from nova.virt.libvirt.files import copies, directories, disk_server, peers
@@ -43,13 +44,11 @@ _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
 OnProgress = Callable[[MigrationProgress], None]
 
 
-class LiveMigrationSource:
-    """Implements the source steps of a live migration, see nova/operations/framework/guest_driver.py."""
-
+class LiveMigrationSource(guest_driver.LiveMigrationSource):
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
 
-    def check_migration_source(self, instance: Instance) -> MigrationSource:
+    def check(self, instance: Instance) -> MigrationSource:
         uuid = instance.uuid
         if not self._guests.is_active(uuid):
             raise exception.MigrationPreCheckError(reason="the guest does not run")
@@ -73,8 +72,8 @@ class LiveMigrationSource:
             machine=Definition(text).machine, hypervisor_version=version, memory_mb=instance.flavor.memory_mb,
             power_state=power_state, architecture=Definition(text).architecture)
 
-    def live_migrate(self, instance: Instance, target: MigrationTarget, on_progress: OnProgress,
-                     cancelled: Cancelled) -> None:
+    def migrate(self, instance: Instance, target: MigrationTarget, on_progress: OnProgress,
+                cancelled: Cancelled) -> None:
         uuid = instance.uuid
         disk_server.stop(uuid)
         with self._guests.locks.hold(uuid):
@@ -97,11 +96,7 @@ class LiveMigrationSource:
             watch.came_over()
         LOG.info("[instance: %s] Live migration completed: the guest runs on host %s", uuid, target.host)
 
-    def abort_migration(self, uuid: str) -> None:
-        with contextlib.suppress(exception.GuestNotFound):
-            self._guests.on_domain(uuid, _abort)
-
-    def force_complete_migration(self, uuid: str) -> None:
+    def force_complete(self, uuid: str) -> None:
         with contextlib.suppress(exception.GuestNotFound):
             self._guests.on_domain(uuid, _force)
 

@@ -12,6 +12,7 @@ from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import DiskFile, DiskSource, MigrationSource, MigrationTarget
+from nova.operations.framework import guest_driver
 from nova.virt.images import qemuimg
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import allowance, copies, directories, peers
@@ -20,14 +21,12 @@ from nova.virt.libvirt.guests import PATIENCE, Guests
 LOG = logging.getLogger(__name__)
 
 
-class LiveMigrationTarget:
-    """Implements the destination steps of a live migration, see nova/operations/framework/guest_driver.py."""
-
+class LiveMigrationTarget(guest_driver.LiveMigrationTarget):
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
         self._host = guests.name
 
-    def prepare_migration(self, instance: Instance, source: MigrationSource, block: bool | None) -> MigrationTarget:
+    def prepare(self, instance: Instance, source: MigrationSource, block: bool | None = None) -> MigrationTarget:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid, PATIENCE), directories.full_disk():
             self._check(source)
@@ -46,19 +45,19 @@ class LiveMigrationTarget:
                 copied=[] if shared else [disk.name for disk in source.disks], incremental=True,
                 definition=self._guests.definition_of(instance), network_info=instance.network_info)
 
-    def finish_migration(self, instance: Instance) -> None:
+    def finish(self, instance: Instance) -> None:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid):
             if not self._guests.exists(uuid):
                 raise exception.GuestNotFound(instance_uuid=uuid)
             directories.take(uuid, self._host)
             copies.complete(uuid)
-            self._guests.define(instance)
+            self._guests.redefine(instance)
             # The migration paused the guest in order to complete; no user paused it.
             if instance.vm_state != states.PAUSED:
                 self._guests.on_domain(uuid, power.unpause)
 
-    def rollback_migration(self, instance: Instance, target: MigrationTarget) -> None:
+    def rollback(self, instance: Instance, target: MigrationTarget) -> None:
         uuid = instance.uuid
         with self._guests.locks.hold(uuid, PATIENCE):
             if self._runs_here(uuid):

@@ -17,7 +17,8 @@ from nova.objects.images.image import Image
 from nova.objects.requirements.hardware_values import BLOCK_BUSES
 from nova.objects.requirements.properties import choice
 from nova.objects.servers.instance import Instance
-from nova.virt.driver import Disks
+from nova.operations.framework import guest_driver
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.images import qemuimg
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import directories, disk_making, disks
@@ -30,26 +31,20 @@ from nova.virt.libvirt.xml.layout import GuestDisk, rescue_layout
 _DEVICE, _BUS = "hw_rescue_device", "hw_rescue_bus"
 
 
-class Rescues:
-    """Implements the methods of a rescue, see nova/virt/driver.py."""
-
+class Rescue(guest_driver.Rescue):
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
 
-    def check(self, instance: Instance, image: Image) -> GuestConfig:
-        """Return the hardware of the rescued guest. Raises InvalidInput."""
-        config = self._guests.config(_hardware(instance, image), is_new=not _is_stable(image))
-        _bus(image, config)
-        return config
-
-    def rescue(self, instance: Instance, image: Image, made_from: Disks) -> None:
+    def begin(self, instance: Instance, image: Image, files: BootFiles, timeout: int = 0) -> None:
         uuid, guests = instance.uuid, self._guests
-        config, kind = self.check(instance, image), _kind(image)
+        config = guests.config(_hardware(instance, image), is_new=not _is_stable(image))
+        kind, bus = _kind(image), _bus(image, config)
+        guests.shut_down_if_present(uuid, timeout)
         with guests.locks.hold(uuid):
             guests.give_keys(uuid, instance.block_devices)
-            disk_making.make_rescue(instance, image, made_from, guests.definition_now(uuid), guests.name)
+            disk_making.make_rescue(instance, image, files, guests.definition_now(uuid), guests.name)
             local = _files(instance, kind)
-            disk = GuestDisk(disks.RESCUE, _bus(image, config), device=kind, local=local.root, boot_order=1)
+            disk = GuestDisk(disks.RESCUE, bus, device=kind, local=local.root, boot_order=1)
             previous = guests.previous(uuid)
             own = disks.inspect_disks(instance)
             drive = local.config_drive or own.config_drive
@@ -63,14 +58,14 @@ class Rescues:
             guests.call(lambda connection: define_domain(connection, name, xml), uuid)
             guests.on_domain(uuid, power.start)
 
-    def unrescue(self, instance: Instance) -> None:
+    def end(self, instance: Instance) -> None:
         uuid, guests = instance.uuid, self._guests
         with guests.locks.hold(uuid):
             if not os.path.exists(os.path.join(directories.directory(uuid), disks.BEFORE_RESCUE)):
                 return
             with contextlib.suppress(exception.GuestNotFound):
                 guests.on_domain(uuid, power.stop)
-            guests.define(instance)
+            guests.redefine(instance)
 
 
 def _is_stable(image: Image) -> bool:

@@ -19,6 +19,7 @@ from nova import exception
 from nova.objects.requirements.properties import AGENT, QUIESCE, Properties
 from nova.objects.servers.guest import DiskImage
 from nova.objects.servers.instance import Instance
+from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.images import qemuimg
 from nova.virt.libvirt import agent, errors
@@ -36,9 +37,7 @@ _FORMAT = "qcow2"
 _POLL_INTERVAL = 0.2
 
 
-class Snapshots:
-    """Implements the methods of a snapshot, see nova/operations/framework/guest_driver.py."""
-
+class Snapshots(guest_driver.Snapshots):
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
         self._room = CopyRoom()

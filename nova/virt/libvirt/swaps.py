@@ -14,6 +14,7 @@ import libvirt
 
 from nova import exception
 from nova.objects.servers.instance import BlockDevice, Instance
+from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.libvirt import block_jobs
 from nova.virt.libvirt.guests import Guests
@@ -33,9 +34,7 @@ _PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
 _PLACES = ("file", "dev", "protocol", "name")
 
 
-class Swaps:
-    """Volume swaps. The methods are idempotent; nova/operations/framework/guest_driver.py documents them."""
-
+class VolumeSwaps(guest_driver.VolumeSwaps):
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
 

@@ -16,6 +16,7 @@ import libvirt
 
 from nova import exception
 from nova.objects.servers.instance import BlockDevice, Instance
+from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.libvirt import block_jobs
 from nova.virt.libvirt.guests import Guests
@@ -35,9 +36,7 @@ _TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPS
          | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA)
 
 
-class VolumeFiles:
-    """Volumes in files. The methods are idempotent; nova/operations/framework/guest_driver.py documents them."""
-
+class VolumeFiles(guest_driver.VolumeFiles):
     def __init__(self, guests: Guests, snapshots: Snapshots) -> None:
         self._guests = guests
         self._snapshots = snapshots

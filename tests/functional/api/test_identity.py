@@ -53,7 +53,7 @@ def test_another_machine_under_a_known_name_does_not_start_and_touches_nothing(s
     monkeypatch.setattr("nova.compute.identity.of_this_machine", new_uuid)
     with pytest.raises(exception.HostIdentityMismatch, match="another machine is registered by this name"):
         other.begin()
-    assert [guest.uuid for guest in driver.guests()] == [uuid]
+    assert [guest.uuid for guest in driver.guests.all()] == [uuid]
     assert admin.server(uuid)["status"] == "ACTIVE"
 
 

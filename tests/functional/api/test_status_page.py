@@ -41,7 +41,7 @@ def test_the_page_is_served_without_a_token_and_runs_nothing_that_is_not_its_own
 def test_an_operation_on_a_host_is_shown_and_then_gone(suite, admin, flavor, image_id, hold):
     uuid = admin.boot(flavor, image_id, name="<b>shown</b>")
     admin.wait(uuid, "ACTIVE")
-    held = hold("power_off")
+    held = hold("power.off")
     admin.action(uuid, "os-stop")
     held.wait_until_begun()
     request = admin.request_id

@@ -104,7 +104,7 @@ def test_a_guest_that_cannot_move_live_is_shut_down_only_if_that_is_wanted(run, 
 def test_so_many_move_at_a_time(run, pair, admin, emptied):
     uuids = [pair.boot() for _number in range(4)]
     driver, lock, now, most = pair.first.machine.driver, threading.Lock(), [], []
-    real = driver.live_migrate
+    real = driver.live_source.migrate
 
     def counted(instance, *arguments):
         with lock:
@@ -114,18 +114,18 @@ def test_so_many_move_at_a_time(run, pair, admin, emptied):
         with lock:
             now.remove(instance.uuid)
 
-    driver.live_migrate = counted
+    driver.live_source.migrate = counted
     try:
         assert report(run, "drain", emptied, "--parallel", "2")[0] == 0
     finally:
-        del driver.live_migrate
+        del driver.live_source.migrate
     assert len(most) == len(uuids)
     assert max(most) <= 2
 
 
 def test_it_goes_on_when_nobody_watches_and_can_be_stopped(run, pair, admin, emptied, hold):
     uuids = {pair.boot() for _number in range(3)}
-    held = hold("live_migrate")
+    held = hold("live_source.migrate")
     code, lines, told = report(run, "drain", emptied, "--parallel", "1", "--timeout", "0")
     assert (code, told["state"]) == (3, "running")
     held.wait_until_begun()
@@ -143,7 +143,7 @@ def test_it_goes_on_when_nobody_watches_and_can_be_stopped(run, pair, admin, emp
 def test_a_host_that_is_enabled_again_keeps_the_servers_that_have_not_left(run, suite, pair, admin, emptied, hold):
     for _number in range(2):
         pair.boot()
-    held = hold("live_migrate")
+    held = hold("live_source.migrate")
     report(run, "drain", emptied, "--parallel", "1", "--timeout", "0")
     held.wait_until_begun()
     set_service(admin, emptied, status="enabled")
@@ -155,7 +155,7 @@ def test_a_host_that_is_enabled_again_keeps_the_servers_that_have_not_left(run, 
 
 def test_a_server_that_something_is_done_with_is_waited_for(run, pair, admin, emptied, hold):
     uuid = pair.boot()
-    held = hold("reboot")
+    held = hold("power.reboot")
     admin.action(uuid, "reboot", {"type": "HARD"}, expect=202)
     held.wait_until_begun()
     code, lines, _told = report(run, "drain", emptied, "--patience", "0")
@@ -252,11 +252,12 @@ def test_a_host_that_was_evacuated_is_deleted_with_its_provider_and_removes_its_
     assert run("evacuate", SECOND)[0] == 0
     admin.delete(f"/os-services/{ident}", expect=204)
     assert SECOND not in {node["hypervisor_hostname"] for node in admin.get("/os-hypervisors")["hypervisors"]}
-    assert uuid in {guest.uuid for guest in machine.driver.guests()}
+    assert uuid in {guest.uuid for guest in machine.driver.guests.all()}
     back = ComputeService(suite.transport, host=SECOND, machine=machine)
     back.start()
     try:
-        wait_for(lambda: uuid not in {guest.uuid for guest in machine.driver.guests()}, reason="the guest is removed")
+        wait_for(lambda: uuid not in {guest.uuid for guest in machine.driver.guests.all()},
+                 reason="the guest is removed")
         assert admin.server(uuid)["OS-EXT-SRV-ATTR:host"] == pair.first.host
     finally:
         back.stop()

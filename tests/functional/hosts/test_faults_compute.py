@@ -83,7 +83,7 @@ def test_a_build_that_fails_ends_in_error_on_no_host(admin, driver, flavor, imag
     told = newest_action(admin, uuid, "create")
     assert told["message"] == "Error"
     assert told["events"][0]["result"] == "Error"
-    assert driver.guests() == []
+    assert driver.guests.all() == []
     with pytest.raises(Failed) as failed:
         admin.action(uuid, "os-start")
     assert failed.value.code == 409
@@ -96,7 +96,7 @@ def test_a_build_whose_clearing_up_fails_too_leaves_nothing_for_long(suite, admi
     assert shown["fault"]["message"] == "The fake hypervisor is configured to fail at spawn."
     driver.adopt(uuid, states.SHUTDOWN)  # what a real hypervisor might have left
     suite.compute.reconciler.compare()
-    assert driver.guests() == []
+    assert driver.guests.all() == []
 
 
 def test_a_flaky_host_never_leaves_a_server_in_between(admin, driver, flavor, image_id):
@@ -126,11 +126,11 @@ def test_a_delete_that_fails_ends_in_error_and_the_next_one_deletes(admin, drive
         shown = admin.wait(server, "ERROR")
         assert shown["fault"]["message"] == "The fake hypervisor is configured to fail at destroy."
         assert newest_action(admin, server, "delete")["events"][0]["result"] == "Error"
-    assert [guest.uuid for guest in driver.guests()] == [server]
+    assert [guest.uuid for guest in driver.guests.all()] == [server]
     driver.behaviour.failure.clear()
     admin.delete(f"/servers/{server}", expect=204)
     admin.wait_gone(server)
-    assert driver.guests() == []
+    assert driver.guests.all() == []
 
 
 def test_a_server_in_error_after_a_failed_delete_can_be_rebooted(admin, driver, server):
@@ -143,7 +143,7 @@ def test_a_server_in_error_after_a_failed_delete_can_be_rebooted(admin, driver, 
 
 
 def test_a_slow_action_is_overtaken_by_a_delete(admin, driver, server, hold):
-    power_off = hold("power_off")
+    power_off = hold("power.off")
     admin.action(server, "os-stop")
     power_off.wait_until_begun()
     admin.delete(f"/servers/{server}", expect=204)
@@ -151,7 +151,7 @@ def test_a_slow_action_is_overtaken_by_a_delete(admin, driver, server, hold):
     assert [found["result"] for found in told["events"]] == ["Error"]
     power_off.let_go()
     admin.wait_gone(server)
-    wait_for(lambda: driver.guests() == [])
+    wait_for(lambda: driver.guests.all() == [])
     assert newest_action(admin, server, "stop") == told
     with pytest.raises(Failed) as failed:
         admin.action(server, "os-start")
@@ -185,7 +185,7 @@ def test_a_hard_reboot_overtakes_what_hangs(admin, driver, server, hang):
     admin.action(server, "reboot", _HARD)
     shown = admin.wait(server, "ACTIVE", seconds=60)
     assert shown["OS-EXT-STS:power_state"] == 1
-    assert driver.power_state(server) == states.RUNNING
+    assert driver.guests.power_state(server) == states.RUNNING
 
 
 def test_a_delete_overtakes_what_hangs(admin, driver, server, hang):
@@ -194,7 +194,7 @@ def test_a_delete_overtakes_what_hangs(admin, driver, server, hang):
     assert hangs.wait(30)
     admin.delete(f"/servers/{server}")
     admin.wait_gone(server, seconds=60)
-    assert server not in {guest.uuid for guest in driver.guests()}
+    assert server not in {guest.uuid for guest in driver.guests.all()}
 
 
 # --- services that are away --------------------------------------------------------------------------
@@ -306,13 +306,13 @@ def test_the_one_server_of_a_project_is_placed_before_the_many_of_another(
 
 def test_the_one_server_of_a_project_is_built_before_the_many_of_another(
         suite, admin, driver, flavor, image_id, monkeypatch, gate):
-    threads, real = CONF.max_concurrent_builds, driver.prepare
+    threads, real = CONF.max_concurrent_builds, driver.disks.prepare
 
     def prepare(*args, **named):
         gate.wait()
         return real(*args, **named)
 
-    monkeypatch.setattr(driver, "prepare", prepare)
+    monkeypatch.setattr(driver.disks, "prepare", prepare)
     crowd = [admin.boot(flavor, image_id) for _number in range(3 * threads)]
     wait_for(lambda: len(suite.compute.runner.running()) == len(crowd), 60, "the host has all orders")
     other = Client(suite.url, project="other")
@@ -330,7 +330,7 @@ def test_orders_wait_for_a_compute_that_is_stopped(suite, admin, driver, server,
     restart()
     admin.wait(server, "SHUTOFF")
     admin.wait(uuid, "ACTIVE")
-    assert sorted(guest.uuid for guest in driver.guests()) == sorted([server, uuid])
+    assert sorted(guest.uuid for guest in driver.guests.all()) == sorted([server, uuid])
 
 
 def test_a_compute_that_stops_in_the_middle_of_boots_goes_on_when_it_returns(
@@ -343,7 +343,7 @@ def test_a_compute_that_stops_in_the_middle_of_boots_goes_on_when_it_returns(
     restart()
     for uuid in made:
         admin.wait(uuid, "ACTIVE")
-    assert sorted(guest.uuid for guest in driver.guests()) == made
+    assert sorted(guest.uuid for guest in driver.guests.all()) == made
 
 
 # --- several hosts -----------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ def test_a_build_that_fails_on_a_host_goes_on_with_another(suite, admin, driver,
     assert told["message"] is None
     assert [(found["result"], found["host"], found["details"]) for found in reversed(told["events"])] == [
         ("Error", suite.compute.host, "The fake hypervisor is configured to fail at spawn."), ("Success", SECOND, None)]
-    assert driver.guests() == []
+    assert driver.guests.all() == []
 
 
 def test_a_build_that_fails_everywhere_says_why(suite, admin, driver, second, flavor, image_id):
@@ -436,11 +436,11 @@ def test_a_server_of_a_host_that_is_down_is_deleted_at_once_and_its_guest_later(
     set_service(admin, SECOND, forced_down=True)
     admin.delete(f"/servers/{uuid}", expect=204)
     admin.wait_gone(uuid)  # long before the host would count as silent
-    assert [guest.uuid for guest in machine.driver.guests()] == [uuid]
+    assert [guest.uuid for guest in machine.driver.guests.all()] == [uuid]
     back = ComputeService(suite.transport, host=SECOND, machine=machine)
     back.start()
     try:
-        wait_for(lambda: machine.driver.guests() == [], reason="the guest is removed")
+        wait_for(lambda: machine.driver.guests.all() == [], reason="the guest is removed")
     finally:
         back.stop()
 
@@ -484,7 +484,7 @@ def test_servers_of_a_host_that_had_no_power_are_shown_as_they_are_when_it_is_ba
     back = ComputeService(suite.transport, host=SECOND, machine=machine)
     try:
         back.start()
-        wait_for(lambda: machine.driver.power_state(uuid) == power_state)
+        wait_for(lambda: machine.driver.guests.power_state(uuid) == power_state)
         shown = admin.wait(uuid, status)
         assert shown["OS-EXT-STS:power_state"] == power_state
         admin.delete(f"/servers/{uuid}")
@@ -496,7 +496,7 @@ def test_servers_of_a_host_that_had_no_power_are_shown_as_they_are_when_it_is_ba
 
 def test_a_build_on_a_host_that_goes_down_goes_on_elsewhere(suite, admin, second, flavor, image_id, monkeypatch):
     # (a server on the other host makes this one the first choice)
-    prepare = Held(second.machine.driver, "prepare", monkeypatch)
+    prepare = Held(second.machine.driver.disks, "prepare", monkeypatch)
     admin.wait(admin.boot(admin.flavor(ram=4096), image_id, availability_zone=f"nova:{suite.compute.host}"), "ACTIVE")
     uuid = admin.boot(flavor, image_id)
     prepare.wait_until_begun()
@@ -507,7 +507,7 @@ def test_a_build_on_a_host_that_goes_down_goes_on_elsewhere(suite, admin, second
         shown = admin.wait(uuid, "ACTIVE", seconds=60)
         prepare.let_go()
         wait_for(lambda: not second.runner.busy(uuid), 60, "the late host has come to the end of its order")
-        assert second.machine.driver.guests() == []
+        assert second.machine.driver.guests.all() == []
     finally:
         prepare.let_go()
         set_service(admin, SECOND, forced_down=False)

@@ -143,7 +143,7 @@ def test_with_hosts_that_fail_every_server_still_ends_in_a_defined_state(
         admin.wait_gone(uuid)
     for service in fleet.services:
         service.reconciler.compare()  # removes what failed to be cleared up
-        assert service.machine.driver.guests() == []
+        assert service.machine.driver.guests.all() == []
 
 
 def test_nodes_that_did_not_change_are_not_told_again(fleet):

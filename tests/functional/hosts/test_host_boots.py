@@ -37,7 +37,7 @@ class Booted:
             self._service.stop()
 
     def runs(self, uuid):
-        return self.driver.power_state(uuid) == states.RUNNING
+        return self.driver.guests.power_state(uuid) == states.RUNNING
 
 
 @pytest.fixture
@@ -98,14 +98,14 @@ def test_stopped_moved_and_deleted_servers_stay_off(host, pair, admin, boot):
     set_service(admin, SECOND, forced_down=False)
     wait_for(lambda: host.runs(running), reason="it runs")
     assert not host.runs(off)
-    assert not {gone, elsewhere} & {guest.uuid for guest in host.driver.guests()}
+    assert not {gone, elsewhere} & {guest.uuid for guest in host.driver.guests.all()}
 
 
 def test_a_server_that_its_user_stops_before_its_turn_is_not_started(host, admin, boot, monkeypatch):
     CONF.set_override("resume_guests_at_once", 1, group="compute")
     uuids = [boot(), boot()]
     host.off(*uuids)
-    held = Held(host.driver, "power_on", monkeypatch)
+    held = Held(host.driver.power, "on", monkeypatch)
     host.start()
     held.wait_until_begun()
     waiting = next(uuid for uuid in uuids if admin.server(uuid)["OS-EXT-STS:task_state"] is None)
@@ -123,7 +123,7 @@ def test_so_many_are_started_at_a_time_and_those_that_wait_are_not_taken_for_sto
     uuids = [boot() for _number in range(5)]
     host.off(*uuids)
     lock, now, most, go = threading.Lock(), [], [], threading.Event()
-    real = host.driver.power_on
+    real = host.driver.power.on
 
     def counted(instance, *arguments):
         with lock:
@@ -134,7 +134,7 @@ def test_so_many_are_started_at_a_time_and_those_that_wait_are_not_taken_for_sto
         with lock:
             now.remove(instance.uuid)
 
-    host.driver.power_on = counted
+    host.driver.power.on = counted
     try:
         service = host.start()
         wait_for(lambda: len(most) == 2, reason="two are being started")
@@ -144,7 +144,7 @@ def test_so_many_are_started_at_a_time_and_those_that_wait_are_not_taken_for_sto
         wait_for(lambda: all(host.runs(uuid) for uuid in uuids), seconds=30, reason="all run")
     finally:
         go.set()
-        del host.driver.power_on
+        del host.driver.power.on
     assert max(most) == 2
 
 
@@ -152,7 +152,7 @@ def test_a_service_that_ends_in_the_middle_goes_on_when_it_is_back(host, admin, 
     CONF.set_override("resume_guests_at_once", 1, group="compute")
     uuids = [boot(), boot()]
     host.off(*uuids)
-    held = Held(host.driver, "power_on", monkeypatch)
+    held = Held(host.driver.power, "on", monkeypatch)
     service = host.start()
     held.wait_until_begun()
     held.let_go()

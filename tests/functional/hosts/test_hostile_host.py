@@ -370,7 +370,7 @@ def test_each_method_that_a_host_may_ask_is_attacked():
 
 
 def test_a_host_neither_reads_nor_changes_what_is_anothers(admin, evil, hold):
-    held = hold("power_off")
+    held = hold("power.off")
     admin.action(evil.victim, "os-stop")
     wait_for(lambda: held.calls)
     for attack in dict.fromkeys(ATTACKS.values()):
@@ -490,7 +490,7 @@ def test_what_a_report_says_of_a_failure_is_bounded(suite, admin, second, flavor
 def test_for_whom_something_is_done_is_not_what_a_host_says(suite, admin, second, flavor, image_id, hold, monkeypatch):
     uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")
-    told = Held(second.machine.driver, "power_off", monkeypatch)
+    told = Held(second.machine.driver.power, "off", monkeypatch)
     evil = Evil(suite, uuid)
     forged = context.RequestContext(overwrite=False, user_id="forged", project_id="forged", roles=["admin"])
     with listen(suite) as listener:
@@ -529,7 +529,7 @@ def test_a_host_tells_of_no_state_that_there_is_not(suite, admin, second, flavor
 def test_a_host_cannot_report_a_step_that_it_was_not_ordered(suite, admin, pair, hold):
     """The source of a move does not say what only the destination, or a conductor, has to say."""
     uuid = pair.boot()
-    held = hold("power_off")
+    held = hold("power.off")
     admin.action(uuid, "os-stop")
     wait_for(lambda: held.calls)
     action = suite.conductor.core.db.read(lambda connection: connection.execute(tables.actions.select().where(

@@ -329,15 +329,15 @@ def test_a_guest_that_came_over_before_its_host_was_lost_takes_its_binding_along
     plug(admin, neutron, server)
     admin.wait(server, "ACTIVE")
     driver, go = second.machine.driver, threading.Event()
-    migrate = driver.live_migrate
+    migrate = driver.live_source.migrate
 
     def hang_at_the_end(*arguments):
         migrate(*arguments)
         go.wait(120)
 
-    monkeypatch.setattr(driver, "live_migrate", hang_at_the_end)
+    monkeypatch.setattr(driver.live_source, "migrate", hang_at_the_end)
     admin.action(server, "os-migrateLive", {"host": None, "block_migration": "auto"})
-    wait_for(lambda: server in {guest.uuid for guest in suite.compute.machine.driver.guests()})
+    wait_for(lambda: server in {guest.uuid for guest in suite.compute.machine.driver.guests.all()})
     set_service(admin, second.host, forced_down=True)
     for thread in second.periodic:  # it goes silent: no lease is renewed
         thread.stop()

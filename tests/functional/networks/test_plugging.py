@@ -59,15 +59,15 @@ def ports(admin, server):
 
 def waiting(admin, driver, server):
     """Once its guest is there, and paused."""
-    wait_for(lambda: server in {guest.uuid for guest in driver.guests()})
+    wait_for(lambda: server in {guest.uuid for guest in driver.guests.all()})
     wait_for(lambda: admin.server(server)["OS-EXT-STS:power_state"] == states.POWER_PAUSED)
-    assert driver.power_state(server) == states.POWER_PAUSED
+    assert driver.guests.power_state(server) == states.POWER_PAUSED
     assert admin.server(server)["status"] == "BUILD"
 
 
 def runs(admin, driver, server):
     shown = admin.wait(server, "ACTIVE")
-    assert (shown["OS-EXT-STS:power_state"], driver.power_state(server)) == (states.RUNNING, states.RUNNING)
+    assert (shown["OS-EXT-STS:power_state"], driver.guests.power_state(server)) == (states.RUNNING, states.RUNNING)
 
 
 def test_a_guest_does_not_run_before_all_its_interfaces_are_plugged(admin, driver, boot):
@@ -83,7 +83,7 @@ def test_a_guest_does_not_run_before_all_its_interfaces_are_plugged(admin, drive
 
 
 def test_an_event_that_comes_before_the_guest_is_there_counts(admin, driver, boot, hold):
-    spawn = hold("spawn")
+    spawn = hold("guests.spawn")
     server = boot()
     spawn.wait_until_begun()
     port, = ports(admin, server)
@@ -98,7 +98,7 @@ def test_without_the_event_the_build_fails_and_leaves_nothing(admin, driver, boo
     shown = admin.wait(server, "ERROR")
     assert "did not plug" in shown["fault"]["message"]
     assert (shown["addresses"], ports(admin, server)) == ({}, [])
-    assert server not in {guest.uuid for guest in driver.guests()}
+    assert server not in {guest.uuid for guest in driver.guests.all()}
 
 
 def test_without_the_event_the_guest_runs_where_that_is_not_fatal(admin, driver, boot):
@@ -131,7 +131,7 @@ def test_a_server_that_waits_is_deleted_at_once(admin, driver, boot):
     waiting(admin, driver, server)
     admin.delete(f"/servers/{server}")
     admin.wait_gone(server)
-    assert server not in {guest.uuid for guest in driver.guests()}
+    assert server not in {guest.uuid for guest in driver.guests.all()}
 
 
 def test_attaching_ends_when_the_interface_is_plugged(admin, driver, boot, network):
@@ -170,8 +170,8 @@ def test_a_server_that_moves_waits_on_its_new_host(admin, suite, second, flavor,
     admin.action(server, "migrate")
     drivers = {service.host: service.machine.driver for service in (suite.compute, second)}
     other, = (drivers[host] for host in drivers if host != source)
-    wait_for(lambda: server in {guest.uuid for guest in other.guests()})
-    assert other.power_state(server) == states.POWER_PAUSED
+    wait_for(lambda: server in {guest.uuid for guest in other.guests.all()})
+    assert other.guests.power_state(server) == states.POWER_PAUSED
     tell(admin, server, port)
     assert admin.wait(server, "VERIFY_RESIZE")["OS-EXT-STS:power_state"] == states.RUNNING
-    assert other.power_state(server) == states.RUNNING
+    assert other.guests.power_state(server) == states.RUNNING

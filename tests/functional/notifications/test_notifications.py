@@ -140,7 +140,7 @@ def test_what_has_no_error_of_its_own_ends_in_silence_and_what_has_says_it(suite
 
 
 def test_a_build_that_a_delete_ends_has_failed(suite, admin, flavor, image_id, hold):
-    held = hold("spawn")
+    held = hold("guests.spawn")
     with listen(suite) as listener:
         uuid = admin.boot(flavor, image_id)
         held.wait_until_begun()

@@ -99,8 +99,8 @@ def test_a_proxy_connects_to_guests_networks_only(proxy, token):
 def test_a_name_that_is_none_is_not_connected_to(proxy, token, suite, monkeypatch):
     """A host says where the screens of its guests are."""
     driver = suite.compute.machine.driver
-    real = driver.console_address
-    monkeypatch.setattr(driver, "console_address", lambda *asked: msgspec.structs.replace(
+    real = driver.consoles.address
+    monkeypatch.setattr(driver.consoles, "address", lambda *asked: msgspec.structs.replace(
         real(*asked), host="x" * 64 + ".example"))
     with opened(proxy(), token()) as websocket:
         assert ended(websocket) == (1011, "The console cannot be reached.")

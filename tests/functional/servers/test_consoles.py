@@ -149,7 +149,7 @@ def test_old_clients_ask_for_spice_by_an_action(member, spice, server):
 def test_a_proxy_of_others_is_told_where_a_screen_by_spice_is(suite, admin, member, spice, server, monkeypatch):
     assert refused(lambda: url_of(member, server, "spice", "spice-direct", version="2.98"))[0] == 400
     driver = suite.compute.machine.driver
-    monkeypatch.setattr(driver, "console_address",
+    monkeypatch.setattr(driver.consoles, "address",
                         lambda uuid, protocol: ConsoleAddress(host="10.0.0.9", port=0, tls_port=5901))
     url = url_of(member, server, "spice", "spice-direct", version="2.99")
     assert url == f"http://127.0.0.1:13002/nova?token={token_of(url)}"
@@ -250,7 +250,7 @@ def test_a_server_that_is_off_has_no_console(member, server):
 
 
 def test_a_server_that_is_being_deleted_opens_no_console(admin, server, hold):
-    held = hold("destroy")
+    held = hold("guests.destroy")
     admin.delete(f"/servers/{server}")
     held.wait_until_begun()
     assert refused(lambda: url_of(admin, server))[0] == 409
@@ -261,7 +261,7 @@ def test_a_server_that_is_being_deleted_opens_no_console(admin, server, hold):
 @pytest.mark.parametrize(("host", "port"), [("x" * 256, 1), ("", 1), ("a b", 1), ("h\0", 1), ("h", 65536), ("h", -1)])
 def test_a_host_that_says_what_is_no_address_leads_nowhere(suite, member, server, monkeypatch, host, port):
     before = rows(suite)
-    monkeypatch.setattr(suite.compute.machine.driver, "console_address",
+    monkeypatch.setattr(suite.compute.machine.driver.consoles, "address",
                         lambda *_asked: ConsoleAddress(host=host, port=port))
     assert refused(lambda: token(member, server)) == (503, "The reply to console cannot be decoded.")
     assert rows(suite) == before

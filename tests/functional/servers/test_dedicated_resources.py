@@ -81,7 +81,7 @@ def boot(admin, image_id):
 
 
 def guests(driver):
-    return [driver.guest(guest.uuid) for guest in driver.guests()]
+    return [driver.guest(guest.uuid) for guest in driver.guests.all()]
 
 
 def left(suite):

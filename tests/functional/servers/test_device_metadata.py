@@ -49,10 +49,10 @@ def test_what_is_attached_to_it_is_told_as_well(suite, admin, member, server, gr
 
 
 def test_a_guest_that_starts_is_told_anew(suite, admin, driver, server, monkeypatch):
-    found = driver.device_addresses(server)
+    found = driver.guests.device_addresses(server)
     for each in found:
         each.address = "0000:01:00.0"
-    monkeypatch.setattr(driver, "device_addresses", lambda uuid: found)
+    monkeypatch.setattr(driver.guests, "device_addresses", lambda uuid: found)
     admin.action(server, "reboot", {"type": "HARD"})
     admin.wait(server, "ACTIVE")
     assert devices(suite, admin, server)["uplink"] == ("nic", "pci", "0000:01:00.0")

@@ -44,7 +44,7 @@ def change(client, uuid, password=SECRET, **options):
 
 def test_a_password_is_changed_when_the_answer_comes(suite, admin, member, driver, server):
     change(member, server, expect=202)
-    assert driver.passwords[server] == SECRET
+    assert driver.state.passwords[server] == SECRET
     assert admin.server(server)["OS-EXT-STS:task_state"] is None
     assert events_of(admin, server, "changePassword") == [
         ("compute_set_admin_password", "Success", suite.compute.host)]
@@ -63,7 +63,7 @@ def test_the_owner_of_the_servers_key_can_read_it(admin, flavor, image_id, key):
 
 def test_while_it_is_changed_the_server_shows_it_and_nothing_keeps_it(suite, admin, driver, server, hold, monkeypatch):
     monkeypatch.setattr("nova.api.compute.servers.actions.server_password._PATIENCE", 0.0)
-    held = hold("set_password")
+    held = hold("guests.set_password")
     change(admin, server)
     held.wait_until_begun()
     assert admin.server(server)["status"] == "PASSWORD"
@@ -72,13 +72,13 @@ def test_while_it_is_changed_the_server_shows_it_and_nothing_keeps_it(suite, adm
         409, f"Cannot 'changePassword' instance {server} while it is in task_state updating_password")
     held.let_go()
     admin.wait(server, "ACTIVE")
-    assert driver.passwords[server] == SECRET
+    assert driver.state.passwords[server] == SECRET
     assert SECRET not in everything(suite)
 
 
 def test_a_delete_does_not_wait_for_it(admin, server, hold, monkeypatch):
     monkeypatch.setattr("nova.api.compute.servers.actions.server_password._PATIENCE", 0.0)
-    held = hold("set_password")
+    held = hold("guests.set_password")
     change(admin, server)
     held.wait_until_begun()
     admin.delete(f"/servers/{server}")
@@ -89,7 +89,7 @@ def test_a_delete_does_not_wait_for_it(admin, server, hold, monkeypatch):
 def test_agents_that_say_nothing_do_not_take_all_threads_of_the_api(admin, driver, server, flavor, image_id, hold):
     CONF.set_override("threads", 2, group="api")
     other = booted(admin, flavor, image_id)
-    held = hold("set_password")
+    held = hold("guests.set_password")
     first = threading.Thread(target=change, args=(Client(admin.url), server))
     try:
         first.start()
@@ -113,7 +113,7 @@ def test_who_waits_hears_that_it_was_not_changed(admin, driver, server, monkeypa
     def fail(instance, password):
         raise error
 
-    monkeypatch.setattr(driver, "set_password", fail)
+    monkeypatch.setattr(driver.guests, "set_password", fail)
     assert refused(lambda: change(admin, server)) == (code, message.format(uuid=server))
     assert admin.server(server)["status"] == "ACTIVE"
     assert newest_action(admin, server, "changePassword")["message"] == "Error"
@@ -127,12 +127,12 @@ def test_a_password_that_cannot_be_read_any_more_is_not_replaced_by_an_empty_one
     code, message = refused(lambda: change(admin, server))
     assert (code, message) == (
         409, f"Failed to set admin password on {server} because the stored new password cannot be decrypted")
-    assert driver.passwords == {}
+    assert driver.state.passwords == {}
 
 
 def test_an_empty_password_is_one(admin, driver, server):
     change(admin, server, "")
-    assert driver.passwords[server] == ""
+    assert driver.state.passwords[server] == ""
 
 
 def test_only_running_servers_get_another_password(admin, member, server):
@@ -158,7 +158,7 @@ def test_what_a_change_of_password_costs(suite, admin, server):
 def test_a_crash_dump_is_triggered_from_2_17(suite, admin, member, driver, server):
     assert refused(lambda: admin.action(server, "trigger_crash_dump", version="2.16"))[0] == 404
     member.action(server, "trigger_crash_dump", version="2.17", expect=202)
-    wait_for(lambda: driver.crash_dumps[server] == 1)
+    wait_for(lambda: driver.state.crash_dumps[server] == 1)
     wait_for(lambda: newest_action(admin, server, "trigger_crash_dump")["events"][0]["result"])
     assert events_of(admin, server, "trigger_crash_dump") == [
         ("compute_trigger_crash_dump", "Success", suite.compute.host)]

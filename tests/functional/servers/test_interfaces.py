@@ -132,7 +132,7 @@ def test_an_interface_survives_what_is_done_to_the_server(admin, server, green, 
 
 
 def test_attachments_wait_for_one_another(admin, server, green, driver, hold):
-    held = hold("attach_interface")
+    held = hold("interfaces.attach")
     made = [attach(admin, server, net_id=green) for _ in range(3)]
     admin.delete(f"/servers/{server}/os-interface/{made[1]['port_id']}")
     held.wait_until_begun()
@@ -253,7 +253,7 @@ def test_an_interface_that_the_guest_does_not_let_go_is_kept(admin, server, gree
 
 
 def test_a_detach_of_what_could_not_be_attached_does_not_bring_it_back(admin, server, green, driver, hold):
-    held = hold("attach_interface")
+    held = hold("interfaces.attach")
     driver.behaviour.failure.update(attach_interface=1.0, detach_interface=1.0)
     made = attach(admin, server, net_id=green)
     held.wait_until_begun()
@@ -266,7 +266,7 @@ def test_a_detach_of_what_could_not_be_attached_does_not_bring_it_back(admin, se
 
 
 def test_a_reboot_that_comes_in_between_frees_the_addresses(admin, server, green, driver, hold):
-    held = hold("attach_interface")
+    held = hold("interfaces.attach")
     for _number in range(2):  # the second one waits behind the first
         attach(admin, server, net_id=green)
     held.wait_until_begun()
@@ -278,7 +278,7 @@ def test_a_reboot_that_comes_in_between_frees_the_addresses(admin, server, green
 
 
 def test_a_delete_that_comes_in_between_frees_the_addresses(admin, server, green, hold):
-    held = hold("attach_interface")
+    held = hold("interfaces.attach")
     attach(admin, server, net_id=green)
     held.wait_until_begun()
     admin.delete(f"/servers/{server}")

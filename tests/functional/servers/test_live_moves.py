@@ -144,7 +144,7 @@ def test_the_source_serves_nothing_any_more_when_a_live_migration_failed_before_
     admin.action(server, "os-migrateLive", _LIVE)
     admin.wait(server, "ACTIVE")
     assert migration_of(admin, server)["status"] == "error"
-    assert pair.first.machine.driver.serving == set()
+    assert pair.first.machine.driver.state.serving == set()
 
 
 def test_a_server_moves_while_it_runs_though_its_image_is_gone(pair, admin, server, monkeypatch):
@@ -336,7 +336,7 @@ def test_a_host_that_cannot_remove_what_was_evacuated_stays_down_and_the_refusal
 
     monkeypatch.setattr(services, "_EVICTION_WAIT", 0.5)
     with monkeypatch.context() as broken:
-        broken.setattr(pair.second.machine.driver, "remove_orphan", stuck)
+        broken.setattr(pair.second.machine.driver.guests, "remove_orphan", stuck)
         code, message = refused(lambda: set_service(admin, SECOND, forced_down=False))
     assert (code, message) == (400, (
         f"Unable to force up host {SECOND}: servers were evacuated from it, and it has not confirmed the removal of "
@@ -365,13 +365,13 @@ def test_the_password_of_an_evacuation_is_given_to_the_new_guest_and_kept_nowher
         suite, pair, admin, lost, monkeypatch):
     server, returns = lost
     driver, given = pair.first.machine.driver, []
-    spawn = driver.spawn
+    spawn = driver.guests.spawn
 
     def watched(instance, *args, **named):
         given.append(instance.admin_pass)
         spawn(instance, *args, **named)
 
-    monkeypatch.setattr(driver, "spawn", watched)
+    monkeypatch.setattr(driver.guests, "spawn", watched)
     admin.action(server, "evacuate", {"adminPass": "correct-horse"}, version="2.94")
     admin.wait(server, "ACTIVE")
     assert given == ["correct-horse"]
@@ -386,14 +386,14 @@ def test_the_password_of_an_evacuation_is_given_to_the_new_guest_and_kept_nowher
 @pytest.fixture
 def spawning(pair, monkeypatch):
     """(reached, go on): the first host stops before it spawns a guest."""
-    spawn, reached, go = pair.first.machine.driver.spawn, threading.Event(), threading.Event()
+    spawn, reached, go = pair.first.machine.driver.guests.spawn, threading.Event(), threading.Event()
 
     def held(*arguments, **named):
         reached.set()
         assert go.wait(60)
         spawn(*arguments, **named)
 
-    monkeypatch.setattr(pair.first.machine.driver, "spawn", held)
+    monkeypatch.setattr(pair.first.machine.driver.guests, "spawn", held)
     yield reached, go
     go.set()
 
@@ -403,9 +403,9 @@ def test_a_host_that_returns_in_the_middle_lets_its_guest_go_before_there_is_ano
     driver = pair.second.machine.driver
     admin.action(server, "evacuate", {}, version="2.94")
     assert reached.wait(60)
-    assert driver.power_state(server) == 1
+    assert driver.guests.power_state(server) == 1
     service = returns()
-    wait_for(lambda: server not in {guest.uuid for guest in driver.guests()}, reason="the source has removed it")
+    wait_for(lambda: server not in {guest.uuid for guest in driver.guests.all()}, reason="the source has removed it")
     assert driver.disk(server) is not None, "this may fail yet, and its disks are all that there is of the server"
     assert admin.server(server)["OS-EXT-STS:task_state"].startswith("rebuild")
     go.set()
@@ -421,7 +421,7 @@ def test_a_server_whose_evacuation_fails_after_its_host_returned_can_be_started_
     admin.action(server, "evacuate", {}, version="2.94")
     assert reached.wait(60)
     returns()
-    wait_for(lambda: server not in {guest.uuid for guest in driver.guests()}, reason="the source has removed it")
+    wait_for(lambda: server not in {guest.uuid for guest in driver.guests.all()}, reason="the source has removed it")
     pair.first.machine.driver.behaviour.failure["spawn"] = 1.0
     go.set()
     assert admin.wait(server, "ERROR")["OS-EXT-SRV-ATTR:host"] == SECOND

@@ -130,7 +130,7 @@ def test_a_server_may_be_resized_where_it_is_if_the_operator_allows_it(suite, ad
     vcpus = 2 if word == "confirmResize" else 1
     assert (shown["flavor"]["vcpus"], used(admin, suite.compute.host)) == (vcpus, (vcpus, 1))
     driver = suite.compute.machine.driver
-    assert [guest.uuid for guest in driver.guests()] == [uuid]
+    assert [guest.uuid for guest in driver.guests.all()] == [uuid]
     assert (driver.disk(uuid).gb, driver.disk(uuid, aside=True)) == (vcpus, None)
 
 

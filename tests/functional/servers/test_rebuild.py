@@ -208,7 +208,7 @@ def test_a_failure_leaves_an_error_that_can_be_repaired(
 
 
 def test_a_delete_goes_past_a_rebuild(admin, server, hold, image_id, driver):
-    held = hold("rebuild")
+    held = hold("disks.replace")
     rebuild(admin, server, image_id)
     held.wait_until_begun()
     admin.delete(f"/servers/{server}")

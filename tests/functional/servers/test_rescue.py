@@ -189,7 +189,7 @@ def test_a_failure_leaves_an_error_that_a_hard_reboot_repairs(admin, server, dri
 
 
 def test_a_delete_goes_past_a_rescue(admin, server, hold, driver):
-    held = hold("rescue")
+    held = hold("rescue.begin")
     rescue(admin, server)
     held.wait_until_begun()
     admin.delete(f"/servers/{server}")

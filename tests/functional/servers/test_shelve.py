@@ -81,7 +81,7 @@ def test_a_shelved_server_gives_its_host_back_and_comes_again(suite, admin, serv
     admin.action(server, "shelve")
     shown = admin.wait(server, "SHELVED_OFFLOADED")
     assert (shown["OS-EXT-SRV-ATTR:host"], shown["hostId"], shown["OS-EXT-STS:power_state"]) == (None, "", 4)
-    assert driver.guests() == []
+    assert driver.guests.all() == []
     assert driver.disk(server) is None
     assert used(admin, suite.compute.host) == (0, 0)
     assert admin.get("/limits")["limits"]["absolute"]["totalCoresUsed"] == quota
@@ -94,7 +94,7 @@ def test_a_shelved_server_gives_its_host_back_and_comes_again(suite, admin, serv
     admin.action(server, "unshelve")
     shown = admin.wait(server, "ACTIVE")
     assert (shown["OS-EXT-SRV-ATTR:host"], shown["image"]["id"]) == (suite.compute.host, image)
-    assert [guest.uuid for guest in driver.guests()] == [server]
+    assert [guest.uuid for guest in driver.guests.all()] == [server]
     assert used(admin, suite.compute.host) == (1, 1)
     assert refused(lambda: admin.get(f"/images/{saved['id']}", version=OLD))[0] == 404
     assert steps(admin, server, "unshelve") == [
@@ -141,7 +141,7 @@ def test_the_guest_of_a_server_on_the_shelf_does_not_run(admin, server, driver, 
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED")
     driver.change_by_itself(server, states.RUNNING)
-    wait_for(lambda: driver.power_state(server) == states.SHUTDOWN, reason="it is powered off again")
+    wait_for(lambda: driver.guests.power_state(server) == states.SHUTDOWN, reason="it is powered off again")
     shown = admin.wait(server, "SHELVED")
     assert shown["OS-EXT-STS:power_state"] == states.SHUTDOWN
     admin.action(server, "unshelve")
@@ -278,7 +278,7 @@ def test_a_shelved_server_that_does_not_start_stays_on_the_shelf(suite, admin, s
     shown = admin.wait_idle(server)
     assert (shown["status"], shown["OS-EXT-SRV-ATTR:host"]) == ("SHELVED_OFFLOADED", None)
     assert error_of(admin, server, "unshelve") == "The fake hypervisor is configured to fail at spawn."
-    assert (driver.guests(), driver.disk(server)) == ([], None)
+    assert (driver.guests.all(), driver.disk(server)) == ([], None)
     assert used(admin, suite.compute.host) == (0, 0)
     assert shelved_image(admin)["status"] == "ACTIVE"
     driver.behaviour.failure.clear()
@@ -296,7 +296,7 @@ def test_a_failed_unshelve_leaves_the_power_state_of_a_server_without_a_guest(su
     def fail(*_arguments, **_named):
         raise exception.HostDown(host=suite.compute.host) if fault == "the host fails" else exception.Conflict("no")
 
-    patched = (driver, "spawn") if fault == "the host fails" else (ServerVolumes, "complete")
+    patched = (driver.guests, "spawn") if fault == "the host fails" else (ServerVolumes, "complete")
     monkeypatch.setattr(*patched, fail)
     admin.action(server, "unshelve")
     shown = admin.wait_idle(server)
@@ -328,7 +328,7 @@ def test_an_image_that_cannot_be_deleted_does_not_stop_the_server(admin, server,
     admin.wait(server, "SHUTOFF")
 
 
-@pytest.mark.parametrize("verb", ["power_off", "snapshot", "destroy"])
+@pytest.mark.parametrize("verb", ["power.off", "snapshots.take", "guests.destroy"])
 def test_a_delete_in_the_middle_of_shelving_wins(admin, server, driver, hold, verb):
     held = hold(verb)
     admin.action(server, "shelve")
@@ -336,19 +336,19 @@ def test_a_delete_in_the_middle_of_shelving_wins(admin, server, driver, hold, ve
     admin.delete(f"/servers/{server}")
     held.let_go()
     admin.wait_gone(server)
-    wait_for(lambda: (driver.guests(), driver.disk(server)) == ([], None))
+    wait_for(lambda: (driver.guests.all(), driver.disk(server)) == ([], None))
 
 
 def test_a_delete_in_the_middle_of_unshelving_wins(admin, server, driver, hold):
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
-    held = hold("spawn")
+    held = hold("guests.spawn")
     admin.action(server, "unshelve")
     held.wait_until_begun()
     admin.delete(f"/servers/{server}")
     held.let_go()
     admin.wait_gone(server)
-    wait_for(lambda: (driver.guests(), driver.disk(server)) == ([], None))
+    wait_for(lambda: (driver.guests.all(), driver.disk(server)) == ([], None))
 
 
 def test_a_reset_in_the_middle_of_shelving_takes_it_back(admin, server, driver, hold, nothing_left, monkeypatch):
@@ -366,21 +366,21 @@ def test_a_reset_in_the_middle_of_shelving_takes_it_back(admin, server, driver, 
 
     monkeypatch.setattr(StepExecutor, "send", send_after_the_report)
     monkeypatch.setattr(Runner, "_after_refusal", report)
-    held = hold("snapshot")
+    held = hold("snapshots.take")
     admin.action(server, "shelve")
     held.wait_until_begun()
     admin.action(server, "os-resetState", {"state": "active"})
     held.let_go()
     assert reported.wait(10)
     assert admin.server(server)["status"] == "ACTIVE"
-    wait_for(lambda: driver.power_state(server) == states.RUNNING)
+    wait_for(lambda: driver.guests.power_state(server) == states.RUNNING)
     wait_for(lambda: images() == nothing_left)
     assert admin.wait_idle(server)["status"] == "ACTIVE"
 
 
 def given_up(admin, server, hold):
     """Shelve a server and reset its state while it releases its only host; return the held step."""
-    held = hold("destroy")
+    held = hold("guests.destroy")
     admin.action(server, "shelve")
     held.wait_until_begun()
     admin.action(server, "os-resetState", {"state": "active"})
@@ -396,7 +396,7 @@ def test_who_was_reset_while_the_host_was_given_back_comes_again_there_when_noth
     wait_for(lambda: [action.name for action in waiting(db, server)] == ["unshelve"], reason="it waits for its host")
     held.let_go()
     assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == driver.host
-    assert driver.power_state(server) == states.RUNNING
+    assert driver.guests.power_state(server) == states.RUNNING
     assert newest_action(admin, server, "unshelve")["message"] is None
 
 

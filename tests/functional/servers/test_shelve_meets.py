@@ -108,25 +108,25 @@ def test_a_shelved_server_stays_on_its_host_when_that_is_down(suite, admin, pair
 
 
 @pytest.mark.parametrize("state", ["active", "error"])
-@pytest.mark.parametrize("verb", ["destroy", "spawn"])
+@pytest.mark.parametrize("verb", ["guests.destroy", "guests.spawn"])
 def test_a_server_that_was_reset_without_a_host_can_be_had_again(
         suite, admin, server, driver, hold, verb, state):  # noqa: F811
-    if verb == "spawn":
+    if verb == "guests.spawn":
         admin.action(server, "shelve")
         admin.wait(server, "SHELVED_OFFLOADED")
     held = hold(verb)
-    admin.action(server, "unshelve" if verb == "spawn" else "shelve")
+    admin.action(server, "unshelve" if verb == "guests.spawn" else "shelve")
     held.wait_until_begun()
     admin.action(server, "os-resetState", {"state": state})
     held.let_go()
     wait_for(lambda: admin.server(server)["OS-EXT-SRV-ATTR:host"] is None)
     assert admin.wait_idle(server)["status"] == state.upper()
-    wait_for(lambda: driver.guests() == [], reason="the guest is gone")
+    wait_for(lambda: driver.guests.all() == [], reason="the guest is gone")
     # A host that may have something of the server still is not chosen for it.
     wait_for(lambda: evicted_from(suite, server) == [], 40, reason="its host has looked")
     assert shelved_image(admin)["status"] == "ACTIVE"
     admin.action(server, "unshelve")
     admin.wait(server, "ACTIVE")
-    assert [guest.uuid for guest in driver.guests()] == [server]
+    assert [guest.uuid for guest in driver.guests.all()] == [server]
     assert refused(lambda: admin.action(server, "unshelve")) == (
         409, f"Cannot 'unshelve' instance {server} while it is in vm_state active")

@@ -7,12 +7,12 @@ from tests.functional.several_hosts import refused
 
 # Action -> (its value, the verb of the hypervisor that gets the timeout, the status afterwards).
 _ACTIONS = {
-    "os-stop": (None, "power_off", "SHUTOFF"),
-    "shelve": (None, "power_off", "SHELVED"),
-    "rescue": (None, "rescue", "RESCUE"),
-    "rebuild": ("image", "rebuild", "ACTIVE"),
-    "resize": ("flavor", "open_disks", "VERIFY_RESIZE"),
-    "migrate": (None, "open_disks", "VERIFY_RESIZE"),
+    "os-stop": (None, "power.off", "SHUTOFF"),
+    "shelve": (None, "power.off", "SHELVED"),
+    "rescue": (None, "rescue.begin", "RESCUE"),
+    "rebuild": ("image", "disks.replace", "ACTIVE"),
+    "resize": ("flavor", "cold_migration.open_disks", "VERIFY_RESIZE"),
+    "migrate": (None, "cold_migration.open_disks", "VERIFY_RESIZE"),
 }
 
 
@@ -21,14 +21,15 @@ def timeouts(pair, monkeypatch):
     """The timeouts that the hypervisor was given, by verb; it waits for nobody."""
     given = {}
     driver = pair.first.machine.driver
-    for verb in ("power_off", "reboot", "rescue", "rebuild", "open_disks"):
-        real = getattr(driver, verb)
+    for verb in ("power.off", "power.reboot", "rescue.begin", "disks.replace", "cold_migration.open_disks"):
+        role, method = verb.split(".")
+        real = getattr(getattr(driver, role), method)
 
         def watched(*args, _verb=verb, _real=real, **named):
             given[_verb] = named.get("timeout", args[-1])
             return _real(*args, **named)
 
-        monkeypatch.setattr(driver, verb, watched)
+        monkeypatch.setattr(getattr(driver, role), method, watched)
     return given
 
 

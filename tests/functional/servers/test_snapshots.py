@@ -73,7 +73,7 @@ def test_an_image_of_a_server_belongs_to_its_project_and_tells_what_it_is_of(
 
 
 def test_the_answer_names_the_image_which_is_known_then(member, server, hold):
-    upload = hold("snapshot")
+    upload = hold("snapshots.take")
     made = member.action(server, "createImage", {"name": "s"})["image_id"]
     assert image_of(member, made)["status"] == "SAVING"
     assert member.server(server)["OS-EXT-STS:task_state"] in ("image_snapshot_pending", "image_pending_upload")
@@ -120,7 +120,7 @@ def test_what_fails_while_the_image_service_is_away_leaves_no_image_when_that_is
 
 
 def test_a_delete_in_the_middle_wins_and_leaves_no_image(admin, server, hold):
-    copying = hold("snapshot")
+    copying = hold("snapshots.take")
     made = admin.action(server, "createImage", {"name": "s"})["image_id"]
     copying.wait_until_begun()
     admin.delete(f"/servers/{server}")
@@ -130,7 +130,7 @@ def test_a_delete_in_the_middle_wins_and_leaves_no_image(admin, server, hold):
 
 
 def test_an_image_that_its_owner_deletes_meanwhile_does_not_come_back(admin, server, hold):
-    copying = hold("snapshot")
+    copying = hold("snapshots.take")
     made = admin.action(server, "createImage", {"name": "s"})["image_id"]
     copying.wait_until_begun()
     admin.call("DELETE", f"/images/{made}", version="2.35")

@@ -70,7 +70,7 @@ def test_a_soft_deleted_server_is_off_and_hidden_and_keeps_its_place(suite, admi
     before = used(admin, suite.compute.host)
     shown = soft_deleted(admin, server)
     assert shown["OS-EXT-STS:vm_state"] == "soft-delete"
-    assert shown["OS-EXT-STS:power_state"] == states.SHUTDOWN == driver.power_state(server)
+    assert shown["OS-EXT-STS:power_state"] == states.SHUTDOWN == driver.guests.power_state(server)
     assert used(admin, suite.compute.host) == before
     assert admin.get("/servers")["servers"] == []
     for query in ({"soft_deleted": 1}, {"deleted": 1}, {"status": "SOFT_DELETED"}):
@@ -83,7 +83,7 @@ def test_it_is_restored_and_counts_again(suite, admin, driver, server):
     soft_deleted(admin, server)
     assert charged(admin) == [0, 0, 0] != before
     admin.action(server, "restore", expect=202)
-    assert admin.wait(server, "ACTIVE")["OS-EXT-STS:power_state"] == states.RUNNING == driver.power_state(server)
+    assert admin.wait(server, "ACTIVE")["OS-EXT-STS:power_state"] == states.RUNNING == driver.guests.power_state(server)
     assert charged(admin) == before
     assert events_of(admin, server, "restore") == [("compute_restore_instance", "Success", suite.compute.host)]
 
@@ -137,7 +137,7 @@ def test_a_delete_that_is_repeated_while_the_first_is_under_way_does_not_delete_
     client.put("/os-quota-sets/twice", {"quota_set": {"instances": 1}})
     uuid = client.boot(flavor, image_id)
     client.wait(uuid, "ACTIVE")
-    power_off = hold("power_off")
+    power_off = hold("power.off")
     client.delete(f"/servers/{uuid}", expect=204)
     power_off.wait_until_begun()
     client.delete(f"/servers/{uuid}", expect=204)
@@ -167,7 +167,7 @@ def test_nothing_else_can_be_done_with_it(admin, server, flavor, action):
 
 
 def test_a_delete_that_was_promised_is_not_given_up_for_an_evacuation(suite, admin, server, hold):
-    held = hold("power_off")
+    held = hold("power.off")
     admin.delete(f"/servers/{server}", expect=204)
     held.wait_until_begun()
     set_service(admin, suite.compute.host, forced_down=True)
@@ -215,7 +215,7 @@ def test_force_delete_does_not_wait_nor_count_it_twice(admin, driver, server, ot
     soft_deleted(admin, server)
     admin.action(server, "forceDelete", expect=202)
     admin.wait_gone(server)
-    assert [guest.uuid for guest in driver.guests()] == [other]
+    assert [guest.uuid for guest in driver.guests.all()] == [other]
     assert charged(admin) == [1, 1, 128]
 
 
@@ -226,7 +226,7 @@ def test_it_is_reclaimed_when_its_time_is_over(suite, admin, driver, server, oth
     age(suite, server, 3601)
     look(suite)
     admin.wait_gone(server)
-    assert [guest.uuid for guest in driver.guests()] == [other]
+    assert [guest.uuid for guest in driver.guests.all()] == [other]
     assert charged(admin) == [1, 1, 128]
 
 
@@ -308,7 +308,7 @@ def test_a_host_that_cannot_start_it_leaves_it_soft_deleted(suite, admin, driver
 
 def test_a_delete_in_the_middle_of_a_restore_wins(admin, server, hold):
     soft_deleted(admin, server)
-    power_on = hold("power_on")
+    power_on = hold("power.on")
     admin.action(server, "restore")
     power_on.wait_until_begun()
     admin.action(server, "forceDelete")
@@ -320,7 +320,7 @@ def test_a_delete_in_the_middle_of_a_restore_wins(admin, server, hold):
 def test_a_delete_that_fails_in_the_middle_of_a_restore_leaves_it_soft_deleted(admin, driver, server, hold):
     before = charged(admin)
     soft_deleted(admin, server)
-    power_on = hold("power_on")
+    power_on = hold("power.on")
     admin.action(server, "restore")
     power_on.wait_until_begun()
     driver.behaviour.failure["power_off"] = 1.0
@@ -345,7 +345,7 @@ def test_reset_state_brings_it_back(admin, server):
 def test_a_guest_that_runs_though_its_server_is_soft_deleted_is_powered_off(admin, driver, server):
     soft_deleted(admin, server)
     driver.change_by_itself(server, states.RUNNING)
-    wait_for(lambda: driver.power_state(server) == states.SHUTDOWN)
+    wait_for(lambda: driver.guests.power_state(server) == states.SHUTDOWN)
     assert admin.wait(server, "SOFT_DELETED")["OS-EXT-STS:power_state"] == states.SHUTDOWN
 
 
@@ -354,12 +354,12 @@ def test_a_host_that_was_down_powers_the_guest_off_when_it_is_back(suite, admin,
     set_service(admin, host, forced_down=True)
     wait_scheduler(suite, host, False)
     assert soft_deleted(admin, server)["OS-EXT-STS:power_state"] == states.NOSTATE
-    assert driver.power_state(server) == states.RUNNING
+    assert driver.guests.power_state(server) == states.RUNNING
     set_service(admin, host, forced_down=False)
     wait_scheduler(suite, host, True)
     suite.compute.reconciler.compare()
     wait_for(lambda: admin.wait(server, "SOFT_DELETED")["OS-EXT-STS:power_state"] == states.SHUTDOWN)
-    assert driver.power_state(server) == states.SHUTDOWN
+    assert driver.guests.power_state(server) == states.SHUTDOWN
 
 
 def test_a_rescued_server_is_restored_from_its_own_disks_though_its_host_never_heard_of_the_delete(
@@ -374,7 +374,7 @@ def test_a_rescued_server_is_restored_from_its_own_disks_though_its_host_never_h
     wait_scheduler(suite, host, True)
     admin.action(server, "restore")
     admin.wait(server, "ACTIVE")
-    assert (driver.guest(server).rescued, driver.power_state(server)) == ("", states.RUNNING)
+    assert (driver.guest(server).rescued, driver.guests.power_state(server)) == ("", states.RUNNING)
 
 
 def test_what_it_costs(suite, admin, server):

@@ -35,12 +35,12 @@ def test_a_shelved_server_is_shelved_again_when_it_is_restored(admin, driver, sh
     assert charged(admin) == before
     admin.action(uuid, "unshelve")
     admin.wait(uuid, "ACTIVE")
-    assert [guest.uuid for guest in driver.guests()] == [uuid]
+    assert [guest.uuid for guest in driver.guests.all()] == [uuid]
     assert images() == saved - 1
 
 
 def test_a_server_that_gives_its_host_back_has_done_so_when_it_is_restored(admin, driver, server, hold):  # noqa: F811
-    held = hold("destroy")
+    held = hold("guests.destroy")
     admin.action(server, "shelve")
     held.wait_until_begun()
     admin.delete(f"/servers/{server}", expect=204)
@@ -48,7 +48,7 @@ def test_a_server_that_gives_its_host_back_has_done_so_when_it_is_restored(admin
     admin.wait(server, "SOFT_DELETED")
     admin.action(server, "restore", expect=202)
     admin.wait(server, "SHELVED_OFFLOADED")
-    wait_for(lambda: driver.guests() == [])
+    wait_for(lambda: driver.guests.all() == [])
     admin.action(server, "unshelve")
     admin.wait(server, "ACTIVE")
 
@@ -61,7 +61,7 @@ def test_a_shelved_server_is_reclaimed_with_its_image(suite, admin, driver, shel
     look(suite)
     admin.wait_gone(uuid)
     assert images() == saved - 1
-    assert driver.guests() == []
+    assert driver.guests.all() == []
 
 
 def test_a_server_that_a_reset_took_from_the_shelf_is_not_there_when_it_is_restored(admin, driver, server):  # noqa: F811
@@ -78,7 +78,7 @@ def test_a_server_that_a_reset_took_from_the_shelf_is_not_there_when_it_is_resto
     soft_deleted(admin, server)
     admin.action(server, "restore", expect=202)
     admin.wait(server, "ACTIVE")
-    assert driver.power_state(server) == states.RUNNING
+    assert driver.guests.power_state(server) == states.RUNNING
 
 
 def test_a_rescued_server_runs_from_its_own_disk_when_it_is_restored(admin, driver, server):  # noqa: F811
@@ -88,4 +88,4 @@ def test_a_rescued_server_runs_from_its_own_disk_when_it_is_restored(admin, driv
     admin.action(server, "restore", expect=202)
     admin.wait(server, "ACTIVE")
     assert driver.guest(server).rescued == ""
-    assert driver.power_state(server) == states.RUNNING
+    assert driver.guests.power_state(server) == states.RUNNING

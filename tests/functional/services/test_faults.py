@@ -14,7 +14,7 @@ def test_a_host_that_fails_leaves_a_server_in_error_with_the_cause(admin, driver
     server = admin.wait(uuid, "ERROR")
     assert server["fault"]["message"] == "The fake hypervisor is configured to fail at spawn."
     assert server["OS-EXT-SRV-ATTR:host"] is None
-    assert driver.guests() == []
+    assert driver.guests.all() == []
     driver.behaviour.failure.clear()
     admin.delete(f"/servers/{uuid}")
     admin.wait_gone(uuid)
@@ -37,14 +37,14 @@ def test_no_host_with_room_is_an_error_and_administrators_read_what_refused(admi
 
 
 def test_a_delete_in_the_middle_of_a_build_wins(admin, driver, flavor, image_id, hold):
-    spawn = hold("spawn")
+    spawn = hold("guests.spawn")
     uuid = admin.boot(flavor, image_id)
     spawn.wait_until_begun()
     admin.delete(f"/servers/{uuid}", expect=204)
     assert newest_action(admin, uuid, "create")["events"][0]["result"] == "Error"
     spawn.let_go()
     admin.wait_gone(uuid)
-    wait_for(lambda: driver.guests() == [])
+    wait_for(lambda: driver.guests.all() == [])
 
 
 def test_a_guest_that_stops_by_itself_is_stopped_in_the_api_too(admin, driver, flavor, image_id):
@@ -61,10 +61,10 @@ def test_a_guest_that_no_row_knows_is_kept_and_told(suite, driver, caplog):
     driver.adopt(unknown, states.RUNNING)
     try:
         suite.compute.reconciler.compare()
-        assert [guest.uuid for guest in driver.guests()] == [unknown]
+        assert [guest.uuid for guest in driver.guests.all()] == [unknown]
         assert f"[instance: {unknown}] Guest on host {suite.compute.host} is unknown to the database" in caplog.text
     finally:
-        driver.remove_orphan(unknown)
+        driver.guests.remove_orphan(unknown)
 
 
 def test_an_exhausted_quota_is_refused_with_the_numbers(suite, admin, flavor, image_id):

@@ -149,10 +149,10 @@ def test_a_repair_removes_orphaned_guests_and_leaves_unknown_ones_to_their_host(
         assert f"guest: {orphaned}: runs on {suite.compute.host}, but may not stay (repaired)" in out
         assert "[compute]unknown_guests" in next(line for line in out.splitlines() if unknown in line)
         # reaping is a message to the host
-        eventually(lambda: orphaned not in {guest.uuid for guest in driver.guests()})
-        assert unknown in {guest.uuid for guest in driver.guests()}
+        eventually(lambda: orphaned not in {guest.uuid for guest in driver.guests.all()})
+        assert unknown in {guest.uuid for guest in driver.guests.all()}
     finally:
-        driver.remove_orphan(unknown)
+        driver.guests.remove_orphan(unknown)
 
 
 def test_a_busy_suite_is_audited_without_findings(suite, admin, flavor, image_id):
@@ -174,7 +174,7 @@ def test_a_busy_suite_is_audited_without_findings(suite, admin, flavor, image_id
 def test_a_server_without_a_guest_is_found(run, suite, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
-    suite.compute.machine.driver.remove_orphan(uuid)
+    suite.compute.machine.driver.guests.remove_orphan(uuid)
     code, out, _err = run("audit", "--settle", "0.1")
     assert (code, uuid in out) == (1, True)
 
@@ -208,7 +208,7 @@ def test_deleted_servers_are_counted_archived_and_purged(run, suite, admin, flav
 
 
 def test_passwords_whose_key_is_lost_are_dropped(run, suite, admin, flavor, image_id, hold):
-    held = hold("spawn")
+    held = hold("guests.spawn")
     uuid = admin.boot(flavor, image_id)
     held.wait_until_begun()
     assert run("db", "forget_secrets")[:2] == (0, "Deleted the passwords of 1 servers\n")

@@ -16,13 +16,13 @@ SCRIPT = base64.b64encode(b"#!/bin/sh echo staple").decode()
 @pytest.fixture
 def given(driver, monkeypatch):
     """The passwords that guests were given, in the order of their starts."""
-    found, real = [], driver.spawn
+    found, real = [], driver.guests.spawn
 
     def spawn(instance, *args, **named):
         found.append(instance.admin_pass)
         return real(instance, *args, **named)
 
-    monkeypatch.setattr(driver, "spawn", spawn)
+    monkeypatch.setattr(driver.guests, "spawn", spawn)
     return found
 
 
@@ -49,7 +49,7 @@ def no_password(suite, uuid):
 
 
 def test_a_password_is_sealed_while_the_guest_is_built_and_then_gone(suite, admin, flavor, image_id, hold, given):
-    held = hold("spawn")
+    held = hold("guests.spawn")
     uuid = admin.boot(flavor, image_id, adminPass=PASSWORD)
     held.wait_until_begun()
     assert row(suite, uuid).encrypted_pass
@@ -68,7 +68,7 @@ def test_of_a_build_that_failed_nothing_is_left(suite, admin, flavor, image_id, 
 
 
 def test_of_a_build_that_is_superseded_nothing_is_left(suite, admin, flavor, image_id, hold):
-    held = hold("spawn")
+    held = hold("guests.spawn")
     uuid = admin.boot(flavor, image_id, adminPass=PASSWORD, user_data=SCRIPT)
     held.wait_until_begun()
     admin.delete(f"/servers/{uuid}")

@@ -81,7 +81,7 @@ def test_help_with_its_snapshots_goes_ahead_of_the_image(
         assert (files.volume, name, files.first) in driver.guest(server).files
     wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image can be used")
     assert [event[:2] for event in events_of(admin, server, "createImage")] == [("api_snapshot_instance", "Success")]
-    assert server not in driver.quiesced
+    assert server not in driver.state.quiesced
     audited(suite)
 
 
@@ -135,7 +135,7 @@ def test_what_preempts_it_while_it_lets_help_go_ahead_leaves_nothing(
         suite, admin, member, flavor, cinder, driver, hold, share, way):
     server, root, _data = booted(admin, member, flavor, cinder, share)
     saved = create_image(member, server)
-    held = hold("snapshot_volume")
+    held = hold("volume_files.snapshot")
     snapshot, _name = help_with(admin, cinder, root)
     held.wait_until_begun()
     if way == "delete":

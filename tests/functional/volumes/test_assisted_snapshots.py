@@ -280,7 +280,7 @@ def test_a_service_that_breaks_down_is_told_all_the_same(
 
 def test_a_service_that_gave_it_up_is_told_of_and_the_server_has_what_its_guest_has(
         admin, server, cinder, driver, hold, files):  # noqa: F811
-    held, (snapshot, name) = hold("snapshot_volume"), files.begin()
+    held, (snapshot, name) = hold("volume_files.snapshot"), files.begin()
     create(admin, files.volume, snapshot, name)
     held.wait_until_begun()
     cinder.snapshots[snapshot].status = "error"
@@ -301,7 +301,7 @@ def test_a_hard_reboot_in_the_middle_keeps_what_the_guest_had(
         create(admin, files.volume, snapshot, name)
         assert asked.wait(20)
     else:
-        held = hold("snapshot_volume")
+        held = hold("volume_files.snapshot")
         driver.behaviour.failure["snapshot_volume"] = 0.0 if done else 1.0
         create(admin, files.volume, snapshot, name)
         held.wait_until_begun()
@@ -315,7 +315,7 @@ def test_a_hard_reboot_in_the_middle_keeps_what_the_guest_had(
 
 
 def test_who_waits_for_a_snapshot_that_never_had_its_turn_is_told(admin, member, server, cinder, hold, files):  # noqa: F811
-    other, (snapshot, name), held = cinder.new(MEMBER), files.begin(), hold("attach_volume")
+    other, (snapshot, name), held = cinder.new(MEMBER), files.begin(), hold("volumes.attach")
     attach(member, server, other)
     held.wait_until_begun()
     create(admin, files.volume, snapshot, name)
@@ -327,7 +327,7 @@ def test_who_waits_for_a_snapshot_that_never_had_its_turn_is_told(admin, member,
 
 def test_a_delete_in_the_middle_of_a_merge_is_told(admin, server, cinder, hold, files, three):  # noqa: F811
     first, _second, one, _two = three
-    held = hold("merge_volume")
+    held = hold("volume_files.merge")
     delete(admin, first, files.volume, one, files.first)
     held.wait_until_begun()
     admin.delete(f"/servers/{server}")

@@ -101,7 +101,7 @@ def test_whatever_state_the_server_is_in_it_knows_it(
 
 def test_it_waits_for_whoever_holds_the_server_and_goes_where_that_is_then(
         suite, admin, server, cinder, driver, volume, hold):
-    held = hold("reboot")
+    held = hold("power.reboot")
     admin.action(server, "reboot", {"type": "HARD"})
     held.wait_until_begun()
     cinder.extend(volume, 2)
@@ -115,7 +115,7 @@ def test_it_waits_for_whoever_holds_the_server_and_goes_where_that_is_then(
 
 def test_a_volume_that_is_detached_before_its_turn_stays_detached(
         suite, admin, member, server, cinder, driver, volume, hold):
-    held = hold("detach_volume")
+    held = hold("volumes.detach")
     detach(member, server, volume)
     held.wait_until_begun()
     tell(admin, server, volume)
@@ -241,7 +241,7 @@ def test_a_service_that_breaks_down_hears_of_it_all_the_same(suite, admin, serve
 
 
 def test_a_service_that_gave_it_up_is_told_of(suite, admin, server, cinder, driver, file, hold):
-    held = hold("extend_volume")
+    held = hold("volumes.extend")
     cinder.extend(file, 2, waits=True)
     tell(admin, server, file)
     held.wait_until_begun()
@@ -255,7 +255,7 @@ def test_a_service_that_gave_it_up_is_told_of(suite, admin, server, cinder, driv
 
 @pytest.mark.parametrize("done", [False, True])
 def test_a_hard_reboot_in_the_middle_tells_what_the_guest_had(suite, admin, server, cinder, driver, file, hold, done):
-    held = hold("extend_volume")
+    held = hold("volumes.extend")
     driver.behaviour.failure["extend_volume"] = 0.0 if done else 1.0
     cinder.extend(file, 2, waits=True)
     tell(admin, server, file)
@@ -271,7 +271,7 @@ def test_a_hard_reboot_in_the_middle_tells_what_the_guest_had(suite, admin, serv
 
 
 def test_who_waits_for_what_never_had_its_turn_is_told(admin, member, server, cinder, file, hold):
-    other, held = cinder.new(MEMBER), hold("attach_volume")
+    other, held = cinder.new(MEMBER), hold("volumes.attach")
     attach(member, server, other)
     held.wait_until_begun()
     cinder.extend(file, 2, waits=True)

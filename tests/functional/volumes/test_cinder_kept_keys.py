@@ -64,7 +64,7 @@ def nothing_is_kept(suite, uuid, operation):
 @pytest.mark.parametrize("queued", [False, True])
 def test_a_server_that_is_deleted_while_it_gets_a_volume_leaves_no_key(
         suite, admin, member, server, cinder, hold, volume, queued):
-    held = hold("attach_volume")
+    held = hold("volumes.attach")
     attach(member, server, volume)
     held.wait_until_begun()
     other = encrypted(cinder)
@@ -95,7 +95,7 @@ def test_a_server_that_is_deleted_while_the_service_is_silent_leaves_no_key(
 
 def test_a_server_that_is_deleted_while_it_is_built_leaves_no_key(
         suite, admin, member, flavor, cinder, hold, volume):
-    held = hold("spawn")
+    held = hold("guests.spawn")
     uuid = boot(member, flavor, from_volume(volume))
     held.wait_until_begun()
     admin.delete(f"/servers/{uuid}")
@@ -131,7 +131,7 @@ def starts_again(admin, operator, uuid):
 
 def test_an_attach_that_waits_has_the_key_that_was_renewed_meanwhile(
         suite, admin, member, operator, server, cinder, hold, given, volume, cipher):
-    held, other = hold("attach_volume"), encrypted(cinder)
+    held, other = hold("volumes.attach"), encrypted(cinder)
     attach(member, server, other)
     held.wait_until_begun()
     attach(member, server, volume)
@@ -152,7 +152,7 @@ def test_a_volume_that_comes_in_hours_has_the_key_that_was_renewed_meanwhile(
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
     wait_for(lambda: all(each.complete for each in cinder.attachments.values()))
-    new, held = cinder.migrate(volume), hold("swap_volume")
+    new, held = cinder.migrate(volume), hold("volume_swaps.swap")
     cinder.volumes[new].secret = cinder.volumes[volume].secret if same else encrypted_by(MEMBER)
     key = passphrase(cinder, new)
     swap(admin, server, volume, new)

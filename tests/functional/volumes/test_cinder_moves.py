@@ -114,7 +114,7 @@ def test_a_volume_that_was_attached_after_the_move_comes_back_with_the_server(ho
 
 
 def test_both_hosts_reach_a_volume_while_its_server_migrates_live(hosts, admin, server, cinder, ways, hold):
-    held = hold("live_migrate")
+    held = hold("live_source.migrate")
     move(admin, server, "live")
     wait_for(lambda: held.calls)
     for volume in cinder.volumes:

@@ -76,8 +76,8 @@ def test_servers_that_want_it_at_the_same_moment_get_it_one_after_the_other(
 
 
 def test_a_hypervisor_is_told_that_others_have_the_disk(suite, member, server, cinder, shared, monkeypatch):
-    seen, real = [], suite.compute.machine.driver.attach_volume
-    monkeypatch.setattr(suite.compute.machine.driver, "attach_volume",
+    seen, real = [], suite.compute.machine.driver.volumes.attach
+    monkeypatch.setattr(suite.compute.machine.driver.volumes, "attach",
                         lambda instance, device: (seen.append(device.connection.shareable), real(instance, device)))
     attach(member, server, shared)
     have(cinder, shared, server)

@@ -156,7 +156,7 @@ def test_a_server_can_be_deleted_while_the_service_is_silent(admin, server, cind
 
 
 def test_who_waits_for_a_swap_that_never_had_its_turn_is_told(admin, member, server, cinder, driver, hold, old):  # noqa: F811
-    other, new, held = cinder.new(MEMBER), cinder.migrate(old), hold("attach_volume")
+    other, new, held = cinder.new(MEMBER), cinder.migrate(old), hold("volumes.attach")
     attach(member, server, other)
     held.wait_until_begun()
     swap(admin, server, old, new)
@@ -168,7 +168,7 @@ def test_who_waits_for_a_swap_that_never_had_its_turn_is_told(admin, member, ser
 
 
 def test_a_volume_that_was_detached_meanwhile_is_not_swapped(admin, member, server, cinder, hold, old):  # noqa: F811
-    held = hold("detach_volume")
+    held = hold("volumes.detach")
     detach(member, server, old)
     held.wait_until_begun()
     new = cinder.migrate(old)
@@ -183,7 +183,7 @@ def test_a_volume_that_was_detached_meanwhile_is_not_swapped(admin, member, serv
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_detach_that_waits_for_a_swap_is_of_the_volume_in_its_new_place(
         admin, member, server, cinder, driver, hold, old, fails):  # noqa: F811
-    (way,), new, held = cinder.attachments, cinder.migrate(old), hold("swap_volume")
+    (way,), new, held = cinder.attachments, cinder.migrate(old), hold("volume_swaps.swap")
     swap(admin, server, old, new)
     held.wait_until_begun()
     if fails:

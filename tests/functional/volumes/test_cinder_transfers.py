@@ -7,7 +7,7 @@ from tests.functional.volumes.test_cinder import MEMBER, attach, cinder, ended, 
 def test_a_volume_that_went_to_another_project_while_its_attach_waited_is_not_attached(
         admin, member, server, cinder, driver, hold):
     """A queued attach uses Nova's credentials, and the new project may have written anything to the volume."""
-    first, volume, held = cinder.new(MEMBER), cinder.new(MEMBER), hold("attach_volume")
+    first, volume, held = cinder.new(MEMBER), cinder.new(MEMBER), hold("volumes.attach")
     attach(member, server, first)
     held.wait_until_begun()
     attach(member, server, volume)

@@ -116,7 +116,7 @@ def test_a_failure_leaves_what_was_in_the_volume(admin, server, books, driver, i
 
 
 def test_a_delete_goes_past_it(suite, admin, server, books, hold, image_id):
-    held, before = hold("rebuild"), volume_of(books)
+    held, before = hold("disks.replace"), volume_of(books)
     rebuild(admin, server, image_id)
     held.wait_until_begun()
     admin.delete(f"/servers/{server}")

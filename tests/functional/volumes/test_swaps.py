@@ -211,7 +211,7 @@ def test_a_swap_that_fails_leaves_everything_as_it_was(suite, admin, server, old
 
 
 def test_both_volumes_are_taken_meanwhile_and_one_is_shown(suite, admin, server, old, hold):  # noqa: F811
-    new, third, held = make(admin), make(admin), hold("swap_volume")
+    new, third, held = make(admin), make(admin), hold("volume_swaps.swap")
     swap(admin, server, old, new)
     held.wait_until_begun()
     assert [item["volumeId"] for item in attached(admin, server)] == [old]
@@ -231,7 +231,7 @@ def test_both_volumes_are_taken_meanwhile_and_one_is_shown(suite, admin, server,
 
 
 def test_many_swaps_hold_up_no_snapshot(admin, flavor, image_id, hold):
-    held, swapped = hold("swap_volume"), []
+    held, swapped = hold("volume_swaps.swap"), []
     other, *servers = [admin.boot(flavor, image_id) for _number in range(CONF.max_concurrent_snapshots + 1)]
     for uuid in (other, *servers):
         admin.wait(uuid, "ACTIVE")
@@ -265,7 +265,7 @@ def interrupted(admin, server, old, new, held, how):  # noqa: F811
 @pytest.mark.parametrize("how", ["delete", "reboot"])
 def test_what_supersedes_a_swap_undoes_it(suite, admin, server, old, driver, hold, how):  # noqa: F811
     new = make(admin)
-    interrupted(admin, server, old, new, hold("swap_volume"), how)
+    interrupted(admin, server, old, new, hold("volume_swaps.swap"), how)
     if how == "delete":
         wait_status(admin, new, "available")
     else:
@@ -276,7 +276,7 @@ def test_what_supersedes_a_swap_undoes_it(suite, admin, server, old, driver, hol
 @pytest.mark.parametrize("how", ["delete", "reboot"])
 def test_what_supersedes_a_swap_too_late_finds_the_new_volume(
         suite, admin, server, old, driver, hold, monkeypatch, how):  # noqa: F811
-    new, real = make(admin), driver.swap_volume
+    new, real = make(admin), driver.volume_swaps.swap
 
     def late(*arguments):
         real(*arguments)
@@ -284,7 +284,7 @@ def test_what_supersedes_a_swap_too_late_finds_the_new_volume(
 
     driver.told_late = lambda: None
     held = hold("told_late")
-    monkeypatch.setattr(driver, "swap_volume", late)
+    monkeypatch.setattr(driver.volume_swaps, "swap", late)
     interrupted(admin, server, old, new, held, how)
     if how == "delete":  # the one that goes with its server
         wait_status(admin, old, "available")

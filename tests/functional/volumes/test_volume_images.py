@@ -141,10 +141,10 @@ def test_the_guest_is_at_rest_while_the_snapshots_are_made(suite, admin, member,
     asked, release = cinder.hold("create_snapshot")
     made = create(member, server)
     assert asked.wait(20)
-    assert server in driver.quiesced
+    assert server in driver.state.quiesced
     release()
     wait_for(lambda: image_of(member, made)["status"] == "ACTIVE", 60)
-    assert server not in driver.quiesced
+    assert server not in driver.state.quiesced
 
 
 def test_it_stays_at_rest_until_they_are_made_and_no_longer(member, with_agent, cinder, driver):
@@ -152,10 +152,10 @@ def test_it_stays_at_rest_until_they_are_made_and_no_longer(member, with_agent, 
     cinder.looks = 10**6
     made = create(member, server)
     wait_for(lambda: cinder.snapshots, 20)
-    assert server in driver.quiesced
+    assert server in driver.state.quiesced
     snapshot, = cinder.snapshots.values()
     snapshot.looks = 0
-    wait_for(lambda: server not in driver.quiesced, 30)
+    wait_for(lambda: server not in driver.state.quiesced, 30)
     wait_for(lambda: image_of(member, made)["status"] == "ACTIVE", 60)
 
 
@@ -167,7 +167,7 @@ def test_a_guest_that_is_brought_to_rest_costs_two_calls_more(suite, member, wit
 
 def test_an_agent_that_does_not_answer_is_done_without(member, with_agent, cinder, driver):
     server, _root = with_agent
-    driver.without_agent.add(server)
+    driver.state.without_agent.add(server)
     saved(member, server)
 
 
@@ -176,7 +176,7 @@ def test_who_must_be_at_rest_is_not_saved_otherwise(admin, member, flavor, cinde
     assert refused(lambda: create(member, server)) == (
         409, f"Instance {server} cannot be quiesced: its image does not have the property hw_qemu_guest_agent")
     server, _root = booted(admin, member, flavor, cinder, {**AGENT, "os_require_quiesce": "yes"})
-    driver.without_agent.add(server)
+    driver.state.without_agent.add(server)
     made = create(member, server)
     assert "cannot be quiesced" in failed(admin, server)
     nothing_made(member, cinder, made)
@@ -188,7 +188,7 @@ def test_who_must_be_at_rest_is_not_saved_after_its_rest(admin, member, flavor, 
     made = create(member, server)
     assert "longer than its file systems may stay quiesced" in failed(admin, server)
     nothing_made(member, cinder, made)
-    assert server not in driver.quiesced
+    assert server not in driver.state.quiesced
 
 
 def test_a_host_that_is_shut_down_leaves_no_guest_at_rest(suite, second, admin, flavor, image_id):
@@ -196,9 +196,9 @@ def test_a_host_that_is_shut_down_leaves_no_guest_at_rest(suite, second, admin, 
     admin.wait(server, "ACTIVE", seconds=60)
     driver = second.machine.driver
     second.quiesce(context.admin(), suite.conductor.core.db.read(lambda connection: servers.get(connection, server)))
-    assert driver.quiesced == {server}
+    assert driver.state.quiesced == {server}
     second.stop()
-    assert driver.quiesced == set()
+    assert driver.state.quiesced == set()
     set_service(admin, second.host, forced_down=True)  # what it has is removed without it
 
 
@@ -282,7 +282,7 @@ def test_of_two_volumes_one_that_is_refused_leaves_nothing(admin, member, served
     finally:
         cinder.limits = with_room
     nothing_made(member, cinder, made)
-    assert server not in driver.quiesced
+    assert server not in driver.state.quiesced
     assert admin.server(server)["status"] == "ACTIVE"
 
 
@@ -351,7 +351,7 @@ def test_a_hard_reboot_in_the_middle_leaves_nothing_and_no_guest_at_rest(admin, 
     release()
     wait_for(lambda: cinder.snapshots == {}, 30)
     nothing_made(member, cinder, made)
-    assert server not in driver.quiesced
+    assert server not in driver.state.quiesced
 
 
 def test_volumes_of_the_embedded_back_end_are_not_saved(admin, member, served, cinder, suite):

@@ -254,7 +254,7 @@ def test_a_volume_that_the_guest_does_not_let_go_is_kept(admin, server, driver):
 
 
 def test_a_delete_that_comes_in_between_frees_the_volume(admin, server, hold):
-    uuid, held = make(admin), hold("attach_volume")
+    uuid, held = make(admin), hold("volumes.attach")
     attach(admin, server, uuid)
     held.wait_until_begun()
     admin.delete(f"/servers/{server}")
@@ -264,7 +264,7 @@ def test_a_delete_that_comes_in_between_frees_the_volume(admin, server, hold):
 
 
 def test_attachments_wait_for_one_another(admin, server, driver, hold):
-    held = hold("attach_volume")
+    held = hold("volumes.attach")
     uuids = [make(admin) for _ in range(3)]
     for uuid in uuids:
         attach(admin, server, uuid)

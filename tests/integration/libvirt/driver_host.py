@@ -10,6 +10,7 @@ OPTIONS is JSON: {group: {option: value}}, "" for [DEFAULT].
 from __future__ import annotations
 
 import json
+import operator
 import os
 import sys
 import threading
@@ -45,7 +46,7 @@ class _Host:
     def live_migrate(self, instance: Instance, target: MigrationTarget) -> None:
         self.cancelled.clear()
         self.seen.clear()
-        self.driver.live_migrate(instance, target, self.seen.append, self.cancelled)
+        self.driver.live_source.migrate(instance, target, self.seen.append, self.cancelled)
 
     def cancel(self) -> None:
         self.cancelled.set()
@@ -55,28 +56,28 @@ class _Host:
 
 
 class RemoteDriver:
-    """The driver of a host; every call may come from any thread."""
+    """The driver of a host, or a role or method of it; every call may come from any thread."""
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, path: str, verb: str = "") -> None:
+        self._path, self._verb = path, verb
 
-    def __getattr__(self, verb: str) -> Any:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with Client(self._path, "AF_UNIX", authkey=_KEY) as connection:
-                connection.send((verb, args, kwargs))
-                outcome, *values = connection.recv()
-            if outcome == "error":
-                raise exception.NovaException.rebuild(*values)
-            return values[0]
+    def __getattr__(self, name: str) -> RemoteDriver:
+        return RemoteDriver(self._path, f"{self._verb}.{name}".lstrip("."))
 
-        return call
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with Client(self._path, "AF_UNIX", authkey=_KEY) as connection:
+            connection.send((self._verb, args, kwargs))
+            outcome, *values = connection.recv()
+        if outcome == "error":
+            raise exception.NovaException.rebuild(*values)
+        return values[0]
 
 
 def _answer(host: _Host, connection: Connection) -> None:
     with connection:
         verb, args, kwargs = connection.recv()
         try:
-            known = getattr(host, verb, None) or getattr(host.driver, verb)
+            known = getattr(host, verb, None) or operator.attrgetter(verb)(host.driver)
             connection.send(("ok", known(*args, **kwargs)))
         except exception.NovaException as error:
             connection.send(("error", type(error).__name__, error.message, error.kwargs))

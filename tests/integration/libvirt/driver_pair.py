@@ -19,7 +19,7 @@ import pytest
 from nova.metadata import config_drive
 from nova.metadata.settings import MetadataSettings
 from nova.objects.servers.instance import Instance
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from tests.integration.libvirt.driver_host import RemoteDriver
 from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, wait_for
 from tests.paths import ROOT
@@ -164,7 +164,7 @@ def hosts_fixture(lab_hosts: tuple[LabHost, LabHost]) -> Iterator[tuple[LabHost,
         host.clear()
 
 
-def boot(host: LabHost, instance: Instance, image: pathlib.Path, script: str = NOTE) -> Disks:
+def boot(host: LabHost, instance: Instance, image: pathlib.Path, script: str = NOTE) -> BootFiles:
     """Start a guest that stands on an image of the host's cache and runs a script at its first boot."""
     instance.user_data = script
     drive = os.path.join(host.place, "drive.iso")
@@ -174,15 +174,15 @@ def boot(host: LabHost, instance: Instance, image: pathlib.Path, script: str = N
     config_drive.build(instance, drive, MetadataSettings())
     plain = kernel_disks(image)
     root = host.driver.cache_image(plain.root, "i.raw")
-    disks = Disks(root=root, root_format="raw", kernel=plain.kernel, ramdisk=plain.ramdisk, config_drive=drive)
-    host.driver.prepare(instance, disks)
-    host.driver.spawn(instance, disks)
+    disks = BootFiles(root=root, root_format="raw", kernel=plain.kernel, ramdisk=plain.ramdisk, config_drive=drive)
+    host.driver.disks.prepare(instance, disks)
+    host.driver.guests.spawn(instance, disks)
     return disks
 
 
 def console(host: LabHost, instance: Instance) -> bytes:
     with contextlib.suppress(Exception):
-        return bytes(host.driver.console_output(instance))
+        return bytes(host.driver.consoles.output(instance))
     return b""
 
 

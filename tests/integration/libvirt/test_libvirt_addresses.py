@@ -40,7 +40,7 @@ def interface(bridge: str, number: int, **fields: Any) -> VIF:
 
 def devices(driver: Any, instance: Any) -> dict[str, tuple[str, str]]:
     """Bus and address by tag, or by MAC address, as the metadata of the guest say now."""
-    instance.device_addresses = driver.device_addresses(instance.uuid)
+    instance.device_addresses = driver.guests.device_addresses(instance.uuid)
     return {"".join(device["tags"]) or device["mac"]: (device["bus"], device["address"])
             for device in openstack.devices(instance, openstack.ROCKY)}
 
@@ -59,8 +59,8 @@ def test_the_guest_finds_its_devices_where_its_metadata_say(
     boot(driver, instance, kernel_disks(guest_image))
     wait_for_console(driver, instance, LOGIN)
     more, data = interface(bridge, 2), volume(1, "/dev/vdc", tag="data")
-    driver.attach_interface(instance, more)
-    driver.attach_volume(instance, data)
+    driver.interfaces.attach(instance, more)
+    driver.volumes.attach(instance, data)
     instance.network_info.append(more)
     instance.block_devices.append(data)
 
@@ -75,9 +75,9 @@ def test_the_guest_finds_its_devices_where_its_metadata_say(
     for _bus, address in (found["uplink"], found["root"]):
         wait_for_console(driver, instance, f"pci {address}: [1af4:".encode())
 
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     assert devices(driver, instance) == found, "they last over a power cycle"
-    driver.power_off(instance)
+    driver.power.off(instance)
     assert devices(driver, instance) == found, "and are told of a guest that is off"
 
 

@@ -52,8 +52,8 @@ def test_a_real_guest_runs_on_the_cpus_and_the_cell_that_it_has(
     assert fitting.choose(node.numa_topology, None, [GuestDedicatedResources(numa_topology=has.numa_topology)],
                           DedicatedRequest(topology, ()), AllocationRatios()) is None
     disks = kernel_disks(guest_image)
-    driver.prepare(instance, disks)
-    driver.spawn(instance, disks)
+    driver.disks.prepare(instance, disks)
+    driver.guests.spawn(instance, disks)
     wait_for_console(driver, instance, b"Linux version", seconds=300)
     defined = domain(libvirt_daemon, instance)
     assert [dict(pin.attrib) for pin in defined.findall("cputune/vcpupin")] == [{"vcpu": "0", "cpuset": str(dedicated)}]
@@ -61,7 +61,7 @@ def test_a_real_guest_runs_on_the_cpus_and_the_cell_that_it_has(
     told = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "vcpuinfo", instance.uuid)
     assert f"CPU:            {dedicated}" in told
     plain = server()
-    driver.prepare(plain, disks)
-    driver.spawn(plain, disks)
+    driver.disks.prepare(plain, disks)
+    driver.guests.spawn(plain, disks)
     affinity = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "vcpuinfo", plain.uuid, "--pretty")
     assert "CPU Affinity:   0 (out of" in affinity

@@ -16,7 +16,7 @@ from nova.objects.networks.network import VIF
 from nova.objects.servers import states
 from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes.volume import VolumeConnection
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.images import qemuimg
 from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
 
@@ -24,9 +24,9 @@ pytestmark = needs_libvirt
 LOGIN = b"login:"
 
 
-def boot(driver: Any, instance: Any, disks: Disks) -> None:
-    driver.prepare(instance, disks)
-    driver.spawn(instance, disks)
+def boot(driver: Any, instance: Any, disks: BootFiles) -> None:
+    driver.disks.prepare(instance, disks)
+    driver.guests.spawn(instance, disks)
 
 
 @pytest.fixture(autouse=True)
@@ -78,25 +78,25 @@ def test_volumes_come_and_go_while_the_guest_runs(driver: Any, guest_image: path
     wait_for_console(driver, instance, LOGIN)
     first, second = volume(1, "/dev/vdc"), volume(2)
     for _ in range(2):
-        driver.attach_volume(instance, first)
-        driver.attach_volume(instance, second)
+        driver.volumes.attach(instance, first)
+        driver.volumes.attach(instance, second)
     wait_for_console(driver, instance, b"131072 512-byte logical blocks", 2, seconds=60)
     running, defined = domain(libvirt_daemon, instance), domain(libvirt_daemon, instance, "--inactive")
     assert disks_of(running) == disks_of(defined) == {"vda": "disk", "vdc": "volume-1", "vdb": "volume-2"}
     assert addresses(running) == addresses(defined)
 
     instance.block_devices = [first, second]
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     assert addresses(domain(libvirt_daemon, instance)) == addresses(running), "they last over a power cycle"
     wait_for_console(driver, instance, LOGIN, 2)
 
     for _ in range(2):
-        driver.detach_volume(instance, second)
+        driver.volumes.detach(instance, second)
     assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk", "vdc": "volume-1"}
     assert disks_of(domain(libvirt_daemon, instance, "--inactive")) == {"vda": "disk", "vdc": "volume-1"}
     instance.block_devices = [BlockDevice(source="volume", destination="volume", volume_id="volume-1",
                                           device_name="/dev/vdc")]
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     after = addresses(domain(libvirt_daemon, instance))
     assert after == {name: where for name, where in addresses(running).items() if name in after}
     assert set(after) == {"vda", "vdc"}, "who describes a volume without its connection means the one it has"
@@ -114,11 +114,11 @@ def test_a_volume_with_a_snapshot_stands_on_what_was_told_and_not_on_what_its_fi
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
     wait_for_console(driver, instance, LOGIN)
-    driver.attach_volume(instance, device)
+    driver.volumes.attach(instance, device)
     wait_for_console(driver, instance, b"131072 512-byte logical blocks", seconds=60)
     attached = domain(libvirt_daemon, instance).findall("devices/disk")[1]
     assert [source.get("file") for source in attached.iter("source")] == [newest, first]
-    driver.detach_volume(instance, device)
+    driver.volumes.detach(instance, device)
     assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk"}
 
 
@@ -126,12 +126,12 @@ def test_devices_of_a_guest_that_is_off(driver: Any, guest_image: pathlib.Path, 
                                         libvirt_daemon: PrivateLibvirt) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
-    driver.power_off(instance)
-    driver.attach_volume(instance, volume(1))
+    driver.power.off(instance)
+    driver.volumes.attach(instance, volume(1))
     assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk", "vdb": "volume-1"}
-    driver.detach_volume(instance, volume(1))
+    driver.volumes.detach(instance, volume(1))
     assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk"}
-    assert driver.power_state(instance.uuid) == states.SHUTDOWN
+    assert driver.guests.power_state(instance.uuid) == states.SHUTDOWN
 
 
 def test_interfaces_come_and_go(driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
@@ -141,16 +141,16 @@ def test_interfaces_come_and_go(driver: Any, guest_image: pathlib.Path, libvirt_
     wait_for_console(driver, instance, LOGIN)
     vif = VIF(id="v", network_id="n", label="l", mac="fa:16:3e:11:22:44", bridge="br-plug", devname="tapplug", mtu=1400)
     for _ in range(2):
-        driver.attach_interface(instance, vif)
+        driver.interfaces.attach(instance, vif)
     assert "master br-plug" in libvirt_daemon.run("ip", "link", "show", "tapplug")
     before = addresses(domain(libvirt_daemon, instance))
     assert before == addresses(domain(libvirt_daemon, instance, "--inactive"))
     instance.network_info = [vif]
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     assert addresses(domain(libvirt_daemon, instance)) == before
     wait_for_console(driver, instance, LOGIN, 2)
     for _ in range(2):
-        driver.detach_interface(instance, vif)
+        driver.interfaces.detach(instance, vif)
     assert "tapplug" not in libvirt_daemon.run("ip", "link")
     assert set(addresses(domain(libvirt_daemon, instance, "--inactive"))) == {"vda"}
 
@@ -160,29 +160,29 @@ def test_a_guest_that_keeps_its_device_is_told_of_and_may_be_asked_again(
     CONF.set_override("device_detach_timeout", 1, "libvirt")
     instance = server(block_devices=[volume(1)])
     boot(driver, instance, kernel_disks(guest_image))
-    driver.pause(instance)
+    driver.power.pause(instance)
     with pytest.raises(exception.DeviceDetachFailed, match=r"volume-1.*ignored 2 requests"):
-        driver.detach_volume(instance, volume(1))
+        driver.volumes.detach(instance, volume(1))
     assert "vdb" in disks_of(domain(libvirt_daemon, instance, "--inactive")), "what it has is what is defined"
-    driver.unpause(instance)
+    driver.power.unpause(instance)
     CONF.set_override("device_detach_timeout", 60, "libvirt")
-    driver.detach_volume(instance, volume(1))
+    driver.volumes.detach(instance, volume(1))
     assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk"}
 
 
 def test_what_cannot_be_attached(driver: Any, guest_image: pathlib.Path, volume: Any, state: pathlib.Path) -> None:
     instance = server()
     with pytest.raises(exception.GuestNotFound):
-        driver.attach_volume(instance, volume(1))
-    driver.detach_volume(instance, volume(1))
+        driver.volumes.attach(instance, volume(1))
+    driver.volumes.detach(instance, volume(1))
     boot(driver, instance, kernel_disks(guest_image))
     missing = volume(9)
     (state / "volume-9").unlink()
     with pytest.raises(exception.NovaException, match="volume-9"):
-        driver.attach_volume(instance, missing)
+        driver.volumes.attach(instance, missing)
     missing.connection = None
     with pytest.raises(exception.InvalidDiskInfo, match="not connected"):
-        driver.attach_volume(instance, missing)
+        driver.volumes.attach(instance, missing)
 
 
 def test_a_server_boots_from_its_volume(driver: Any, guest_image: pathlib.Path, state: pathlib.Path) -> None:
@@ -192,7 +192,7 @@ def test_a_server_boots_from_its_volume(driver: Any, guest_image: pathlib.Path, 
     device = BlockDevice(source="volume", destination="volume", volume_id="root", boot_index=0, device_name="/dev/vda",
                          connection=VolumeConnection(volume_id="root", path=str(path), format="qcow2", serial="root"))
     instance = server(image=None, image_ref="", block_devices=[device])
-    boot(driver, instance, Disks())
+    boot(driver, instance, BootFiles())
     wait_for_console(driver, instance, LOGIN)
-    driver.destroy(instance)
+    driver.guests.destroy(instance)
     assert path.exists()

@@ -20,7 +20,7 @@ from nova.objects.servers import states
 from nova.objects.servers.console import SPICE, VNC
 from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.instance import BlockDevice
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.images.imagecache import ImageCache
 from nova.virt.libvirt.driver import LibvirtDriver
 from tests.integration.libvirt_fixtures import (
@@ -36,9 +36,9 @@ pytestmark = needs_libvirt
 LOGIN = b"login:"
 
 
-def boot(driver: Any, instance: Any, disks: Disks) -> None:
-    driver.prepare(instance, disks)
-    driver.spawn(instance, disks)
+def boot(driver: Any, instance: Any, disks: BootFiles) -> None:
+    driver.disks.prepare(instance, disks)
+    driver.guests.spawn(instance, disks)
 
 
 def reported(events: list[GuestStatus], uuid: str, power_state: int) -> bool:
@@ -51,30 +51,30 @@ def files(instance: Any) -> set[str]:
 
 def test_a_guest_that_starts_paused_does_nothing_before_it_may(driver: Any, guest_image: pathlib.Path) -> None:
     instance, disks = server(), kernel_disks(guest_image)
-    driver.prepare(instance, disks)
+    driver.disks.prepare(instance, disks)
     for _ in range(2):
-        driver.spawn(instance, disks, paused=True)
-        assert driver.power_state(instance.uuid) == states.POWER_PAUSED
-    assert driver.console_output(instance) == b""
-    driver.unpause(instance)
+        driver.guests.spawn(instance, disks, paused=True)
+        assert driver.guests.power_state(instance.uuid) == states.POWER_PAUSED
+    assert driver.consoles.output(instance) == b""
+    driver.power.unpause(instance)
     wait_for_console(driver, instance, LOGIN)
     # One that runs is not stopped by that.
-    driver.spawn(instance, disks, paused=True)
-    assert driver.power_state(instance.uuid) == states.RUNNING
-    driver.power_off(instance)
-    driver.power_on(instance, paused=True)
-    assert driver.power_state(instance.uuid) == states.POWER_PAUSED
-    driver.destroy(instance)
+    driver.guests.spawn(instance, disks, paused=True)
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
+    driver.power.off(instance)
+    driver.power.on(instance, paused=True)
+    assert driver.guests.power_state(instance.uuid) == states.POWER_PAUSED
+    driver.guests.destroy(instance)
 
 
 def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[GuestStatus],
                       libvirt_daemon: PrivateLibvirt) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
-    assert driver.power_state(instance.uuid) == states.RUNNING
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
     log = wait_for_console(driver, instance, LOGIN)
     assert b"nova guest ready" in log
-    assert driver.console_output(instance, 3).count(b"\n") in (2, 3)
+    assert driver.consoles.output(instance, 3).count(b"\n") in (2, 3)
     wait_for(lambda: reported(events, instance.uuid, states.RUNNING), 10, "the start is reported")
 
     # again: the same guest runs on
@@ -83,53 +83,53 @@ def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[Guest
     assert libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "domid", instance.uuid) == number
 
     for _ in range(2):
-        driver.pause(instance)
-        assert driver.power_state(instance.uuid) == states.POWER_PAUSED
+        driver.power.pause(instance)
+        assert driver.guests.power_state(instance.uuid) == states.POWER_PAUSED
     for _ in range(2):
-        driver.unpause(instance)
-        assert driver.power_state(instance.uuid) == states.RUNNING
+        driver.power.unpause(instance)
+        assert driver.guests.power_state(instance.uuid) == states.RUNNING
     for _ in range(2):
-        driver.suspend(instance)
-        assert driver.power_state(instance.uuid) == states.POWER_SUSPENDED
+        driver.power.suspend(instance)
+        assert driver.guests.power_state(instance.uuid) == states.POWER_SUSPENDED
     for _ in range(2):
-        driver.resume(instance)
-        assert driver.power_state(instance.uuid) == states.RUNNING
-    assert driver.console_output(instance).count(LOGIN) == 1, "the guest continued, it did not boot"
+        driver.power.resume(instance)
+        assert driver.guests.power_state(instance.uuid) == states.RUNNING
+    assert driver.consoles.output(instance).count(LOGIN) == 1, "the guest continued, it did not boot"
 
     started = time.monotonic()
-    driver.reboot(instance, hard=False, timeout=60)
+    driver.power.reboot(instance, hard=False, timeout=60)
     assert time.monotonic() - started < 60, "the guest shut down by itself"
     log = wait_for_console(driver, instance, LOGIN, 2)
     assert b"reboot: Power down" in log
 
-    driver.reboot(instance, hard=False, timeout=0)
+    driver.power.reboot(instance, hard=False, timeout=0)
     log = wait_for_console(driver, instance, LOGIN, 3)
     assert log.count(b"reboot: Power down") == 1, "a soft reboot without any time is a hard one"
 
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     log = wait_for_console(driver, instance, LOGIN, 4)
     assert log.count(b"reboot: Power down") == 1, "a hard reboot does not ask, and the log is kept"
 
-    driver.power_off(instance, timeout=60)
-    assert driver.power_state(instance.uuid) == states.SHUTDOWN
-    assert driver.console_output(instance).count(b"reboot: Power down") == 2
-    driver.power_off(instance, timeout=60)
+    driver.power.off(instance, timeout=60)
+    assert driver.guests.power_state(instance.uuid) == states.SHUTDOWN
+    assert driver.consoles.output(instance).count(b"reboot: Power down") == 2
+    driver.power.off(instance, timeout=60)
     wait_for(lambda: reported(events, instance.uuid, states.SHUTDOWN), 10, "the stop is reported")
-    assert [guest.uuid for guest in driver.guests()] == [instance.uuid]
+    assert [guest.uuid for guest in driver.guests.all()] == [instance.uuid]
 
     for _ in range(2):
-        driver.power_on(instance)
-        assert driver.power_state(instance.uuid) == states.RUNNING
+        driver.power.on(instance)
+        assert driver.guests.power_state(instance.uuid) == states.RUNNING
     wait_for_console(driver, instance, LOGIN, 5)
 
     for _ in range(2):
-        driver.destroy(instance)
-    assert driver.guests() == []
+        driver.guests.destroy(instance)
+    assert driver.guests.all() == []
     assert os.listdir(CONF.instances_path) == []
     with pytest.raises(exception.GuestNotFound):
-        driver.power_state(instance.uuid)
+        driver.guests.power_state(instance.uuid)
     with pytest.raises(exception.ConsoleLogUnavailable):
-        driver.console_output(instance)
+        driver.consoles.output(instance)
 
 
 def test_a_bootable_disk_grows_to_the_flavor(driver: Any, guest_image: pathlib.Path, state: pathlib.Path,
@@ -137,22 +137,22 @@ def test_a_bootable_disk_grows_to_the_flavor(driver: Any, guest_image: pathlib.P
     instance = server({"hw_machine_type": "q35", "hw_qemu_guest_agent": "true"}, flavor={"root_gb": 2})
     base = ImageCache().fetch(
         "image", lambda path, admit: shutil.copyfile(guest_image / "nova-guest.qcow2", path) and None, "qcow2", 2 << 30)
-    boot(driver, instance, Disks(root=base))
+    boot(driver, instance, BootFiles(root=base))
     wait_for_console(driver, instance, LOGIN)
     assert os.stat(base).st_uid == 0, "a guest that breaks out cannot change what others stand on"
     size = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "domblkinfo", instance.uuid, "vda")
     assert f"{2 << 30}" in size.split("\n")[0]
-    assert driver.used_images() == [base]
-    found = driver.diagnostics(instance)
+    assert driver.disks.used_images() == [base]
+    found = driver.guests.diagnostics(instance)
     assert (found.values["state"], found.values["num_cpus"], found.values["num_disks"]) == ("running", 1, 1)
     assert found.values["disk_details"][0]["read_bytes"] > 0
     assert found.flat["vda_read"] > 0
     assert found.flat["cpu0_time"] > 0
-    driver.suspend(instance)
-    off = driver.diagnostics(instance)
+    driver.power.suspend(instance)
+    off = driver.guests.diagnostics(instance)
     assert (off.values["state"], off.values["cpu_details"], off.values["uptime"]) == ("suspended", [], None)
     assert {name for name in off.flat if not name.startswith("memory")} == set()
-    driver.destroy(instance)
+    driver.guests.destroy(instance)
     assert libvirt_daemon.run("find", "/var/lib/libvirt/qemu/save", "-type", "f") == ""
 
 
@@ -167,7 +167,7 @@ def test_every_disk_reaches_the_guest(driver: Any, guest_image: pathlib.Path, st
         BlockDevice(source="blank", size_gb=1), BlockDevice(source="blank", size_gb=1, guest_format="ext3"),
         BlockDevice(source="blank", guest_format="swap")])
     disks = kernel_disks(guest_image)
-    boot(driver, instance, Disks(**{**vars(disks), "config_drive": str(drive)}))
+    boot(driver, instance, BootFiles(**{**vars(disks), "config_drive": str(drive)}))
     assert files(instance) >= {"disk", "disk.eph0", "disk.eph1", "disk.swap", "disk.config", "kernel", "ramdisk"}
     log = wait_for_console(driver, instance, LOGIN)
     for line in (b"vda", b"vdb", b"vdc", b"vdd", b"sr0"):
@@ -183,8 +183,8 @@ def test_every_disk_reaches_the_guest(driver: Any, guest_image: pathlib.Path, st
 ], ids=["scsi", "sata", "ide", "usb", "cpu"])
 def test_hardware_variants_start(driver: Any, guest_image: pathlib.Path, properties: dict[str, str]) -> None:
     instance = server(properties, flavor={"vcpus": 2})
-    boot(driver, instance, Disks(root=str(guest_image / "nova-guest.qcow2"), root_format="qcow2"))
-    assert driver.power_state(instance.uuid) == states.RUNNING
+    boot(driver, instance, BootFiles(root=str(guest_image / "nova-guest.qcow2"), root_format="qcow2"))
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
 @pytest.mark.parametrize("secure", ["disabled", "required"])
@@ -198,13 +198,13 @@ def test_uefi_variables_survive_a_reboot_and_go_with_the_server(driver: Any, gue
 
     instance = server({"hw_firmware_type": "uefi", "hw_machine_type": "q35"}, {"os:secure_boot": secure})
     boot(driver, instance, kernel_disks(guest_image))
-    assert driver.power_state(instance.uuid) == states.RUNNING
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
     first = variables()
     assert first
     assert not os.stat(os.path.join(CONF.instances_path, instance.uuid, "disk")).st_mode & 0o077, "for nobody else"
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     assert variables() == first
-    driver.destroy(instance)
+    driver.guests.destroy(instance)
     assert variables() == ""
 
 
@@ -218,9 +218,9 @@ def test_an_interface_is_attached_to_its_bridge(driver: Any, guest_image: pathli
     shown = libvirt_daemon.run("ip", "link", "show", "tap0123456789")
     assert "master br-life" in shown
     assert "mtu 1400" in shown
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     assert "master br-life" in libvirt_daemon.run("ip", "link", "show", "tap0123456789")
-    driver.destroy(instance)
+    driver.guests.destroy(instance)
     assert "tap0123456789" not in libvirt_daemon.run("ip", "link")
 
 
@@ -229,24 +229,24 @@ def test_a_deaf_guest_is_stopped_and_rebooted_all_the_same(driver: Any, guest_im
     boot(driver, instance, kernel_disks(guest_image))
     wait_for_console(driver, instance, LOGIN)
     started = time.monotonic()
-    driver.reboot(instance, hard=False, timeout=3)
+    driver.power.reboot(instance, hard=False, timeout=3)
     assert 3 <= time.monotonic() - started < 20
-    assert driver.power_state(instance.uuid) == states.RUNNING
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
     started = time.monotonic()
-    driver.power_off(instance, timeout=2)
+    driver.power.off(instance, timeout=2)
     assert 2 <= time.monotonic() - started < 20
-    assert driver.power_state(instance.uuid) == states.SHUTDOWN
+    assert driver.guests.power_state(instance.uuid) == states.SHUTDOWN
 
 
 def test_delete_and_hard_reboot_do_not_wait_for_a_slow_guest(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server({"os_command_line": "acpi=off"})
     boot(driver, instance, kernel_disks(guest_image))
-    for verb in (lambda: driver.reboot(instance, hard=True), lambda: driver.destroy(instance)):
+    for verb in (lambda: driver.power.reboot(instance, hard=True), lambda: driver.guests.destroy(instance)):
         outcome: list[object] = []
 
         def stop(outcome: list[object] = outcome) -> None:
             try:
-                outcome.append(driver.reboot(instance, hard=False, timeout=60))
+                outcome.append(driver.power.reboot(instance, hard=False, timeout=60))
             except exception.GuestNotFound as gone:
                 outcome.append(gone)
 
@@ -259,37 +259,37 @@ def test_delete_and_hard_reboot_do_not_wait_for_a_slow_guest(driver: Any, guest_
         slow.join(timeout=10)
         assert not slow.is_alive()
         assert len(outcome) == 1
-    assert driver.guests() == []
+    assert driver.guests.all() == []
 
 
 def test_hard_reboot_works_from_any_state(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
-    for bring in (driver.pause, driver.suspend, driver.power_off):
+    for bring in (driver.power.pause, driver.power.suspend, driver.power.off):
         bring(instance)
-        driver.reboot(instance, hard=True)
-        assert driver.power_state(instance.uuid) == states.RUNNING
+        driver.power.reboot(instance, hard=True)
+        assert driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
 def test_what_is_asked_of_no_guest(driver: Any) -> None:
     instance = server()
-    for verb in (driver.pause, driver.unpause, driver.suspend, driver.resume, driver.power_off,
-                 lambda one: driver.reboot(one, hard=False), lambda one: driver.power_state(one.uuid)):
+    for verb in (driver.power.pause, driver.power.unpause, driver.power.suspend, driver.power.resume, driver.power.off,
+                 lambda one: driver.power.reboot(one, hard=False), lambda one: driver.guests.power_state(one.uuid)):
         with pytest.raises(exception.GuestNotFound):
             verb(instance)
     with pytest.raises(exception.InvalidDiskInfo):
-        driver.power_on(instance)
-    driver.destroy(instance)
-    driver.remove_orphan(instance.uuid)
+        driver.power.on(instance)
+    driver.guests.destroy(instance)
+    driver.guests.remove_orphan(instance.uuid)
     with pytest.raises(exception.InvalidInput):
-        driver.remove_orphan("../../etc")
+        driver.guests.remove_orphan("../../etc")
 
 
 def test_pausing_a_guest_that_is_off_is_a_conflict(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
-    driver.power_off(instance)
-    for verb in (driver.pause, driver.suspend):
+    driver.power.off(instance)
+    for verb in (driver.power.pause, driver.power.suspend):
         with pytest.raises(exception.InstanceInvalidState):
             verb(instance)
 
@@ -307,11 +307,11 @@ def test_foreign_guests_are_not_ours(driver: Any, guest_image: pathlib.Path, sta
         boot(other, theirs, kernel_disks(guest_image))
         boot(driver, ours, kernel_disks(guest_image))
         wait_for(lambda: reported(events, ours.uuid, states.RUNNING), 10, "our start is reported")
-        assert [guest.uuid for guest in driver.guests()] == [ours.uuid]
-        assert [guest.uuid for guest in other.guests()] == [theirs.uuid]
+        assert [guest.uuid for guest in driver.guests.all()] == [ours.uuid]
+        assert [guest.uuid for guest in other.guests.all()] == [theirs.uuid]
         assert {event.uuid for event in events} == {ours.uuid}
     finally:
-        other.destroy(theirs)
+        other.guests.destroy(theirs)
         other.stop()
         libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", "foreign")
 
@@ -331,15 +331,15 @@ def test_libvirtd_dies_and_returns(driver: Any, guest_image: pathlib.Path, event
     try:
         instance, second = server(), server()
         boot(driver, instance, kernel_disks(guest_image))
-        driver.prepare(second, kernel_disks(guest_image))
+        driver.disks.prepare(second, kernel_disks(guest_image))
         lost: list[Exception] = []
         driver.on_unreachable = lost.append
         libvirt_daemon.kill_daemon()
         started = time.monotonic()
         with pytest.raises(exception.HypervisorUnavailable):
-            driver.power_state(instance.uuid)
+            driver.guests.power_state(instance.uuid)
         with pytest.raises(exception.HypervisorUnavailable):
-            driver.spawn(second, Disks())
+            driver.guests.spawn(second, BootFiles())
         with pytest.raises(exception.HypervisorUnavailable):
             driver.nodes()
         assert time.monotonic() - started < 15
@@ -347,14 +347,14 @@ def test_libvirtd_dies_and_returns(driver: Any, guest_image: pathlib.Path, event
 
         CONF.set_override("reconnect_timeout", 30, "libvirt")
         outcome: list[object] = []
-        waiting = threading.Thread(target=lambda: outcome.append(driver.spawn(second, Disks())))
+        waiting = threading.Thread(target=lambda: outcome.append(driver.guests.spawn(second, BootFiles())))
         waiting.start()
         time.sleep(1)
         libvirt_daemon.start_daemon()
         waiting.join(timeout=40)
         assert outcome == [None], "an action that libvirtd's restart interrupts goes on"
-        assert driver.power_state(instance.uuid) == states.RUNNING, "guests run on without libvirtd"
-        assert driver.power_state(second.uuid) == states.RUNNING
+        assert driver.guests.power_state(instance.uuid) == states.RUNNING, "guests run on without libvirtd"
+        assert driver.guests.power_state(second.uuid) == states.RUNNING
 
         # events flow again, although nobody asked for anything
         libvirt_daemon.kill_daemon()
@@ -433,21 +433,21 @@ def test_a_host_configured_otherwise(state: pathlib.Path, guest_image: pathlib.P
     instance = server()
     try:
         boot(one, instance, kernel_disks(guest_image))
-        assert one.power_state(instance.uuid) == states.RUNNING
+        assert one.guests.power_state(instance.uuid) == states.RUNNING
         text = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "dumpxml", instance.uuid)
         for part in ("Nehalem", "pc-q35", "cache='unsafe'", "discard='unmap'", "type='vnc'", "listen='127.0.0.1'",
                      "<image compression='quic'/>", "<playback compression='off'/>", "com.redhat.spice.0"):
             assert part in text, part
         assert text.count("<video>") == 1
-        found = one.console_address(instance.uuid, SPICE)
+        found = one.consoles.address(instance.uuid, SPICE)
         assert (found.host, found.tls_port) == ("10.0.0.7", None)
         assert f"<graphics type='spice' port='{found.port}' autoport='yes'" in text
-        assert found.port != one.console_address(instance.uuid, VNC).port
+        assert found.port != one.consoles.address(instance.uuid, VNC).port
         traits = one.nodes()[0].provider.traits
         assert "HW_CPU_X86_SSE41" in traits
         assert not {"HW_CPU_X86_SSE42", "HW_CPU_X86_AVX2"} & set(traits)
     finally:
-        one.destroy(instance)
+        one.guests.destroy(instance)
         one.stop()
         for name in values:
             CONF.clear_override(name, "libvirt")
@@ -484,28 +484,28 @@ def test_no_libvirt_at_all(state: pathlib.Path) -> None:
 def test_disks_that_are_kept_start_again(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
-    driver.destroy(instance, keep_disks=True)
-    assert driver.guests() == []
+    driver.guests.destroy(instance, keep_disks=True)
+    assert driver.guests.all() == []
     assert {"disk", "kernel", "ramdisk", "console.log"} <= files(instance)
-    driver.power_on(instance)
-    assert driver.power_state(instance.uuid) == states.RUNNING
+    driver.power.on(instance)
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
 def test_the_service_is_restarted(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
-    driver.pause(instance)
-    driver.suspend(instance)
+    driver.power.pause(instance)
+    driver.power.suspend(instance)
     next_one = LibvirtDriver(driver.host)
     events: list[GuestStatus] = []
     next_one.start(events.append)
     try:
-        assert next_one.guests() == [GuestStatus(uuid=instance.uuid, power_state=states.POWER_SUSPENDED)]
+        assert next_one.guests.all() == [GuestStatus(uuid=instance.uuid, power_state=states.POWER_SUSPENDED)]
         assert events == [], "what is known from the start is no event"
-        next_one.resume(instance)
-        assert next_one.power_state(instance.uuid) == states.RUNNING, "although it was paused when it was suspended"
-        next_one.destroy(instance)
-        assert next_one.guests() == []
+        next_one.power.resume(instance)
+        assert next_one.guests.power_state(instance.uuid) == states.RUNNING, "it was paused when it was suspended"
+        next_one.guests.destroy(instance)
+        assert next_one.guests.all() == []
     finally:
         next_one.stop()
 
@@ -526,18 +526,18 @@ def test_many_at_once_and_one_many_times(driver: Any, guest_image: pathlib.Path)
     for thread in threads:
         thread.join(timeout=60)
     assert failures == []
-    assert sorted(guest.uuid for guest in driver.guests()) == sorted(instance.uuid for instance in instances)
+    assert sorted(guest.uuid for guest in driver.guests.all()) == sorted(instance.uuid for instance in instances)
 
 
 def test_two_guests_of_one_name(driver: Any, guest_image: pathlib.Path) -> None:
     first = server()
     boot(driver, first, kernel_disks(guest_image))
     second = server(id=first.id)
-    driver.prepare(second, kernel_disks(guest_image))
+    driver.disks.prepare(second, kernel_disks(guest_image))
     with pytest.raises(exception.Conflict, match=first.name_by(CONF.instance_name_template)):
-        driver.spawn(second, Disks())
-    driver.destroy(second)
-    assert [guest.uuid for guest in driver.guests()] == [first.uuid]
+        driver.guests.spawn(second, BootFiles())
+    driver.guests.destroy(second)
+    assert [guest.uuid for guest in driver.guests.all()] == [first.uuid]
 
 
 def test_a_libvirtd_that_hangs(driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt,
@@ -551,7 +551,7 @@ def test_a_libvirtd_that_hangs(driver: Any, guest_image: pathlib.Path, libvirt_d
         libvirt_daemon.signal_daemon(signal.SIGSTOP)
         started = time.monotonic()
         with pytest.raises(exception.HypervisorUnavailable):
-            one.guests()
+            one.guests.all()
         assert time.monotonic() - started < 20
     finally:
         libvirt_daemon.signal_daemon(signal.SIGCONT)
@@ -563,5 +563,5 @@ def test_a_libvirtd_that_hangs(driver: Any, guest_image: pathlib.Path, libvirt_d
 def test_a_machine_that_does_not_exist_is_noticed_before_disks_are_made(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server({"hw_machine_type": "pdp11"})
     with pytest.raises(exception.InvalidInput, match="pdp11"):
-        driver.prepare(instance, kernel_disks(guest_image))
+        driver.disks.prepare(instance, kernel_disks(guest_image))
     assert not os.path.exists(os.path.join(CONF.instances_path, instance.uuid))

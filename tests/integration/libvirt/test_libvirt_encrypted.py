@@ -19,7 +19,7 @@ from nova.metadata.settings import MetadataSettings
 from nova.objects.servers import states
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import VolumeConnection, VolumeKey
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt.driver import LibvirtDriver
 from tests.integration.libvirt.driver_pair import LabHost, hosts_fixture, wait_for_text  # noqa: F401 (fixtures)
 from tests.integration.libvirt.driver_pair import boot as boot_there
@@ -94,9 +94,9 @@ def boot(driver: LibvirtDriver, image: pathlib.Path, state: pathlib.Path, instan
     instance.user_data = base64.b64encode(script.encode()).decode()
     drive = str(state / "drive.iso")
     config_drive.build(instance, drive, MetadataSettings())
-    disks: Disks = dataclasses.replace(kernel_disks(image), config_drive=drive)
-    driver.prepare(instance, disks)
-    driver.spawn(instance, disks)
+    disks: BootFiles = dataclasses.replace(kernel_disks(image), config_drive=drive)
+    driver.disks.prepare(instance, disks)
+    driver.guests.spawn(instance, disks)
 
 
 def secrets(daemon: PrivateLibvirt) -> list[str]:
@@ -126,11 +126,11 @@ def test_a_guest_reads_and_writes_an_encrypted_volume(
                                                 instance.uuid)
     with pytest.raises(subprocess.CalledProcessError):
         libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "secret-get-value", known)
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     wait_for_console(driver, instance, b"it read precious")
-    driver.power_off(instance)
+    driver.power.off(instance)
     for _ in range(2):
-        driver.detach_volume(instance, away(volume))
+        driver.volumes.detach(instance, away(volume))
     assert (secrets(libvirt_daemon), named(libvirt_daemon, instance)) == ([], [])
     assert b"precious" not in path.read_bytes()
     assert decrypted(path).startswith(b"precious")
@@ -143,7 +143,7 @@ def test_it_comes_and_goes_while_the_guest_runs_and_nothing_is_left(
     boot(driver, guest_image, state, instance, "#!/bin/sh\necho is up\n")
     wait_for_console(driver, instance, b"login:")
     for volume in (first, second, first):
-        driver.attach_volume(instance, volume)
+        driver.volumes.attach(instance, volume)
     assert len(secrets(libvirt_daemon)) == 2
     assert named(libvirt_daemon, instance) == named(libvirt_daemon, instance, "--inactive") == secrets(libvirt_daemon)
     # libvirtd forgets keys when it ends; who starts the guest brings them along.
@@ -151,19 +151,19 @@ def test_it_comes_and_goes_while_the_guest_runs_and_nothing_is_left(
     libvirt_daemon.start_daemon()
     assert secrets(libvirt_daemon) == []
     instance.block_devices = [first, second]
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     assert named(libvirt_daemon, instance) == secrets(libvirt_daemon) != []
     wait_for_console(driver, instance, b"login:", 2)
-    driver.suspend(instance)
+    driver.power.suspend(instance)
     libvirt_daemon.kill_daemon()
     libvirt_daemon.start_daemon()
-    driver.resume(instance)
-    assert driver.power_state(instance.uuid) == states.RUNNING
-    driver.detach_volume(instance, away(first))
+    driver.power.resume(instance)
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
+    driver.volumes.detach(instance, away(first))
     assert named(libvirt_daemon, instance) == secrets(libvirt_daemon)
     assert len(secrets(libvirt_daemon)) == 1
-    driver.destroy(instance)
-    driver.destroy(instance)
+    driver.guests.destroy(instance)
+    driver.guests.destroy(instance)
     assert secrets(libvirt_daemon) == []
 
 
@@ -173,7 +173,7 @@ def test_a_wrong_key_is_told_and_is_not_left(
     instance = server()
     boot(driver, guest_image, state, instance)
     with pytest.raises(exception.DeviceAttachFailed) as told:
-        driver.attach_volume(instance, wrong)
+        driver.volumes.attach(instance, wrong)
     assert "f00f00" not in str(told.value)
     assert secrets(libvirt_daemon) == []
 
@@ -195,16 +195,16 @@ def test_one_takes_the_place_of_another(
         by = device(path, key)
         now = msgspec.structs.replace(old.swapped(by, False), connection=by.connection)
         for _ in range(2):
-            driver.swap_volume(instance, old, now, NEVER)
+            driver.volume_swaps.swap(instance, old, now, NEVER)
         assert named(libvirt_daemon, instance) == named(libvirt_daemon, instance, "--inactive") == secrets(
             libvirt_daemon)
         seen += secrets(libvirt_daemon)
         old = now
     assert len(set(seen)) == 2
     instance.block_devices = [old]
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     wait_for_console(driver, instance, b"it read precious")
-    driver.destroy(instance)
+    driver.guests.destroy(instance)
     assert secrets(libvirt_daemon) == []
     assert decrypted(other, "0dd" * 8).startswith(b"precious")
 
@@ -216,11 +216,11 @@ def test_a_move_takes_the_key_along(
     instance = server(block_devices=[volume])
     boot(driver, guest_image, state, instance)
     wait_for_console(driver, instance, b"it wrote precious")
-    driver.open_disks(instance)
+    driver.cold_migration.open_disks(instance)
     assert secrets(libvirt_daemon) == []
-    driver.close_disks(instance)
-    driver.revert_move(instance)
-    driver.power_on(instance)
+    driver.cold_migration.close_disks(instance)
+    driver.cold_migration.revert(instance)
+    driver.power.on(instance)
     wait_for_console(driver, instance, b"it read precious")
 
 
@@ -236,16 +236,16 @@ def test_a_running_guest_takes_it_along(hosts: tuple[LabHost, LabHost], guest_im
     script = WRITE + '( while :; do echo "it has $(head -c 8 /dev/vdb)" > /dev/ttyS0; sleep 2; done ) &\n'
     boot_there(one, instance, guest_image, script)
     wait_for_text(one, instance, b"it has precious")
-    source = one.driver.check_migration_source(instance)
-    target = two.driver.prepare_migration(instance, source)
+    source = one.driver.live_source.check(instance)
+    target = two.driver.live_target.prepare(instance, source)
     assert len(secrets(two.libvirt)) == 1
-    one.driver.live_migrate(instance, target)
-    two.driver.finish_migration(instance)
-    one.driver.destroy(instance, keep_disks=target.shared)
+    one.driver.live_source.migrate(instance, target)
+    two.driver.live_target.finish(instance)
+    one.driver.guests.destroy(instance, keep_disks=target.shared)
     assert secrets(one.libvirt) == []
     assert named(two.libvirt, instance) == named(two.libvirt, instance, "--inactive") == secrets(two.libvirt) != []
     wait_for_text(two, instance, b"it has precious")
-    two.driver.destroy(instance)
+    two.driver.guests.destroy(instance)
     assert secrets(two.libvirt) == []
 
 
@@ -258,10 +258,10 @@ def test_what_was_prepared_for_a_migration_is_taken_back(hosts: tuple[LabHost, L
     path.unlink(missing_ok=True)
     instance = server(block_devices=[device(formatted(path))])
     boot_there(one, instance, guest_image)
-    target = two.driver.prepare_migration(instance, one.driver.check_migration_source(instance))
+    target = two.driver.live_target.prepare(instance, one.driver.live_source.check(instance))
     assert len(secrets(two.libvirt)) == 1
     for _ in range(2):
-        two.driver.rollback_migration(instance, target)
+        two.driver.live_target.rollback(instance, target)
     assert secrets(two.libvirt) == []
     assert len(secrets(one.libvirt)) == 1
-    one.driver.destroy(instance)
+    one.driver.guests.destroy(instance)

@@ -57,12 +57,12 @@ def test_a_running_guest_sees_the_new_size_and_its_file_has_it(
     boot(driver, guest_image, state, instance, _LOOK)
     sees(driver, instance, _GIB)
     for _ in range(2):
-        assert not driver.is_extended(instance, volume, 3)
-        assert driver.extend_volume(instance, volume, 2)
-        assert driver.is_extended(instance, volume, 2)
+        assert not driver.volumes.is_extended(instance, volume, 3)
+        assert driver.volumes.extend(instance, volume, 2)
+        assert driver.volumes.is_extended(instance, volume, 2)
     sees(driver, instance, 2 * _GIB)
     assert size_of(state / "volume", disk_format) == 2 * _GIB
-    assert driver.extend_volume(instance, volume, 1), "it is that large"
+    assert driver.volumes.extend(instance, volume, 1), "it is that large"
     assert has(libvirt_daemon, instance) == 2 * _GIB, "nothing becomes smaller"
 
 
@@ -72,10 +72,10 @@ def test_what_the_volume_service_made_larger_itself_is_seen_by_a_paused_guest_wh
     instance = server(block_devices=[volume])
     boot(driver, guest_image, state, instance, _LOOK)
     sees(driver, instance, _GIB)
-    driver.pause(instance)
+    driver.power.pause(instance)
     os.truncate(state / "volume", 2 * _GIB)
-    assert driver.extend_volume(instance, volume, 2)
-    driver.unpause(instance)
+    assert driver.volumes.extend(instance, volume, 2)
+    driver.power.unpause(instance)
     sees(driver, instance, 2 * _GIB)
 
 
@@ -96,8 +96,8 @@ def test_an_encrypted_volume_becomes_as_large_as_the_volume_service_would_have_m
     sees(driver, instance, _GIB - header * inside)
     away = msgspec.structs.replace(volume, connection=None)
     for _ in range(2):
-        assert driver.extend_volume(instance, away, 3)
-        assert driver.is_extended(instance, away, 3)
+        assert driver.volumes.extend(instance, away, 3)
+        assert driver.volumes.is_extended(instance, away, 3)
     sees(driver, instance, 3 * _GIB - header * inside)
     assert path.stat().st_size == 3 * _GIB + header * (not inside)
 
@@ -111,8 +111,8 @@ def test_an_encrypted_volume_of_a_size_that_none_has_is_left_alone(
     instance = server(block_devices=[volume])
     boot(driver, guest_image, state, instance, _LOOK)
     with pytest.raises(exception.VolumeExtendFailed, match="536870912 bytes"):
-        driver.extend_volume(instance, volume, 2)
-    assert not driver.is_extended(instance, volume, 2)
+        driver.volumes.extend(instance, volume, 2)
+    assert not driver.volumes.is_extended(instance, volume, 2)
     assert path.stat().st_size == before
 
 
@@ -121,18 +121,18 @@ def test_a_guest_that_is_off_sees_what_is_there_when_it_starts(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path) -> None:
     volume = made(state / "volume", "raw")
     instance = server(block_devices=[volume])
-    assert not driver.extend_volume(instance, volume, 2), "there is no guest"
+    assert not driver.volumes.extend(instance, volume, 2), "there is no guest"
     boot(driver, guest_image, state, instance, _LOOK)
     stranger = msgspec.structs.replace(volume, volume_id="stranger", connection=None)
     with pytest.raises(exception.VolumeExtendFailed, match="does not have it"):
-        driver.extend_volume(instance, stranger, 2)
-    assert not driver.is_extended(instance, stranger, 2)
-    driver.power_off(instance)
-    assert not driver.extend_volume(instance, volume, 2)
-    assert not driver.is_extended(instance, volume, 2)
+        driver.volumes.extend(instance, stranger, 2)
+    assert not driver.volumes.is_extended(instance, stranger, 2)
+    driver.power.off(instance)
+    assert not driver.volumes.extend(instance, volume, 2)
+    assert not driver.volumes.is_extended(instance, volume, 2)
     assert size_of(state / "volume", "raw") == _GIB, "who made it larger is the volume service"
     os.truncate(state / "volume", 2 * _GIB)
-    driver.power_on(instance)
+    driver.power.on(instance)
     sees(driver, instance, 2 * _GIB)
 
 
@@ -142,5 +142,5 @@ def test_what_qemu_refuses_is_told_and_changes_nothing(
     instance = server(block_devices=[volume])
     boot(driver, guest_image, state, instance, _LOOK)
     with pytest.raises(exception.VolumeExtendFailed, match="was not extended"):
-        driver.extend_volume(instance, volume, (1 << 33) - 1)  # no such file is so large
+        driver.volumes.extend(instance, volume, (1 << 33) - 1)  # no such file is so large
     assert has(libvirt_daemon, instance) == size_of(state / "volume", "qcow2") == _GIB

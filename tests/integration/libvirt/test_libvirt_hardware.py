@@ -19,7 +19,7 @@ from nova.objects.requirements.requested_resources import requested_resources
 from nova.objects.servers import states
 from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes.volume import VolumeConnection
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from tests.integration.guest_shell import GuestShell
 from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
 
@@ -32,9 +32,9 @@ _NEXT_DEVICE = bytes.fromhex("fc0e1f e80000 5e 83c611 ac 84c0 7406 baf803 ee ebf
 _HELLO = b"from the CD to the local disk\r\n"
 
 
-def boot(driver: Any, instance: Any, disks: Disks, paused: bool = False) -> None:
-    driver.prepare(instance, disks)
-    driver.spawn(instance, disks, paused)
+def boot(driver: Any, instance: Any, disks: BootFiles, paused: bool = False) -> None:
+    driver.disks.prepare(instance, disks)
+    driver.guests.spawn(instance, disks, paused)
 
 
 def domain(daemon: PrivateLibvirt, instance: Any) -> ET.Element:
@@ -62,7 +62,7 @@ def test_an_installer_boots_from_the_volume_that_comes_after_it(
     connection = VolumeConnection(volume_id="v", path=str(volume), serial="v", format="qcow2")
     instance = server(disk_format="iso", block_devices=[
         BlockDevice(source="volume", destination="volume", volume_id="v", boot_index=1, connection=connection)])
-    boot(driver, instance, Disks(root=str(installer), root_format="raw"))
+    boot(driver, instance, BootFiles(root=str(installer), root_format="raw"))
     log = wait_for_console(driver, instance, LOGIN)
     assert _HELLO.strip() in log, "the CD comes first"
     orders = {disk.get("device"): disk.find("boot").get("order")
@@ -90,7 +90,7 @@ def test_an_architecture_without_qemu_is_kept_away_and_refused_by_name(driver: A
     assert all(architecture in ("x86_64", "i686", "aarch64") for architecture, _kind, _mode in node.supported_instances)
     for properties in ({"hw_architecture": "s390x"}, {"hw_vm_mode": "xen"}, {"img_hv_type": "vmware"}):
         with pytest.raises(exception.InvalidInput, match=next(iter(properties))):
-            driver.check(server(properties))
+            driver.guests.config(server(properties))
 
 
 def test_a_guest_with_packed_rings_and_without_a_sign_of_its_hypervisor_runs(
@@ -116,7 +116,7 @@ def test_a_host_says_whether_it_limits_the_rates_of_interfaces(driver: Any, gues
                       network_info=[vif])
     if BANDWIDTH_LIMITS in driver.nodes()[0].provider.traits:
         boot(driver, instance, kernel_disks(guest_image), paused=True)
-        assert driver.power_state(instance.uuid) == states.POWER_PAUSED
+        assert driver.guests.power_state(instance.uuid) == states.POWER_PAUSED
     else:
         with pytest.raises(Exception, match="tc"):
             boot(driver, instance, kernel_disks(guest_image), paused=True)
@@ -160,7 +160,7 @@ def test_every_value_that_a_host_reports_starts(driver: Any, guest_image: pathli
                 failed.append(f"{name}={value}: {error}")
         except Exception as error:
             failed.append(f"{name}={value}: {error}")
-        driver.destroy(instance)
+        driver.guests.destroy(instance)
     libvirt_daemon.run("ip", "link", "del", "br-values")
     print(dict(covered))
     assert failed == []

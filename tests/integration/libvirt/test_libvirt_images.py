@@ -23,7 +23,7 @@ from nova import exception
 from nova.conf import CONF, register
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import BlockDevice
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.images import image_formats, qemuimg
 from nova.virt.images.imagecache import Download, ImageCache, cached_format
 from nova.virt.libvirt.files import directories, disk_making, disks
@@ -364,7 +364,7 @@ def test_the_root_disk_has_the_size_of_the_flavor(state: pathlib.Path) -> None:
     base = str(make(state, "qcow2"))
     for root_gb, size in ((0, 8 * MIB), (3, 3 << 30)):
         instance = server(flavor={"root_gb": root_gb})
-        disk_making.make(instance, Disks(root=base, root_format="qcow2"), "h")
+        disk_making.make(instance, BootFiles(root=base, root_format="qcow2"), "h")
         found = facts(disks.inspect_disks(instance).root.path)
         assert (found["virtual-size"], found["backing-filename"]) == (size, base)
         assert found["backing-filename-format"] == "qcow2"
@@ -379,7 +379,7 @@ def test_the_root_disk_has_the_size_of_the_flavor(state: pathlib.Path) -> None:
 def test_the_name_of_a_cached_image_tells_its_format(state: pathlib.Path) -> None:
     path = ImageCache().fetch("one", copier(make(state, "raw")), "ami")
     instance = server(flavor={"root_gb": 0})
-    disk_making.make(instance, Disks(root=path), "h")
+    disk_making.make(instance, BootFiles(root=path), "h")
     assert facts(disks.inspect_disks(instance).root.path)["backing-filename-format"] == "raw"
 
 
@@ -389,7 +389,7 @@ def test_a_config_drive_may_be_made_in_its_place(state: pathlib.Path) -> None:
     place.mkdir(parents=True)
     drive = place / "disk.config"
     drive.write_bytes(bytes(0x8001) + b"CD001" + bytes(2048))
-    disk_making.make(instance, Disks(root=str(make(state, "qcow2")), config_drive=str(drive)), "h")
+    disk_making.make(instance, BootFiles(root=str(make(state, "qcow2")), config_drive=str(drive)), "h")
     found = disks.inspect_disks(instance).config_drive
     assert (found.path, found.format, found.device) == (str(drive), "raw", "cdrom")
     assert drive.stat().st_mode & 0o777 == 0o600, "it may hold a password"
@@ -400,14 +400,14 @@ def test_an_image_larger_than_the_flavor(state: pathlib.Path) -> None:
         instance = server(flavor={"root_gb": 1})
         base = make(state, kind, (1 << 30) + MIB)
         with pytest.raises(exception.FlavorDiskTooSmall):
-            disk_making.make(instance, Disks(root=str(base), root_format=kind), "h")
+            disk_making.make(instance, BootFiles(root=str(base), root_format=kind), "h")
         assert _files(instance) == set()
 
 
 def test_what_is_there_is_kept_and_what_is_half_is_made_again(state: pathlib.Path) -> None:
     base, kernel = make(state, "qcow2"), state / "vmlinuz"
     kernel.write_bytes(b"kernel")
-    wanted = Disks(root=str(base), root_format="qcow2", kernel=str(kernel))
+    wanted = BootFiles(root=str(base), root_format="qcow2", kernel=str(kernel))
     instance = server(flavor={"swap": 8, "ephemeral_gb": 1})
     place = pathlib.Path(directories.directory(instance.uuid))
     place.mkdir(parents=True)
@@ -426,7 +426,7 @@ def test_what_is_there_is_kept_and_what_is_half_is_made_again(state: pathlib.Pat
 def test_ephemeral_disks_have_a_file_system(state: pathlib.Path, filesystem: str | None, kind: str) -> None:
     devices = [BlockDevice(source="blank", size_gb=1, guest_format=filesystem)]
     instance = server(flavor={"ephemeral_gb": 1, "swap": 16}, block_devices=devices)
-    disk_making.make(instance, Disks(root=str(make(state, "qcow2")), root_format="qcow2"), "h")
+    disk_making.make(instance, BootFiles(root=str(make(state, "qcow2")), root_format="qcow2"), "h")
     found = disks.inspect_disks(instance)
     assert len(found.ephemerals) == 1
     for disk, name, label in [*((one, kind, "ephemeral0") for one in found.ephemerals), (found.swap, "swap", "swap")]:
@@ -441,10 +441,10 @@ def test_ephemeral_disks_have_a_file_system(state: pathlib.Path, filesystem: str
 def test_unusable_disks_are_explained(state: pathlib.Path) -> None:
     base = str(make(state, "qcow2"))
     for wanted, instance, word in (
-            (Disks(root=str(state / "none")), server(), "cache"),
-            (Disks(root=str(make(state, "raw").rename(state / "other")), root_format="qcow2"), server(), "qcow2"),
-            (Disks(root=base, kernel=str(state / "none")), server(), "none"),
-            (Disks(root=base), server(block_devices=[BlockDevice(source="blank", size_gb=1, guest_format="zfs")]),
+            (BootFiles(root=str(state / "none")), server(), "cache"),
+            (BootFiles(root=str(make(state, "raw").rename(state / "other")), root_format="qcow2"), server(), "qcow2"),
+            (BootFiles(root=base, kernel=str(state / "none")), server(), "none"),
+            (BootFiles(root=base), server(block_devices=[BlockDevice(source="blank", size_gb=1, guest_format="zfs")]),
              "zfs")):
         with pytest.raises(exception.InvalidDiskInfo, match=word) as refusal:
             disk_making.make(instance, wanted, "h")
@@ -454,7 +454,7 @@ def test_unusable_disks_are_explained(state: pathlib.Path) -> None:
 
 def test_an_iso_stays_as_large_as_it_is(state: pathlib.Path) -> None:
     instance = server(disk_format="iso", flavor={"root_gb": 1})
-    disk_making.make(instance, Disks(root=str(make(state, "raw")), root_format="raw"), "h")
+    disk_making.make(instance, BootFiles(root=str(make(state, "raw")), root_format="raw"), "h")
     root = disks.inspect_disks(instance).root
     assert root.device == "cdrom"
     assert facts(root.path)["virtual-size"] == 8 * MIB
@@ -462,7 +462,7 @@ def test_an_iso_stays_as_large_as_it_is(state: pathlib.Path) -> None:
 
 def test_a_removal_that_was_cut_short_is_finished(state: pathlib.Path) -> None:
     instance = server()
-    disk_making.make(instance, Disks(root=str(make(state, "qcow2")), root_format="qcow2"), "h")
+    disk_making.make(instance, BootFiles(root=str(make(state, "qcow2")), root_format="qcow2"), "h")
     place = directories.directory(instance.uuid)
     os.rename(place, place + ".deleted")
     assert disks.bases_in_use() == set()
@@ -493,9 +493,9 @@ def test_a_full_disk_is_told_and_leaves_nothing_half(state: pathlib.Path) -> Non
         with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
             while True:
                 file.write(b"x" * 4096)
-        for wanted, instance in ((Disks(root=str(source), root_format="raw"), server()),
-                                 (Disks(kernel=str(source)), server()),
-                                 (Disks(), server(flavor={"ephemeral_gb": 1}))):
+        for wanted, instance in ((BootFiles(root=str(source), root_format="raw"), server()),
+                                 (BootFiles(kernel=str(source)), server()),
+                                 (BootFiles(), server(flavor={"ephemeral_gb": 1}))):
             with pytest.raises(exception.DiskFull):
                 disk_making.make(instance, wanted, "h")
             with contextlib.suppress(FileNotFoundError):

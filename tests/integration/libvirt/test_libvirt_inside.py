@@ -13,7 +13,7 @@ from nova import exception
 from nova.metadata import config_drive
 from nova.metadata.settings import MetadataSettings
 from nova.objects.servers import states
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt import agent
 from tests.integration.libvirt.test_libvirt_volume_files import Share
 from tests.integration.libvirt_fixtures import (
@@ -63,9 +63,9 @@ def started(driver: Any, daemon: PrivateLibvirt, image: pathlib.Path, state: pat
                       user_data=base64.b64encode(fields.pop("agent", _AGENT).encode()).decode(), **fields)
     drive = state / f"{instance.uuid}.iso"
     config_drive.build(instance, str(drive), MetadataSettings())
-    disks = Disks(**{**vars(kernel_disks(image)), "config_drive": str(drive)})
-    driver.prepare(instance, disks)
-    driver.spawn(instance, disks)
+    disks = BootFiles(**{**vars(kernel_disks(image)), "config_drive": str(drive)})
+    driver.disks.prepare(instance, disks)
+    driver.guests.spawn(instance, disks)
     wait_for(lambda: _LISTENS in daemon.run("virsh", "-c", daemon.uri, "dumpxml", instance.uuid), 120, "an agent")
     return instance
 
@@ -77,7 +77,7 @@ def test_the_agent_in_the_guest_sets_the_password_of_its_administrator(
         properties: dict[str, str], user: str) -> None:
     instance = started(driver, libvirt_daemon, guest_image, state, properties=properties)
     for _ in range(2):
-        driver.set_password(instance, "a new word")
+        driver.guests.set_password(instance, "a new word")
     log = wait_for_console(driver, instance, b"agent: ", 2)
     told = next(line for line in log.split(b"\n") if line.startswith(b"agent: "))
     assert base64.b64encode(b"a new word") in told
@@ -94,7 +94,7 @@ def test_an_agent_that_says_nothing_holds_nobody_up(
 
     def save() -> None:
         try:
-            driver.snapshot(instance, "11111111-2222-3333-4444-555555555555", threading.Event())
+            driver.snapshots.take(instance, "11111111-2222-3333-4444-555555555555", threading.Event())
         except exception.InstanceQuiesceFailed as error:
             ended.append(error)
 
@@ -103,8 +103,8 @@ def test_an_agent_that_says_nothing_holds_nobody_up(
     wait_for_console(driver, instance, b"says nothing")
     thread.join(120)
     assert len(ended) == 1
-    driver.discard_snapshot(instance)
-    assert driver.power_state(instance.uuid) == states.RUNNING
+    driver.snapshots.discard(instance)
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
 def test_a_guest_stays_at_rest_while_snapshots_of_all_its_volumes_are_taken(
@@ -112,44 +112,44 @@ def test_a_guest_stays_at_rest_while_snapshots_of_all_its_volumes_are_taken(
     share = Share(state / "share")
     instance = started(driver, libvirt_daemon, guest_image, state, properties={"os_require_quiesce": "yes"},
                        agent=_RESTS, block_devices=[share.device("volume")])
-    driver.quiesce(instance)
-    driver.snapshot_volume(instance, share.grow("volume"))
-    driver.snapshot_volume(instance, share.grow("volume.1", "volume"))
-    assert driver.volume_files(instance, share.device("volume")) == ["volume.2", "volume.1", "volume"]
+    driver.snapshots.quiesce(instance)
+    driver.volume_files.snapshot(instance, share.grow("volume"))
+    driver.volume_files.snapshot(instance, share.grow("volume.1", "volume"))
+    assert driver.volume_files.names(instance, share.device("volume")) == ["volume.2", "volume.1", "volume"]
     log = wait_for_console(driver, instance, b"agent: rests")
     assert b"agent: goes on" not in log
-    driver.unquiesce(instance)
+    driver.snapshots.unquiesce(instance)
     wait_for_console(driver, instance, b"agent: goes on")
     # By itself it is at rest for that moment, and no longer.
-    driver.snapshot_volume(instance, share.grow("volume.2", "volume.1", "volume"))
+    driver.volume_files.snapshot(instance, share.grow("volume.2", "volume.1", "volume"))
     wait_for_console(driver, instance, b"agent: goes on", 2)
 
 
 def test_a_guest_without_an_agent_keeps_its_password(driver: Any, guest_image: pathlib.Path) -> None:
     for properties in ({}, {"hw_qemu_guest_agent": "yes"}):  # no channel to one; nobody at its other end
         instance = server(properties)
-        driver.prepare(instance, kernel_disks(guest_image))
-        driver.spawn(instance, kernel_disks(guest_image))
+        driver.disks.prepare(instance, kernel_disks(guest_image))
+        driver.guests.spawn(instance, kernel_disks(guest_image))
         with pytest.raises(exception.InstancePasswordSetFailed) as raised:
-            driver.set_password(instance, "a new word")
+            driver.guests.set_password(instance, "a new word")
         assert "agent" in str(raised.value)
         assert "a new word" not in str(raised.value)
-        driver.destroy(instance)
+        driver.guests.destroy(instance)
     with pytest.raises(exception.GuestNotFound):
-        driver.set_password(instance, "a new word")
+        driver.guests.set_password(instance, "a new word")
 
 
 def test_a_crash_dump_is_an_interrupt_that_the_guest_cannot_ignore(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
-    driver.prepare(instance, kernel_disks(guest_image))
-    driver.spawn(instance, kernel_disks(guest_image))
+    driver.disks.prepare(instance, kernel_disks(guest_image))
+    driver.guests.spawn(instance, kernel_disks(guest_image))
     wait_for_console(driver, instance, b"login:")
-    driver.trigger_crash_dump(instance)
+    driver.power.trigger_crash_dump(instance)
     wait_for_console(driver, instance, b"NMI received")
-    assert driver.power_state(instance.uuid) == states.RUNNING
-    driver.power_off(instance)
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
+    driver.power.off(instance)
     with pytest.raises(exception.GuestNotRunning):
-        driver.trigger_crash_dump(instance)
-    driver.destroy(instance)
+        driver.power.trigger_crash_dump(instance)
+    driver.guests.destroy(instance)
     with pytest.raises(exception.GuestNotFound):
-        driver.trigger_crash_dump(instance)
+        driver.power.trigger_crash_dump(instance)

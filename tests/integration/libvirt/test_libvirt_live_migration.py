@@ -49,19 +49,19 @@ def started(hosts: Hosts, image: pathlib.Path, **fields: Any) -> Instance:
 
 def prepared(hosts: Hosts, instance: Instance, there: Instance | None = None) -> MigrationTarget:
     one, two = hosts
-    source = one.driver.check_migration_source(instance)
+    source = one.driver.live_source.check(instance)
     for _ in range(2):
-        target = two.driver.prepare_migration(there or instance, source)
+        target = two.driver.live_target.prepare(there or instance, source)
     return target
 
 
 def finished(hosts: Hosts, instance: Instance, target: MigrationTarget, there: Instance | None = None) -> None:
     one, two = hosts
     for _ in range(2):
-        two.driver.finish_migration(there or instance)
-        one.driver.destroy(instance, keep_disks=target.shared)
-    assert one.driver.guests() == []
-    assert [guest.uuid for guest in two.driver.guests()] == [instance.uuid]
+        two.driver.live_target.finish(there or instance)
+        one.driver.guests.destroy(instance, keep_disks=target.shared)
+    assert one.driver.guests.all() == []
+    assert [guest.uuid for guest in two.driver.guests.all()] == [instance.uuid]
 
 
 class Running(threading.Thread):
@@ -113,7 +113,7 @@ def test_a_process_in_the_guest_counts_on(hosts: Hosts, guest_image: pathlib.Pat
     target = prepared(hosts, instance, there)
     assert target.shared == shared
     assert target.copied == ([] if shared else ["disk"])
-    assert two.driver.guests() == []
+    assert two.driver.guests.all() == []
 
     before = wait_for_ticks(one, instance)
     one.driver.live_migrate(instance, target)
@@ -123,7 +123,7 @@ def test_a_process_in_the_guest_counts_on(hosts: Hosts, guest_image: pathlib.Pat
     assert told[-1].percent == 100
     assert told[-1].memory_processed > 0
     one.driver.live_migrate(instance, target)
-    assert two.driver.power_state(instance.uuid) == states.RUNNING
+    assert two.driver.guests.power_state(instance.uuid) == states.RUNNING
     finished(hosts, instance, target, there)
     wait_for_ticks(two, instance, more_than=before)
     assert 1 not in ticks(two, instance) or shared, "it did not boot: it went on"
@@ -131,10 +131,10 @@ def test_a_process_in_the_guest_counts_on(hosts: Hosts, guest_image: pathlib.Pat
     assert one.files(shared) == ({"_base", instance.uuid} if shared else {"_base"})
     assert one.processes("qemu-storage-daemon") == []
 
-    one.driver.destroy(instance)  # an order that came far too late
-    two.driver.reboot(there, hard=True)
+    one.driver.guests.destroy(instance)  # an order that came far too late
+    two.driver.power.reboot(there, hard=True)
     wait_for_text(two, instance, b"nova guest ready")
-    two.driver.destroy(there)
+    two.driver.guests.destroy(there)
     assert two.files(shared) == {"_base"}
 
 
@@ -143,21 +143,20 @@ def test_a_migration_that_is_not_wanted_any_more_leaves_the_guest(hosts: Hosts, 
     one, two = hosts
     one.start_driver(live_migration_bandwidth=1, live_migration_monitor_interval=1)
     instance = started(hosts, guest_image)
-    for stop in (one.driver.cancel, lambda: one.driver.abort_migration(instance.uuid)):
+    for stop in (one.driver.cancel, lambda: one.run("virsh", "-c", one.libvirt.uri, "domjobabort", instance.uuid)):
         running = Running(one, instance, prepared(hosts, instance))
         running.wait_until_it_sends()
-        assert two.driver.guests() == [], "it is not there yet"
+        assert two.driver.guests.all() == [], "it is not there yet"
         with pytest.raises(exception.GuestNotFound):
-            two.driver.power_state(instance.uuid)
+            two.driver.guests.power_state(instance.uuid)
         stop()
         assert isinstance(running.ended(), exception.MigrationCancelled)
         for _ in range(2):
-            two.driver.rollback_migration(instance, running.target)
-        assert two.driver.traces() == set()
-        assert one.driver.power_state(instance.uuid) == states.RUNNING
+            two.driver.live_target.rollback(instance, running.target)
+        assert two.driver.guests.traces() == set()
+        assert one.driver.guests.power_state(instance.uuid) == states.RUNNING
         wait_for_ticks(one, instance, more_than=wait_for_ticks(one, instance))
-    one.driver.abort_migration(instance.uuid)
-    two.driver.force_complete_migration(instance.uuid)
+    two.driver.live_source.force_complete(instance.uuid)
 
 
 @pytest.mark.slow
@@ -172,7 +171,7 @@ def test_a_migration_goes_on_without_nova_compute_and_is_found_again(hosts: Host
     assert running.ended() is not None, "it died with its process"
     one.driver.live_migrate(instance, target)
     with pytest.raises(exception.MigrationError, match="guest arrived"):
-        two.driver.rollback_migration(instance, target)
+        two.driver.live_target.rollback(instance, target)
     finished(hosts, instance, target)
     wait_for_ticks(two, instance)
 
@@ -185,10 +184,10 @@ def test_a_migration_is_forced_to_its_end(hosts: Hosts, guest_image: pathlib.Pat
     target = prepared(hosts, instance)
     running = Running(one, instance, target)
     running.wait_until_it_sends()
-    one.driver.force_complete_migration(instance.uuid)
+    one.driver.live_source.force_complete(instance.uuid)
     assert running.ended() is None
     finished(hosts, instance, target)
-    assert two.driver.power_state(instance.uuid) == states.RUNNING
+    assert two.driver.guests.power_state(instance.uuid) == states.RUNNING
     wait_for_ticks(two, instance)
 
 
@@ -201,28 +200,28 @@ def test_a_migration_that_takes_too_long_is_given_up(hosts: Hosts, guest_image: 
     error = Running(one, instance, target).ended()
     assert isinstance(error, exception.MigrationError)
     assert "did not end in" in str(error)
-    two.driver.rollback_migration(instance, target)
-    assert one.driver.power_state(instance.uuid) == states.RUNNING
+    two.driver.live_target.rollback(instance, target)
+    assert one.driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
 def test_what_cannot_come_is_told_beforehand(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
     with pytest.raises(exception.MigrationPreCheckError, match="does not run"):
-        one.driver.check_migration_source(instance)
+        one.driver.live_source.check(instance)
     boot(one, instance, guest_image, COUNT)
-    source = one.driver.check_migration_source(instance)
+    source = one.driver.live_source.check(instance)
     odd = "<cpu mode='custom' match='exact'><model>EPYC-Milan</model><feature policy='require' name='no-such'/></cpu>"
     for change, word in (({"machine": "pc-i440fx-99"}, "machine type"), ({"hypervisor_version": 99_000_000}, "older"),
                          ({"cpu": odd}, "CPU")):
         with pytest.raises(exception.MigrationPreCheckError, match=word):
-            two.driver.prepare_migration(instance, msgspec.structs.replace(source, **change))
+            two.driver.live_target.prepare(instance, msgspec.structs.replace(source, **change))
     with pytest.raises(exception.MigrationPreCheckError, match="do not share"):
-        two.driver.prepare_migration(instance, source, False)
+        two.driver.live_target.prepare(instance, source, False)
     with pytest.raises(exception.MigrationPreCheckError, match="already"):
-        one.driver.prepare_migration(instance, source)
-    assert two.driver.traces() == set()
-    one.driver.close_disks(instance)
+        one.driver.live_target.prepare(instance, source)
+    assert two.driver.guests.traces() == set()
+    one.driver.cold_migration.close_disks(instance)
     assert one.processes("qemu-storage-daemon") == []
 
 
@@ -247,5 +246,5 @@ def test_volumes_come_along(hosts: Hosts, guest_image: pathlib.Path) -> None:
     finished(hosts, instance, target, there)
     shown = two.run("virsh", "-c", two.libvirt.uri, "domblklist", instance.uuid)
     assert re.search(r"vdd\s+\S*/seen-otherwise", shown)
-    two.driver.detach_volume(there, device(path))
+    two.driver.volumes.detach(there, device(path))
     assert "vdd" not in two.run("virsh", "-c", two.libvirt.uri, "domblklist", instance.uuid)

@@ -29,20 +29,21 @@ def bigger(root_gb: int = 2) -> Flavor:
 
 
 def leave(host: LabHost, instance: Instance) -> DiskSource:
-    source = host.driver.open_disks(instance, 60)
-    again = host.driver.open_disks(instance, 60)
+    source = host.driver.cold_migration.open_disks(instance, 60)
+    again = host.driver.cold_migration.open_disks(instance, 60)
     assert (again.port, again.key, again.token) == (source.port, source.key, source.token)
-    assert host.driver.guests() == []
-    assert instance.uuid in host.driver.traces()
+    assert host.driver.guests.all() == []
+    assert instance.uuid in host.driver.guests.traces()
     return source
 
 
 def arrive(host: LabHost, instance: Instance, source: DiskSource) -> None:
-    for verb in (lambda: host.driver.receive_disks(instance, source), lambda: host.driver.finish_move(instance)):
+    for verb in (lambda: host.driver.cold_migration.receive_disks(instance, source),
+                 lambda: host.driver.cold_migration.finish(instance)):
         for _ in range(2):
             verb()
-    assert host.driver.power_state(instance.uuid) == states.SHUTDOWN
-    host.driver.power_on(instance)
+    assert host.driver.guests.power_state(instance.uuid) == states.SHUTDOWN
+    host.driver.power.on(instance)
 
 
 def test_a_guest_is_resized_on_another_host(hosts: Hosts, guest_image: pathlib.Path) -> None:
@@ -50,7 +51,7 @@ def test_a_guest_is_resized_on_another_host(hosts: Hosts, guest_image: pathlib.P
     instance = server()
     boot(one, instance, guest_image)
     wait_for_text(one, instance, ENDED)
-    one.driver.check_resize(instance, bigger())
+    one.driver.cold_migration.check_resize(instance, bigger())
     source = leave(one, instance)
     assert source.key not in " ".join(_command_lines(one)), "the key is for those who may read the file"
 
@@ -62,12 +63,12 @@ def test_a_guest_is_resized_on_another_host(hosts: Hosts, guest_image: pathlib.P
     assert 150_000 < int(log.split(b"MemTotal:")[1].split()[0]) < 192 * 1024
     assert two.files() == {"_base", instance.uuid}
     for _ in range(2):
-        one.driver.close_disks(instance)
-        one.driver.confirm_move(instance)
+        one.driver.cold_migration.close_disks(instance)
+        one.driver.cold_migration.confirm(instance)
     assert one.files() == {"_base"}
     assert one.processes("qemu-storage-daemon") == []
-    assert one.driver.traces() == set()
-    two.driver.reboot(instance, hard=True)
+    assert one.driver.guests.traces() == set()
+    two.driver.power.reboot(instance, hard=True)
     wait_for_text(two, instance, NOTE)
 
 
@@ -83,12 +84,12 @@ def test_a_reverted_guest_is_what_it_was(hosts: Hosts, guest_image: pathlib.Path
     arrive(two, instance, source)
     wait_for_text(two, instance, b"sectors ")
     for _ in range(2):
-        two.driver.destroy(instance)
+        two.driver.guests.destroy(instance)
     instance.flavor = before
     for _ in range(2):
-        one.driver.revert_move(instance)
-    assert one.driver.power_state(instance.uuid) == states.SHUTDOWN
-    one.driver.power_on(instance)
+        one.driver.cold_migration.revert(instance)
+    assert one.driver.guests.power_state(instance.uuid) == states.SHUTDOWN
+    one.driver.power.on(instance)
     log = wait_for_text(one, instance, b"sectors ")
     assert NOTE in log
     assert b"sectors 2097152" in log
@@ -109,7 +110,7 @@ def test_disks_that_are_seen_are_not_sent(hosts: Hosts, guest_image: pathlib.Pat
     boot(one, instance, guest_image)
     wait_for_text(one, instance, ENDED)
     source = leave(one, instance)
-    one.driver.close_disks(instance)  # nobody needs it
+    one.driver.cold_migration.close_disks(instance)  # nobody needs it
     instance.flavor = bigger()
     arrive(two, instance, source)
     log = wait_for_text(two, instance, b"sectors ")
@@ -118,12 +119,12 @@ def test_disks_that_are_seen_are_not_sent(hosts: Hosts, guest_image: pathlib.Pat
     assert one.files(shared) == {"_base", instance.uuid, f"{instance.uuid}_resize"}
     if shared:
         # An order that came far too late.
-        one.driver.destroy(instance)
-        assert two.driver.power_state(instance.uuid) == states.RUNNING
-    one.driver.confirm_move(instance)
+        one.driver.guests.destroy(instance)
+        assert two.driver.guests.power_state(instance.uuid) == states.RUNNING
+    one.driver.cold_migration.confirm(instance)
     assert one.files(shared) == {"_base", instance.uuid}, "the disks that another host uses are never removed"
-    two.driver.reboot(instance, hard=True)
-    two.driver.destroy(instance)
+    two.driver.power.reboot(instance, hard=True)
+    two.driver.guests.destroy(instance)
     assert one.files(shared) == {"_base"}
 
 
@@ -136,39 +137,39 @@ def test_a_reverted_guest_on_shared_storage(hosts: Hosts, guest_image: pathlib.P
     boot(one, instance, guest_image)
     source = leave(one, instance)
     arrive(two, instance, source)
-    two.driver.destroy(instance)
-    one.driver.revert_move(instance)
-    two.driver.destroy(instance)  # late, again
+    two.driver.guests.destroy(instance)
+    one.driver.cold_migration.revert(instance)
+    two.driver.guests.destroy(instance)  # late, again
     assert one.files(shared=True) == {"_base", instance.uuid}
-    one.driver.power_on(instance)
-    assert one.driver.power_state(instance.uuid) == states.RUNNING
+    one.driver.power.on(instance)
+    assert one.driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
 @pytest.mark.slow
 def test_disks_that_a_lost_host_had_set_aside_are_put_back_by_another(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
-    two.driver.revert_move(instance)
-    assert not two.driver.has_disks(instance), "of a host with a storage of its own there is nothing to put back"
+    two.driver.cold_migration.revert(instance)
+    assert not two.driver.disks.exist(instance), "of a host with a storage of its own there is nothing to put back"
     for host in hosts:
         host.start_driver(shared=True)
     boot(one, instance, guest_image)
     wait_for_text(one, instance, ENDED)
     leave(one, instance)
     one.stop_driver()
-    assert not two.driver.has_disks(instance)
+    assert not two.driver.disks.exist(instance)
     for _ in range(2):
-        two.driver.revert_move(instance)
-    assert two.driver.has_disks(instance)
-    two.driver.destroy(instance, keep_disks=True)  # given up, and tried again
-    assert two.driver.guests() == []
+        two.driver.cold_migration.revert(instance)
+    assert two.driver.disks.exist(instance)
+    two.driver.guests.destroy(instance, keep_disks=True)  # given up, and tried again
+    assert two.driver.guests.all() == []
     assert two.files(shared=True) == {"_base", instance.uuid}
     boot(two, instance, guest_image)
     wait_for_text(two, instance, NOTE)
     one.start_driver(shared=True)
-    one.driver.remove_orphan(instance.uuid, keep_disks=True)
-    one.driver.destroy(instance)  # an order that came far too late
-    assert two.driver.power_state(instance.uuid) == states.RUNNING
+    one.driver.guests.remove_orphan(instance.uuid, keep_disks=True)
+    one.driver.guests.destroy(instance)  # an order that came far too late
+    assert two.driver.guests.power_state(instance.uuid) == states.RUNNING
     assert one.files(shared=True) == {"_base", instance.uuid}
     assert one.processes("qemu-storage-daemon") == []
 
@@ -186,19 +187,19 @@ def test_served_disks_outlive_nova_compute_and_need_the_key(hosts: Hosts, guest_
     wrong = DiskSource(host=source.host, token=source.token, address=source.address, port=source.port,
                        key="00" * 32, files=source.files, bases=source.bases)
     with pytest.raises(exception.MigrationError):
-        two.driver.receive_disks(instance, wrong)
-    two.driver.receive_disks(instance, source)
+        two.driver.cold_migration.receive_disks(instance, wrong)
+    two.driver.cold_migration.receive_disks(instance, source)
 
     one.start_driver()
-    assert one.driver.open_disks(instance).key == source.key
+    assert one.driver.cold_migration.open_disks(instance).key == source.key
     pid, = one.processes("qemu-storage-daemon")
     os.kill(pid, 9)
     eventually(lambda: pid not in one.processes("qemu-storage-daemon"), 30, "the daemon is dead")
-    again = one.driver.open_disks(instance)
+    again = one.driver.cold_migration.open_disks(instance)
     assert again.key != source.key
     assert again.token == source.token
-    one.driver.remove_orphan(instance.uuid)
-    assert one.driver.traces() == set()
+    one.driver.guests.remove_orphan(instance.uuid)
+    assert one.driver.guests.traces() == set()
     assert one.processes("qemu-storage-daemon") == []
 
 
@@ -212,16 +213,16 @@ def test_a_copy_goes_on_where_it_was_cut_and_old_files_do_not_count(hosts: Hosts
     place = pathlib.Path(two.state, "instances", instance.uuid)
     place.mkdir(parents=True)
     (place / "disk").write_bytes(b"of another time")
-    two.driver.receive_disks(instance, source)
+    two.driver.cold_migration.receive_disks(instance, source)
     whole = os.stat(place / "disk").st_ino
     (place / "kernel").unlink()
     (place / "kernel.part").write_bytes(b"half")
-    two.driver.receive_disks(instance, source)
+    two.driver.cold_migration.receive_disks(instance, source)
     assert os.stat(place / "disk").st_ino == whole, "what is complete is not copied again"
     assert (place / "kernel").stat().st_size == (guest_image / "vmlinuz").stat().st_size
     assert not (place / "kernel.part").exists()
-    two.driver.finish_move(instance)
-    two.driver.power_on(instance)
+    two.driver.cold_migration.finish(instance)
+    two.driver.power.on(instance)
     wait_for_text(two, instance, NOTE)
 
 
@@ -230,8 +231,8 @@ def test_a_disk_does_not_shrink(hosts: Hosts, guest_image: pathlib.Path) -> None
     instance = server(flavor={"root_gb": 2})
     boot(one, instance, guest_image)
     with pytest.raises(exception.ResizeError, match="2 GiB cannot shrink to 1 GiB"):
-        one.driver.check_resize(instance, bigger(1))
-    assert one.driver.power_state(instance.uuid) == states.RUNNING
+        one.driver.cold_migration.check_resize(instance, bigger(1))
+    assert one.driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
 def _command_lines(host: LabHost) -> list[str]:
@@ -242,6 +243,6 @@ def test_what_moves_nowhere(hosts: Hosts) -> None:
     one, _two = hosts
     instance: Any = server()
     with pytest.raises(exception.GuestNotFound):
-        one.driver.open_disks(instance)
-    one.driver.close_disks(instance)
-    one.driver.confirm_move(instance)
+        one.driver.cold_migration.open_disks(instance)
+    one.driver.cold_migration.close_disks(instance)
+    one.driver.cold_migration.confirm(instance)

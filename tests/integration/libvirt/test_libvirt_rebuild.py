@@ -13,7 +13,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.servers import states
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from tests.integration.libvirt_fixtures import kernel_disks, needs_libvirt, server, wait_for_console
 
 pytestmark = needs_libvirt
@@ -30,56 +30,56 @@ def files(instance: Any) -> dict[str, int]:
 def test_a_guest_gets_new_disks_and_may_keep_its_ephemeral_ones(driver: Any, guest_image: pathlib.Path,
                                                                 keep: bool) -> None:
     instance = server(flavor={"ephemeral_gb": 1, "swap": 16})
-    driver.prepare(instance, kernel_disks(guest_image))
-    driver.spawn(instance, kernel_disks(guest_image))
+    driver.disks.prepare(instance, kernel_disks(guest_image))
+    driver.guests.spawn(instance, kernel_disks(guest_image))
     wait_for_console(driver, instance, LOGIN)
     before = files(instance)
     assert {"disk", "disk.eph0", "disk.swap", "kernel", "ramdisk"} <= before.keys()
 
     again = msgspec.structs.replace(instance, image_ref="j", image=Image(
         id="j", disk_format="qcow2", properties={"hw_machine_type": "q35", "hw_disk_bus": "scsi"}))
-    whole = Disks(root=str(guest_image / "nova-guest.qcow2"), root_format="qcow2")
-    driver.rebuild(again, whole, "first", keep_ephemerals=keep, timeout=60)
+    whole = BootFiles(root=str(guest_image / "nova-guest.qcow2"), root_format="qcow2")
+    driver.disks.replace(again, whole, "first", keep_ephemerals=keep, timeout=60)
     after = files(again)
-    assert driver.guests() == []
+    assert driver.guests.all() == []
     assert {"disk", "disk.eph0", "disk.swap"} <= after.keys()
     assert not {"kernel", "ramdisk", "console.log"} & after.keys()
     assert not [name for name in after if name.endswith(".part")]
     assert (after["disk"] != before["disk"], after["disk.eph0"] == before["disk.eph0"]) == (True, keep)
-    driver.spawn(again, whole)
+    driver.guests.spawn(again, whole)
     wait_for_console(driver, again, LOGIN)
 
     running = files(again)
-    driver.rebuild(again, whole, "first", keep_ephemerals=keep)  # its order came once more
-    assert (driver.power_state(again.uuid), files(again)) == (states.RUNNING, running)
-    driver.rebuild(again, whole, "second", keep_ephemerals=keep)
+    driver.disks.replace(again, whole, "first", keep_ephemerals=keep)  # its order came once more
+    assert (driver.guests.power_state(again.uuid), files(again)) == (states.RUNNING, running)
+    driver.disks.replace(again, whole, "second", keep_ephemerals=keep)
     assert files(again)["disk"] != running["disk"]
-    driver.destroy(again)
+    driver.guests.destroy(again)
     assert os.listdir(CONF.instances_path) == []
 
 
 def test_a_guest_keeps_its_disks_until_it_can_have_the_new_ones(driver: Any, guest_image: pathlib.Path) -> None:
     instance, disks = server(), kernel_disks(guest_image)
-    driver.prepare(instance, disks)
-    driver.spawn(instance, disks)
+    driver.disks.prepare(instance, disks)
+    driver.guests.spawn(instance, disks)
     before = files(instance)
     odd = msgspec.structs.replace(instance, image=Image(id="j", properties={"hw_disk_bus": "carrier-pigeon"}))
     with pytest.raises(exception.InvalidInput):
-        driver.rebuild(odd, disks, "first")
+        driver.disks.replace(odd, disks, "first")
     with pytest.raises(exception.InvalidDiskInfo):
-        driver.rebuild(instance, Disks(root="/nowhere"), "first")
-    assert (files(instance), driver.power_state(instance.uuid)) == (before, states.RUNNING)
-    driver.reboot(instance, hard=True)
+        driver.disks.replace(instance, BootFiles(root="/nowhere"), "first")
+    assert (files(instance), driver.guests.power_state(instance.uuid)) == (before, states.RUNNING)
+    driver.power.reboot(instance, hard=True)
     wait_for_console(driver, instance, LOGIN)
 
 
 def test_what_is_left_of_a_guest_is_no_hindrance(driver: Any, guest_image: pathlib.Path) -> None:
     """Neither nothing, nor disks that a move set aside and could not put back."""
     instance, disks = server(), kernel_disks(guest_image)
-    driver.rebuild(instance, disks, "first")
-    driver.spawn(instance, disks)
-    driver.open_disks(instance)
-    driver.rebuild(instance, disks, "second")
+    driver.disks.replace(instance, disks, "first")
+    driver.guests.spawn(instance, disks)
+    driver.cold_migration.open_disks(instance)
+    driver.disks.replace(instance, disks, "second")
     assert os.listdir(CONF.instances_path) == [instance.uuid]
-    driver.spawn(instance, disks)
-    assert driver.power_state(instance.uuid) == states.RUNNING
+    driver.guests.spawn(instance, disks)
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING

@@ -13,7 +13,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.servers import states
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
 
 pytestmark = needs_libvirt
@@ -38,55 +38,56 @@ def disks_of(libvirt_daemon: PrivateLibvirt, instance: Any) -> dict[str, str]:
 def test_a_guest_is_rescued_and_gets_back(driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt,
                                           properties: dict[str, str], expected: dict[str, str]) -> None:
     instance = server(flavor={"ephemeral_gb": 1})
-    driver.prepare(instance, kernel_disks(guest_image))
-    driver.spawn(instance, kernel_disks(guest_image))
+    driver.disks.prepare(instance, kernel_disks(guest_image))
+    driver.guests.spawn(instance, kernel_disks(guest_image))
     wait_for_console(driver, instance, LOGIN)
     own, before = names(instance), disks_of(libvirt_daemon, instance)
     assert before == {"vda": "disk", "vdb": "disk.eph0"}
-    whole = Disks(root=str(guest_image / "nova-guest.qcow2"), root_format="qcow2")
+    whole = BootFiles(root=str(guest_image / "nova-guest.qcow2"), root_format="qcow2")
     image = Image(id="r", disk_format="qcow2", properties=properties)
-    driver.rescue(instance, image, whole, timeout=60)
-    assert driver.power_state(instance.uuid) == states.RUNNING
+    driver.rescue.begin(instance, image, whole, timeout=60)
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
     assert disks_of(libvirt_daemon, instance) == expected
     wait_for_console(driver, instance, LOGIN, 2)
-    assert driver.used_images() == [str(guest_image / "nova-guest.qcow2"), str(guest_image / "rootfs.img")]
-    driver.rescue(instance, image, whole)  # its order came once more
+    assert driver.disks.used_images() == [str(guest_image / "nova-guest.qcow2"), str(guest_image / "rootfs.img")]
+    driver.rescue.begin(instance, image, whole)  # its order came once more
     assert disks_of(libvirt_daemon, instance) == expected
 
     for _ in range(2):
-        driver.unrescue(instance)
-        assert driver.power_state(instance.uuid) == states.SHUTDOWN
+        driver.rescue.end(instance)
+        assert driver.guests.power_state(instance.uuid) == states.SHUTDOWN
         assert (names(instance), disks_of(libvirt_daemon, instance)) == (own, before)
-    driver.power_on(instance)
+    driver.power.on(instance)
     wait_for_console(driver, instance, LOGIN, 3)
 
 
 def test_a_hard_reboot_and_a_delete_leave_nothing_of_a_rescue(driver: Any, guest_image: pathlib.Path,
                                                               libvirt_daemon: PrivateLibvirt) -> None:
     instance, disks = server(), kernel_disks(guest_image)
-    driver.prepare(instance, disks)
-    driver.spawn(instance, disks)
+    driver.disks.prepare(instance, disks)
+    driver.guests.spawn(instance, disks)
     own = names(instance)
-    driver.rescue(instance, Image(id="r", disk_format="qcow2"), disks)
+    driver.rescue.begin(instance, Image(id="r", disk_format="qcow2"), disks)
     assert "kernel.rescue" in names(instance)
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     assert (names(instance), disks_of(libvirt_daemon, instance)) == (own, {"vda": "disk"})
-    driver.rescue(instance, Image(id="r", disk_format="qcow2"), disks)
-    driver.destroy(instance)
+    driver.rescue.begin(instance, Image(id="r", disk_format="qcow2"), disks)
+    driver.guests.destroy(instance)
     assert os.listdir(CONF.instances_path) == []
 
 
 def test_what_cannot_be_leaves_the_guest_as_it_is(driver: Any, guest_image: pathlib.Path,
                                                   libvirt_daemon: PrivateLibvirt) -> None:
     instance, disks = server(), kernel_disks(guest_image)
-    driver.prepare(instance, disks)
-    driver.spawn(instance, disks)
+    driver.disks.prepare(instance, disks)
+    driver.guests.spawn(instance, disks)
     for properties in ({"hw_rescue_device": "floppy"}, {"hw_rescue_bus": "pigeon"}, {"hw_disk_bus": "pigeon"}):
         with pytest.raises(exception.InvalidInput):
-            driver.rescue(instance, Image(id="r", disk_format="qcow2", properties=properties), disks)
+            driver.rescue.begin(instance, Image(id="r", disk_format="qcow2", properties=properties), disks)
     with pytest.raises(exception.InvalidDiskInfo):
-        driver.rescue(instance, Image(id="r", disk_format="qcow2"), Disks(root="/nowhere"))
-    assert driver.power_state(instance.uuid) == states.RUNNING
-    driver.unrescue(instance)
-    driver.reboot(instance, hard=True)
-    assert (driver.power_state(instance.uuid), disks_of(libvirt_daemon, instance)) == (states.RUNNING, {"vda": "disk"})
+        driver.rescue.begin(instance, Image(id="r", disk_format="qcow2"), BootFiles(root="/nowhere"))
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
+    driver.rescue.end(instance)
+    driver.power.reboot(instance, hard=True)
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
+    assert disks_of(libvirt_daemon, instance) == {"vda": "disk"}

@@ -10,8 +10,8 @@ from nova.metadata import config_drive
 from nova.metadata.settings import MetadataSettings
 from nova.objects.base import new_uuid
 from nova.objects.volumes.share import INACTIVE, VIRTIO_FS, ShareMapping
+from nova.operations.framework.guest_driver import BootFiles
 from nova.share.local import LocalShares
-from nova.virt.driver import Disks
 from tests.integration.libvirt_fixtures import (
     PrivateLibvirt,
     kernel_disks,
@@ -48,17 +48,17 @@ def test_a_guest_reads_and_writes_a_directory_of_the_host_while_it_has_the_share
     pathlib.Path(mapping.path, "word").write_text("from the host\n", encoding="ascii")
     drive = state / f"{instance.uuid}.iso"
     config_drive.build(instance, str(drive), MetadataSettings())
-    disks = Disks(**{**vars(kernel_disks(guest_image)), "config_drive": str(drive)})
+    disks = BootFiles(**{**vars(kernel_disks(guest_image)), "config_drive": str(drive)})
     instance.shares = [mapping]
-    driver.prepare(instance, disks)
-    driver.spawn(instance, disks)
+    driver.disks.prepare(instance, disks)
+    driver.guests.spawn(instance, disks)
     wait_for_console(driver, instance, b"share: from the host")
     answer = pathlib.Path(mapping.path, "answer")
     wait_for(lambda: answer.exists() and answer.read_text() == "from the guest\n", 60, "the guest's answer")
-    where, = (each for each in driver.device_addresses(instance.uuid) if each.device == "docs")
+    where, = (each for each in driver.guests.device_addresses(instance.uuid) if each.device == "docs")
     assert where.bus == "pci"
 
-    driver.power_off(instance)
+    driver.power.off(instance)
     instance.shares = None
-    driver.power_on(instance)
+    driver.power.on(instance)
     assert "<filesystem" not in libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "dumpxml", instance.uuid)

@@ -29,8 +29,8 @@ def boot(driver: Any, image: pathlib.Path, properties: dict[str, str] | None = N
     drive = pathlib.Path(CONF.instances_path, instance.uuid, "disk.config")
     drive.parent.mkdir(parents=True)
     drive.write_bytes(bytes(1 << 20))
-    driver.prepare(instance, dataclasses.replace(disks, config_drive=str(drive)))
-    driver.spawn(instance, disks)
+    driver.disks.prepare(instance, dataclasses.replace(disks, config_drive=str(drive)))
+    driver.guests.spawn(instance, disks)
     wait_for_console(driver, instance, b"login:")
     return instance
 
@@ -55,26 +55,26 @@ def test_the_whole_disk_of_a_guest_is_copied_and_the_guest_stays_what_it_is(
         driver: Any, guest_image: pathlib.Path, doing: str) -> None:
     instance = boot(driver, guest_image)
     if doing != "running":
-        {"paused": driver.pause, "suspended": driver.suspend, "off": driver.power_off}[doing](instance)
-    before = driver.power_state(instance.uuid)
-    made = driver.snapshot(instance, ONE, NOBODY)
-    assert driver.snapshot(instance, ONE, NOBODY) == made
+        {"paused": driver.power.pause, "suspended": driver.power.suspend, "off": driver.power.off}[doing](instance)
+    before = driver.guests.power_state(instance.uuid)
+    made = driver.snapshots.take(instance, ONE, NOBODY)
+    assert driver.snapshots.take(instance, ONE, NOBODY) == made
     told = told_of(made.path)
     assert (made.format, told["virtual-size"], told.get("backing-filename")) == ("qcow2", 1 << 30, None)
     assert told["actual-size"] < 300 << 20, "what the disk does not use takes no room"
     if doing != "running":
         assert is_the_same_disk(made.path, file_of(instance, "disk"))
-    assert driver.power_state(instance.uuid) == before
-    other = driver.snapshot(instance, OTHER, NOBODY)
+    assert driver.guests.power_state(instance.uuid) == before
+    other = driver.snapshots.take(instance, OTHER, NOBODY)
     assert other.path != made.path, "of another time"
     assert not os.path.exists(made.path)
-    driver.discard_snapshot(instance)
-    driver.discard_snapshot(instance)
+    driver.snapshots.discard(instance)
+    driver.snapshots.discard(instance)
     assert not os.path.exists(other.path)
     if doing == "suspended":
-        driver.resume(instance)
-        assert driver.console_output(instance).count(b"login:") == 1, "the guest continued, it did not boot"
-    driver.destroy(instance)
+        driver.power.resume(instance)
+        assert driver.consoles.output(instance).count(b"login:") == 1, "the guest continued, it did not boot"
+    driver.guests.destroy(instance)
     assert not os.path.exists(file_of(instance, ""))
 
 
@@ -82,13 +82,13 @@ def test_a_guest_that_must_be_brought_to_rest_and_cannot_has_no_snapshot(
         driver: Any, guest_image: pathlib.Path) -> None:
     instance = boot(driver, guest_image, {"os_require_quiesce": "yes"})
     with pytest.raises(exception.InstanceQuiesceFailed) as refused:
-        driver.snapshot(instance, ONE, NOBODY)
+        driver.snapshots.take(instance, ONE, NOBODY)
     assert "guest_agent" in str(refused.value)
     asks = server({"os_require_quiesce": "yes", "hw_qemu_guest_agent": "yes"}, uuid=instance.uuid, id=instance.id)
     with pytest.raises(exception.InstanceQuiesceFailed):
-        driver.snapshot(asks, ONE, NOBODY)
-    driver.power_off(instance)
-    assert driver.snapshot(instance, ONE, NOBODY).path == file_of(instance, f"snapshot-{ONE}"), "it is at rest"
+        driver.snapshots.take(asks, ONE, NOBODY)
+    driver.power.off(instance)
+    assert driver.snapshots.take(instance, ONE, NOBODY).path == file_of(instance, f"snapshot-{ONE}"), "it is at rest"
 
 
 def test_a_snapshot_that_is_not_wanted_any_more_leaves_the_guest_and_no_file(
@@ -97,10 +97,10 @@ def test_a_snapshot_that_is_not_wanted_any_more_leaves_the_guest_and_no_file(
     stopped = threading.Event()
     stopped.set()
     with pytest.raises(exception.SnapshotFailed):
-        driver.snapshot(instance, ONE, stopped)
-    assert driver.power_state(instance.uuid) == states.RUNNING
+        driver.snapshots.take(instance, ONE, stopped)
+    assert driver.guests.power_state(instance.uuid) == states.RUNNING
     assert [name for name in os.listdir(file_of(instance, "")) if name.startswith("snapshot")] == []
-    assert driver.snapshot(instance, ONE, NOBODY).format == "qcow2", "the next one is made"
+    assert driver.snapshots.take(instance, ONE, NOBODY).format == "qcow2", "the next one is made"
 
 
 def test_a_snapshot_is_broken_off_before_the_host_is_full(driver: Any, guest_image: pathlib.Path) -> None:
@@ -115,13 +115,14 @@ def test_a_snapshot_is_broken_off_before_the_host_is_full(driver: Any, guest_ima
     try:
         for doing in ("running", "off"):
             with pytest.raises(exception.DiskFull):
-                driver.snapshot(instance, ONE, Filling())
+                driver.snapshots.take(instance, ONE, Filling())
             assert [name for name in os.listdir(file_of(instance, "")) if name.startswith("snapshot")] == [], doing
-            assert driver.power_state(instance.uuid) == (states.RUNNING if doing == "running" else states.SHUTDOWN)
-            driver.power_off(instance)
+            state = states.RUNNING if doing == "running" else states.SHUTDOWN
+            assert driver.guests.power_state(instance.uuid) == state
+            driver.power.off(instance)
     finally:
         CONF.clear_override("reserved_host_disk_mb")
-    assert driver.snapshot(instance, ONE, NOBODY).format == "qcow2", "the next one is made"
+    assert driver.snapshots.take(instance, ONE, NOBODY).format == "qcow2", "the next one is made"
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["of-another-one", "that-it-was-shelved-in"])
@@ -129,16 +130,16 @@ def test_a_guest_boots_from_a_snapshot(driver: Any, guest_image: pathlib.Path, a
     """A server stands alone that was shelved: its image goes, and moves know disks that stand on the server's own."""
     instance = boot(driver, guest_image)
     path = str(pathlib.Path(CONF.state_path, "copy.qcow2"))
-    shutil.copyfile(driver.snapshot(instance, ONE, NOBODY).path, path)
-    driver.destroy(instance)
+    shutil.copyfile(driver.snapshots.take(instance, ONE, NOBODY).path, path)
+    driver.guests.destroy(instance)
     again = server(uuid=instance.uuid, id=instance.id)
     disks = dataclasses.replace(kernel_disks(guest_image), root=path, root_format="qcow2", alone=alone)
-    driver.prepare(again, disks)
+    driver.disks.prepare(again, disks)
     disk = file_of(again, "disk")
     if alone:
         assert is_the_same_disk(disk, path)
         os.unlink(path)
-    driver.spawn(again, disks)
+    driver.guests.spawn(again, disks)
     wait_for_console(driver, again, b"login:")
     assert told_of(disk).get("backing-filename") == (None if alone else path)
     assert [name for name in os.listdir(file_of(again, "")) if name.endswith(".part")] == []

@@ -46,8 +46,8 @@ def volume_fixture(state: pathlib.Path) -> Make:
 def running(driver: LibvirtDriver, guest_image: pathlib.Path, *volumes: BlockDevice) -> Any:
     instance = server(block_devices=list(volumes))
     disks = kernel_disks(guest_image)
-    driver.prepare(instance, disks)
-    driver.spawn(instance, disks)
+    driver.disks.prepare(instance, disks)
+    driver.guests.spawn(instance, disks)
     return instance
 
 
@@ -83,14 +83,14 @@ def test_a_guest_goes_on_with_the_new_volume_and_knows_it_as_the_old_one(
     instance = running(driver, guest_image, old)
     new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
     for _ in range(2):
-        driver.swap_volume(instance, old, new, NEVER)
+        driver.volume_swaps.swap(instance, old, new, NEVER)
     assert place(libvirt_daemon, instance) == place(libvirt_daemon, instance, "--inactive") == ("new", "old")
-    assert driver.cancel_swap(instance, old, new), "it is too late for that"
+    assert driver.volume_swaps.cancel(instance, old, new), "it is too late for that"
     instance.block_devices = [new]
-    driver.reboot(instance, hard=True)
+    driver.power.reboot(instance, hard=True)
     assert place(libvirt_daemon, instance) == ("new", "old"), "it lasts over a power cycle"
-    driver.detach_volume(instance, msgspec.structs.replace(new, connection=None))
-    driver.destroy(instance)
+    driver.volumes.detach(instance, msgspec.structs.replace(new, connection=None))
+    driver.guests.destroy(instance)
     assert content(state, "new", disk_format) == content(state, "old")
 
 
@@ -101,7 +101,7 @@ def test_a_copy_that_ends_by_itself_fails(
     old, other = volume("old"), volume("new", size=2 * _SIZE)
     instance = running(driver, guest_image, old)
     with pytest.raises(exception.VolumeSwapFailed, match="broken off"):
-        driver.swap_volume(instance, old, msgspec.structs.replace(
+        driver.volume_swaps.swap(instance, old, msgspec.structs.replace(
             old.swapped(other, False), connection=other.connection), NEVER)
     assert place(libvirt_daemon, instance) == place(libvirt_daemon, instance, "--inactive") == ("old", "old")
 
@@ -113,19 +113,19 @@ def test_a_copy_that_is_cancelled_leaves_the_guest_with_its_volume(
     old, other = volume("old", fill=True), volume("new")
     instance = running(driver, guest_image, old)
     if paused:
-        driver.pause(instance)
+        driver.power.pause(instance)
     new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
     cancelled = threading.Event()
     begin_slowly(libvirt_daemon, instance, new)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        running_swap = pool.submit(driver.swap_volume, instance, old, new, cancelled)
+        running_swap = pool.submit(driver.volume_swaps.swap, instance, old, new, cancelled)
         assert "No current block job" not in jobs(libvirt_daemon, instance)
         cancelled.set()
         with pytest.raises(exception.VolumeSwapFailed, match="cancelled"):
             running_swap.result(30)
     assert "No current block job" in jobs(libvirt_daemon, instance)
     assert place(libvirt_daemon, instance) == place(libvirt_daemon, instance, "--inactive") == ("old", "old")
-    driver.swap_volume(instance, old, new, NEVER)
+    driver.volume_swaps.swap(instance, old, new, NEVER)
     assert place(libvirt_daemon, instance) == ("new", "old"), "it may be asked for again"
 
 
@@ -138,11 +138,11 @@ def test_a_copy_that_another_process_began_is_gone_on_with_or_ended(
     for end in ("cancel", "go on"):
         begin_slowly(libvirt_daemon, instance, new)
         if end == "cancel":
-            assert not driver.cancel_swap(instance, old, new)
+            assert not driver.volume_swaps.cancel(instance, old, new)
             assert "No current block job" in jobs(libvirt_daemon, instance)
             assert place(libvirt_daemon, instance) == ("old", "old")
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        running_swap = pool.submit(driver.swap_volume, instance, old, new, NEVER)
+        running_swap = pool.submit(driver.volume_swaps.swap, instance, old, new, NEVER)
         libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "blockjob", instance.uuid, "vdb", "--bandwidth", "0")
         running_swap.result(60)
     assert place(libvirt_daemon, instance) == ("new", "old")
@@ -156,15 +156,15 @@ def test_a_guest_that_goes_off_meanwhile_has_its_volume(
     new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
     begin_slowly(libvirt_daemon, instance, new)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        running_swap = pool.submit(driver.swap_volume, instance, old, new, NEVER)
+        running_swap = pool.submit(driver.volume_swaps.swap, instance, old, new, NEVER)
         libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", instance.uuid)
         # QEMU ends the copy before itself, and whoever looks in between sees that alone.
         with pytest.raises((exception.GuestNotRunning, exception.VolumeSwapFailed)):
             running_swap.result(30)
     assert place(libvirt_daemon, instance, "--inactive") == ("old", "old")
     with pytest.raises(exception.GuestNotRunning):
-        driver.swap_volume(instance, old, new, NEVER)
-    assert not driver.cancel_swap(instance, old, new)
+        driver.volume_swaps.swap(instance, old, new, NEVER)
+    assert not driver.volume_swaps.cancel(instance, old, new)
 
 
 def test_what_cannot_be_swapped(
@@ -172,16 +172,16 @@ def test_what_cannot_be_swapped(
         libvirt_daemon: PrivateLibvirt) -> None:
     old, other, strange = volume("old"), volume("new"), volume("strange")
     new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
-    assert not driver.cancel_swap(server(), old, new), "there is no such guest"
+    assert not driver.volume_swaps.cancel(server(), old, new), "there is no such guest"
     with pytest.raises(exception.GuestNotFound):
-        driver.swap_volume(server(), old, new, NEVER)
+        driver.volume_swaps.swap(server(), old, new, NEVER)
     instance = running(driver, guest_image, old)
     with pytest.raises(exception.VolumeSwapFailed, match="does not have it"):
-        driver.swap_volume(instance, strange, msgspec.structs.replace(
+        driver.volume_swaps.swap(instance, strange, msgspec.structs.replace(
             strange.swapped(other, False), connection=other.connection), NEVER)
     (state / "new").unlink()
     with pytest.raises(exception.VolumeSwapFailed, match="new"):
-        driver.swap_volume(instance, old, new, NEVER)
+        driver.volume_swaps.swap(instance, old, new, NEVER)
     assert place(libvirt_daemon, instance) == ("old", "old")
     with pytest.raises(exception.InvalidDiskInfo, match="not connected"):
-        driver.swap_volume(instance, old, msgspec.structs.replace(new, connection=None), NEVER)
+        driver.volume_swaps.swap(instance, old, msgspec.structs.replace(new, connection=None), NEVER)

@@ -88,8 +88,8 @@ def share_fixture(state: pathlib.Path) -> Share:
 def instance_fixture(driver: LibvirtDriver, guest_image: pathlib.Path, share: Share) -> Any:
     made = server(block_devices=[share.device("volume")])
     disks = kernel_disks(guest_image)
-    driver.prepare(made, disks)
-    driver.spawn(made, disks)
+    driver.disks.prepare(made, disks)
+    driver.guests.spawn(made, disks)
     return made
 
 
@@ -138,27 +138,27 @@ _LEFT = {"commit": ["volume.2", "volume"], "rebase": ["volume.2", "volume"], "pu
 def three(driver: LibvirtDriver, instance: Any, share: Share, daemon: PrivateLibvirt | None = None) -> BlockDevice:
     for below in (("volume",), ("volume.1", "volume")):
         new = share.grow(*below)
-        driver.snapshot_volume(instance, new)
+        driver.volume_files.snapshot(instance, new)
         if daemon is not None and len(below) == 1:
             writes(daemon, instance, _WRITTEN, 0xbb)
-    assert driver.volume_files(instance, new) == ["volume.2", "volume.1", "volume"]
+    assert driver.volume_files.names(instance, new) == ["volume.2", "volume.1", "volume"]
     return new
 
 
 def test_a_guest_writes_to_a_new_file_and_starts_with_it(
         driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt) -> None:
     new = share.grow("volume")
-    assert driver.volume_files(instance, new) == ["volume"]
+    assert driver.volume_files.names(instance, new) == ["volume"]
     for _again in range(2):
-        driver.snapshot_volume(instance, new)
-        assert driver.volume_files(instance, new) == ["volume.1", "volume"]
+        driver.volume_files.snapshot(instance, new)
+        assert driver.volume_files.names(instance, new) == ["volume.1", "volume"]
     assert defined(libvirt_daemon, instance) == "volume.1"
     libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", instance.uuid)
-    assert driver.volume_files(instance, new)[:1] == ["volume.1"]
-    driver.power_on(instance)
+    assert driver.volume_files.names(instance, new)[:1] == ["volume.1"]
+    driver.power.on(instance)
     instance.block_devices = [new]
-    driver.reboot(instance, hard=True)
-    assert driver.volume_files(instance, new) == ["volume.1", "volume"]
+    driver.power.reboot(instance, hard=True)
+    assert driver.volume_files.names(instance, new) == ["volume.1", "volume"]
     assert share.named("volume.1") == ("volume", "qcow2")
 
 
@@ -172,13 +172,13 @@ def test_files_are_put_together_and_keep_the_names_of_those_below(
     device = three(driver, instance, share)
     if restarted:  # with what Nova says of the files, not what libvirt found
         instance.block_devices = [device]
-        driver.reboot(instance, hard=True)
+        driver.power.reboot(instance, hard=True)
     for _again in range(2):
-        driver.merge_volume(instance, device, top, base, NEVER)
-        assert driver.volume_files(instance, device) == left
-        assert driver.cancel_merge(instance, device, top, base)
+        driver.volume_files.merge(instance, device, top, base, NEVER)
+        assert driver.volume_files.names(instance, device) == left
+        assert driver.volume_files.cancel(instance, device, top, base)
     assert defined(libvirt_daemon, instance) == "volume.2"
-    driver.destroy(instance)
+    driver.guests.destroy(instance)
     assert share.named("volume.2") == (("volume", "qcow2") if len(left) > 1 else None)
     share.has("volume.2", 0, 0xaa)
 
@@ -194,19 +194,19 @@ def test_a_job_that_is_cancelled_or_was_begun_by_another_process(
         virsh("blockpull", instance.uuid, "vdb", "--bandwidth", "1024", "--bytes")
 
     begin()
-    assert not driver.cancel_merge(instance, device, None, None)
+    assert not driver.volume_files.cancel(instance, device, None, None)
     assert "No current block job" in virsh("blockjob", instance.uuid, "vdb", "--info")
     begin()
     cancelled.set()
     with pytest.raises(exception.VolumeSnapshotFailed, match="cancelled"):
-        driver.merge_volume(instance, device, None, None, cancelled)
-    assert driver.volume_files(instance, device) == ["volume.2", "volume.1", "volume"]
+        driver.volume_files.merge(instance, device, None, None, cancelled)
+    assert driver.volume_files.names(instance, device) == ["volume.2", "volume.1", "volume"]
     begin()
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        goes_on = pool.submit(driver.merge_volume, instance, device, None, None, NEVER)
+        goes_on = pool.submit(driver.volume_files.merge, instance, device, None, None, NEVER)
         virsh("blockjob", instance.uuid, "vdb", "--bandwidth", "0")
         goes_on.result(60)
-    assert driver.volume_files(instance, device) == ["volume.2"]
+    assert driver.volume_files.names(instance, device) == ["volume.2"]
 
 
 @pytest.mark.parametrize("way", list(_LEFT))
@@ -215,15 +215,15 @@ def test_libvirt_is_killed_in_the_middle_of_it(
     device = three(driver, instance, share, libvirt_daemon)
     top, base = slowly(libvirt_daemon, instance, share, way)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        goes_on = pool.submit(driver.merge_volume, instance, device, top, base, NEVER)
+        goes_on = pool.submit(driver.volume_files.merge, instance, device, top, base, NEVER)
         libvirt_daemon.kill_daemon()
         libvirt_daemon.start_daemon()
         assert "No current block job" not in job(libvirt_daemon, instance), "QEMU goes on"
         libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "blockjob", instance.uuid, "vdb", "--bandwidth", "0")
         goes_on.result(60)
-    assert driver.volume_files(instance, device) == _LEFT[way]
+    assert driver.volume_files.names(instance, device) == _LEFT[way]
     assert defined(libvirt_daemon, instance) == "volume.2"
-    driver.destroy(instance)
+    driver.guests.destroy(instance)
     share.is_whole()
 
 
@@ -234,17 +234,17 @@ def test_the_guest_is_killed_in_the_middle_of_it(
     top, base = slowly(libvirt_daemon, instance, share, way)
     name = instance.name_by(CONF.instance_name_template)
     with concurrent.futures.ThreadPoolExecutor() as pool:
-        fails = pool.submit(driver.merge_volume, instance, device, top, base, NEVER)
+        fails = pool.submit(driver.volume_files.merge, instance, device, top, base, NEVER)
         os.kill(int(libvirt_daemon.run("cat", f"/run/libvirt/qemu/{name}.pid")), signal.SIGKILL)
         with pytest.raises((exception.GuestNotRunning, exception.VolumeSnapshotFailed)):
             fails.result(60)
-    assert not driver.cancel_merge(instance, device, top, base)
+    assert not driver.volume_files.cancel(instance, device, top, base)
     instance.block_devices = [device]
-    driver.reboot(instance, hard=True)
-    assert driver.volume_files(instance, device) == ["volume.2", "volume.1", "volume"]
-    driver.merge_volume(instance, device, top, base, NEVER)
-    assert driver.volume_files(instance, device) == _LEFT[way]
-    driver.destroy(instance)
+    driver.power.reboot(instance, hard=True)
+    assert driver.volume_files.names(instance, device) == ["volume.2", "volume.1", "volume"]
+    driver.volume_files.merge(instance, device, top, base, NEVER)
+    assert driver.volume_files.names(instance, device) == _LEFT[way]
+    driver.guests.destroy(instance)
     share.is_whole()
 
 
@@ -254,18 +254,18 @@ def test_what_cannot_be_done(
     for wrong in (share.device("volume.1", "other"), msgspec.structs.replace(new, connection=msgspec.structs.replace(
             new.connection, protocol="rbd")), msgspec.structs.replace(new, serial="stranger")):
         with pytest.raises(exception.VolumeSnapshotFailed):
-            driver.snapshot_volume(instance, wrong)
+            driver.volume_files.snapshot(instance, wrong)
     (share.path / "volume.1").unlink()
     with pytest.raises(exception.VolumeSnapshotFailed, match=r"volume\.1"):
-        driver.snapshot_volume(instance, new)
-    assert driver.volume_files(instance, new) == ["volume"]
+        driver.volume_files.snapshot(instance, new)
+    assert driver.volume_files.names(instance, new) == ["volume"]
     with pytest.raises(exception.VolumeSnapshotFailed, match="does not have"):
-        driver.merge_volume(instance, new, "volume.1", "volume.0", NEVER)
+        driver.volume_files.merge(instance, new, "volume.1", "volume.0", NEVER)
     libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", instance.uuid)
     with pytest.raises(exception.GuestNotRunning):
-        driver.snapshot_volume(instance, share.grow("volume"))
+        driver.volume_files.snapshot(instance, share.grow("volume"))
     nobody = server()
-    assert driver.volume_files(nobody, new) == []
-    assert not driver.cancel_merge(nobody, new, None, None)
+    assert driver.volume_files.names(nobody, new) == []
+    assert not driver.volume_files.cancel(nobody, new, None, None)
     with pytest.raises(exception.GuestNotFound):
-        driver.snapshot_volume(nobody, new)
+        driver.volume_files.snapshot(nobody, new)

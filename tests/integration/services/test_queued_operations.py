@@ -28,7 +28,7 @@ class Slow(Operation):
 
     @step("host")
     def look(self, host):
-        host.driver.power_state(self.instance.uuid)
+        host.driver.guests.power_state(self.instance.uuid)
 
 
 @pytest.fixture(params=["postgresql", "mariadb"])

@@ -19,6 +19,7 @@ from nova.objects.servers.action import Action
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import MigrationProgress
 from nova.objects.servers.order import StepOrder, StepReport
+from nova.operations.framework import guest_driver
 from nova.virt.fake.driver import FakeDriver
 from tests.unit.conductor.books import flavor
 
@@ -42,10 +43,10 @@ def test_the_newest_word_counts_and_the_last_one_is_told() -> None:
     assert len(told) == number
 
 
-class Talkative(FakeDriver):
+class Talkative(guest_driver.LiveMigrationSource):
     """A hypervisor that tells of every page of memory."""
 
-    def live_migrate(self, instance: Any, target: Any, on_progress: Any, cancelled: Any) -> None:
+    def migrate(self, instance: Any, target: Any, on_progress: Any, cancelled: Any) -> None:
         for number in range(SAID):
             on_progress(MigrationProgress(memory_total=SAID, memory_processed=number + 1,
                                           memory_remaining=SAID - number - 1))
@@ -66,8 +67,9 @@ class Conductor:
 def test_a_driver_that_tells_a_thousand_times_costs_few_messages() -> None:
     conf.register()
     conductor = Conductor()
-    machine = Machine(name=HOST, driver=Talkative(HOST), network=NoNetwork(), images=None,  # type: ignore[arg-type]
-                      cache=None)  # type: ignore[arg-type]
+    driver = FakeDriver(HOST)
+    driver.live_source = Talkative()
+    machine = Machine(name=HOST, driver=driver, network=NoNetwork(), images=None, cache=None)  # type: ignore[arg-type]
     runner = Runner(machine, conductor, conductor)  # type: ignore[arg-type]
     instance = Instance(uuid=new_uuid(), project_id="p1", user_id="u1", display_name="vm", hostname="vm", host=HOST,
                         flavor=flavor(), created_at=utcnow())

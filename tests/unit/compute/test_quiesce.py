@@ -10,7 +10,7 @@ from nova import conf, exception
 from nova.compute.quiesce import QuiescedGuests
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.servers.instance import Instance
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.fake.driver import FakeDriver
 from tests.unit.conductor.books import flavor
 
@@ -22,65 +22,65 @@ SERVER = Instance(uuid=new_uuid(), project_id="p", user_id="u", display_name="n"
 def driver() -> FakeDriver:
     conf.register()
     made = FakeDriver("h")
-    made.spawn(SERVER, Disks())
+    made.guests.spawn(SERVER, BootFiles())
     return made
 
 
 def settled(driver: FakeDriver) -> bool:
     """Return True if no guest is quiesced after a while."""
     end = time.monotonic() + 10
-    while driver.quiesced and time.monotonic() < end:
+    while driver.state.quiesced and time.monotonic() < end:
         time.sleep(0.01)
-    return not driver.quiesced
+    return not driver.state.quiesced
 
 
 def test_a_guest_goes_on_though_nobody_says_so(driver: FakeDriver) -> None:
-    QuiescedGuests(driver, timeout=0.05).begin(SERVER)
+    QuiescedGuests(driver.snapshots, timeout=0.05).begin(SERVER)
     assert settled(driver)
 
 
 def test_who_is_at_rest_again_has_all_of_its_time(driver: FakeDriver) -> None:
-    rests = QuiescedGuests(driver, timeout=0.2)
+    rests = QuiescedGuests(driver.snapshots, timeout=0.2)
     rests.begin(SERVER)
     rests.end(SERVER)
     time.sleep(0.15)
     rests.begin(SERVER)
     time.sleep(0.1)
-    assert SERVER.uuid in driver.quiesced
+    assert SERVER.uuid in driver.state.quiesced
     assert settled(driver)
 
 
 def test_a_guest_that_cannot_be_told_is_told_again(driver: FakeDriver) -> None:
     driver.behaviour.failure["unquiesce"] = 1.0
-    rests = QuiescedGuests(driver, timeout=0.05)
+    rests = QuiescedGuests(driver.snapshots, timeout=0.05)
     rests.begin(SERVER)
     with pytest.raises(exception.NovaException):
         rests.end(SERVER)
     time.sleep(0.15)
-    assert SERVER.uuid in driver.quiesced
+    assert SERVER.uuid in driver.state.quiesced
     driver.behaviour.failure.clear()
     assert settled(driver)
 
 
 def test_one_that_comes_to_rest_late_does_not_stay_so(driver: FakeDriver) -> None:
     driver.behaviour.latency["quiesce"] = 0.3
-    QuiescedGuests(driver, timeout=0.05).begin(SERVER)
+    QuiescedGuests(driver.snapshots, timeout=0.05).begin(SERVER)
     assert settled(driver)
 
 
 def test_an_agent_that_did_not_answer_may_have_heard(driver: FakeDriver) -> None:
-    driver.without_agent.add(SERVER.uuid)
+    driver.state.without_agent.add(SERVER.uuid)
     with pytest.raises(exception.InstanceQuiesceFailed):
-        QuiescedGuests(driver, timeout=0.05).begin(SERVER)
-    driver.quiesced.add(SERVER.uuid)
+        QuiescedGuests(driver.snapshots, timeout=0.05).begin(SERVER)
+    driver.state.quiesced.add(SERVER.uuid)
     assert settled(driver)
 
 
 def test_no_guest_is_at_rest_when_the_process_has_ended(driver: FakeDriver) -> None:
-    rests = QuiescedGuests(driver)
+    rests = QuiescedGuests(driver.snapshots)
     rests.begin(SERVER)
     rests.stop()
-    assert driver.quiesced == set()
+    assert driver.state.quiesced == set()
     with pytest.raises(exception.InstanceQuiesceFailed):  # it was asked for before
         rests.begin(SERVER)
-    assert driver.quiesced == set()
+    assert driver.state.quiesced == set()

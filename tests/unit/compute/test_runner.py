@@ -28,7 +28,7 @@ from nova.objects.servers.instance import Instance
 from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
 from nova.operations.framework.base import DEADLINE
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.fake.driver import FakeDriver
 from tests.unit.conductor.books import flavor
 
@@ -123,7 +123,7 @@ def submit(runner: Runner, *orders: StepOrder) -> None:
 
 
 def guests(driver: FakeDriver) -> list[str]:
-    return [guest.uuid for guest in driver.guests()]
+    return [guest.uuid for guest in driver.guests.all()]
 
 
 def test_a_build_that_comes_after_the_delete_that_came_in_between_is_not_begun(
@@ -208,10 +208,10 @@ def test_an_order_that_comes_at_once_is_not_asked_about(
 class Hanging:
     """A verb that hangs until it is released, and how often it was called."""
 
-    def __init__(self, driver: FakeDriver, verb: str) -> None:
+    def __init__(self, role: object, verb: str) -> None:
         self.entered, self.release, self.calls = threading.Event(), threading.Event(), 0
-        self._real = getattr(driver, verb)
-        setattr(driver, verb, self)
+        self._real = getattr(role, verb)
+        setattr(role, verb, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.calls += 1
@@ -222,7 +222,7 @@ class Hanging:
 
 def test_an_order_that_was_superseded_does_not_begin_its_next_step(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
-    prepare, spawn = Hanging(driver, "prepare"), Hanging(driver, "spawn")
+    prepare, spawn = Hanging(driver.disks, "prepare"), Hanging(driver.guests, "spawn")
     build, delete = order(instance, "build", "network"), order(instance, "delete", "destroy", ident=7)
     conductor.current = {delete.action.uuid}
     runner.submit(context.admin(), build)
@@ -237,8 +237,8 @@ def test_an_order_that_was_superseded_does_not_begin_its_next_step(
 def test_of_many_orders_that_were_superseded_none_is_begun(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     """Ten hard reboots, nine of them superseded: one or two power cycles."""
-    driver.spawn(instance, Disks())
-    reboot = Hanging(driver, "reboot")
+    driver.guests.spawn(instance, BootFiles())
+    reboot = Hanging(driver.power, "reboot")
     orders = [order(instance, "reboot_hard", "reboot", ident=ident) for ident in range(1, 11)]
     conductor.current = {orders[-1].action.uuid}
     for each in orders:
@@ -253,8 +253,8 @@ def test_of_many_orders_that_were_superseded_none_is_begun(
 def test_a_verb_that_hangs_past_its_deadline_fails_its_step_and_lets_the_next_operation_begin(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    driver.spawn(instance, Disks())
-    pause = Hanging(driver, "pause")
+    driver.guests.spawn(instance, BootFiles())
+    pause = Hanging(driver.power, "pause")
     hung, delete = order(instance, "pause", "pause", ident=1), order(instance, "delete", "destroy", ident=2)
     conductor.current = {hung.action.uuid, delete.action.uuid}
     runner.submit(context.admin(), hung)
@@ -273,7 +273,7 @@ def test_a_verb_that_hangs_past_its_deadline_fails_its_step_and_lets_the_next_op
 def test_an_order_of_lower_rank_than_one_that_was_run_is_run_if_a_conductor_knows_it(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, current: bool) -> None:
     """Such orders arrive after the database was restored from a backup; otherwise the order was superseded."""
-    driver.spawn(instance, Disks())
+    driver.guests.spawn(instance, BootFiles())
     newer, older = (late(order(instance, "stop", "power_off", ident=ident), seconds=0) for ident in (7, 3))
     conductor.current = {newer.action.uuid} | ({older.action.uuid} if current else set())
     submit(runner, newer)
@@ -286,7 +286,7 @@ def test_an_order_of_lower_rank_than_one_that_was_run_is_run_if_a_conductor_know
 
 def test_a_newer_attempt_at_what_runs_is_adopted_rather_than_run_again(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
-    prepare = Hanging(driver, "prepare")
+    prepare = Hanging(driver.disks, "prepare")
     build = order(instance, "build", "network")
     conductor.current = {build.action.uuid}
     runner.submit(context.admin(), build)
@@ -300,7 +300,7 @@ def test_a_newer_attempt_at_what_runs_is_adopted_rather_than_run_again(
 def test_a_report_that_cannot_be_written_becomes_a_failure(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    driver.spawn(instance, Disks())
+    driver.guests.spawn(instance, BootFiles())
     conductor.unfit = True
     stop = order(instance, "stop", "power_off", ident=1)
     conductor.current = {stop.action.uuid}
@@ -320,7 +320,7 @@ def test_a_report_that_nobody_ever_takes_is_given_up(
         raise exception.InternalError("Unexpected error in step_done.")
 
     monkeypatch.setattr("nova.compute.runner._INTERNAL_ERRORS", 0.0)
-    driver.spawn(instance, Disks())
+    driver.guests.spawn(instance, BootFiles())
     monkeypatch.setattr(conductor, "step_done", refuse)
     monkeypatch.setattr(runner._stopping, "wait", lambda _seconds: False)
     submit(runner, order(instance, "stop", "power_off", ident=1))
@@ -340,7 +340,7 @@ def test_a_finished_step_is_reported_as_finished_however_often_conductors_fail_t
             raise error
         stored(ctx, report)
 
-    driver.spawn(instance, Disks())
+    driver.guests.spawn(instance, BootFiles())
     monkeypatch.setattr(conductor, "step_done", fail_at_first)
     monkeypatch.setattr(runner._stopping, "wait", lambda _seconds: False)
     stop = order(instance, "stop", "power_off", ident=1)
@@ -361,7 +361,7 @@ def test_a_step_does_not_fail_because_conductors_fail_to_confirm_it(
             raise error
         begin(*args)
 
-    driver.spawn(instance, Disks())
+    driver.guests.spawn(instance, BootFiles())
     monkeypatch.setattr(conductor, "begin", fail_at_first)
     monkeypatch.setattr(runner._stopping, "wait", lambda _seconds: False)
     stop = msgspec.structs.replace(order(instance, "stop", "power_off", ident=1),
@@ -378,8 +378,8 @@ def another(instance: Instance) -> Instance:
 
 def test_builds_that_wait_for_their_turn_hold_up_nothing_else(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
-    driver.spawn(instance, Disks())
-    spawn = Hanging(driver, "spawn")
+    driver.guests.spawn(instance, BootFiles())
+    spawn = Hanging(driver.guests, "spawn")
     builds = [order(another(instance), "build", "network") for _number in range(60)]
     stop, delete = order(instance, "stop", "power_off", ident=1), order(instance, "delete", "destroy", ident=2)
     conductor.current = {each.action.uuid for each in (*builds, stop, delete)}
@@ -397,13 +397,13 @@ def test_guests_that_may_take_an_hour_to_shut_down_hold_up_no_others(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     """However many servers of such an image a project stops or rebuilds on the host."""
     image = Image(id=new_uuid(), properties={"os_shutdown_timeout": "3000"})
-    off = Hanging(driver, "power_off")
+    off = Hanging(driver.power, "off")
     slow = [order(msgspec.structs.replace(another(instance), image=image), "stop", "power_off")
             for _number in range(60)]
     other = msgspec.structs.replace(another(instance), project_id="p2")
-    driver.spawn(other, Disks())
+    driver.guests.spawn(other, BootFiles())
     for each in slow:
-        driver.spawn(each.instance, Disks())
+        driver.guests.spawn(each.instance, BootFiles())
     pause = order(other, "pause", "pause")
     conductor.current = {each.action.uuid for each in (*slow, pause)}
     for each in slow:
@@ -429,14 +429,14 @@ def test_the_one_build_of_a_project_does_not_wait_for_the_many_of_another(
         monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     submitted = threading.Event()
-    real = driver.prepare
+    real = driver.disks.prepare
 
     def prepare(server: Instance, *args: Any, **named: Any) -> Any:
         begun.append(server.project_id)
         assert submitted.wait(10)
         return real(server, *args, **named)
 
-    monkeypatch.setattr(driver, "prepare", prepare)
+    monkeypatch.setattr(driver.disks, "prepare", prepare)
     crowd = [order(another(instance), "build", "network") for _number in range(60)]
     one = order(msgspec.structs.replace(instance, uuid=new_uuid(), project_id="p2"), "build", "network")
     conductor.current = {each.action.uuid for each in (*crowd, one)}
@@ -450,7 +450,7 @@ def test_the_one_build_of_a_project_does_not_wait_for_the_many_of_another(
 def test_a_build_that_has_not_begun_is_not_waited_for_by_its_delete(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     """Nor is it built first."""
-    spawn = Hanging(driver, "spawn")
+    spawn = Hanging(driver.guests, "spawn")
     builds = [order(another(instance), "build", "network") for _number in range(60)]
     deletes = [order(build.instance, "delete", "destroy", ident=7) for build in builds[-4:]]
     conductor.current = {each.action.uuid for each in (*builds[:-4], *deletes)}

@@ -64,7 +64,7 @@ def test_an_image_is_no_larger_than_what_it_is_for(place: pathlib.Path, disk: in
                                      order=types.SimpleNamespace(instance=instance, rules=RuleSet()))
     host = StepHost(machine, job, lambda changes, values: None)
     if fits:
-        assert host.disks().root
+        assert host.boot_files().root
         return
     with pytest.raises(exception.NovaException, match=r"disk is too small|at most"):
-        host.disks()
+        host.boot_files()

@@ -283,7 +283,7 @@ class Machine(RuleBasedStateMachine):
     @rule(host=st.sampled_from(HOSTS))
     def restart_host(self, host):
         self.seen[host].clear()
-        self.hosts[host].serving.clear()  # only its process did
+        self.hosts[host].state.serving.clear()  # only its process did
         self.evict(host)
         self.compare(host)
         for order in self.engine.resume(CTX, host):
@@ -364,17 +364,17 @@ class Machine(RuleBasedStateMachine):
         for where in Reports(self.world, self.engine).whereabouts(CTX, host, [uuid]):
             if where.must_leave:
                 self.remove(host, where)
-            elif host in where.possible_hosts and uuid in self.hosts[host].power:
+            elif host in where.possible_hosts and uuid in self.hosts[host].power_states:
                 self.tell(host, uuid, late=True)
 
     def tell(self, host, uuid, late=False):
         Reports(self.world, self.engine).power_states(CTX, host, [
-            GuestStatus(uuid=uuid, power_state=self.hosts[host].power.get(uuid, states.SHUTDOWN), late=late)])
+            GuestStatus(uuid=uuid, power_state=self.hosts[host].power_states.get(uuid, states.SHUTDOWN), late=late)])
 
     def compare(self, host):
         """Tell of guests that are not as their rows say."""
         for guest in self.world.db.read(lambda connection: servers.expected(connection, host, 100, None)):
-            if guest.settled and guest.power_state != self.hosts[host].power.get(guest.uuid, states.SHUTDOWN):
+            if guest.settled and guest.power_state != self.hosts[host].power_states.get(guest.uuid, states.SHUTDOWN):
                 self.tell(host, guest.uuid)
 
     def evict(self, host):
@@ -383,7 +383,7 @@ class Machine(RuleBasedStateMachine):
             self.remove(host, guest)
 
     def remove(self, host, guest):
-        self.hosts[host].remove_orphan(guest.uuid, guest.keep_disks)
+        self.hosts[host].guests.remove_orphan(guest.uuid, guest.keep_disks)
         self.hosts[host].plugged.discard(guest.uuid)
         Reports(self.world, self.engine).evicted(CTX, host, [guest.uuid],
                                                  {guest.uuid: guest.since} if guest.since else {})
@@ -399,7 +399,7 @@ class Machine(RuleBasedStateMachine):
         """But on one that is down, or that has the word to let it go."""
         running = collections.defaultdict(set)
         for host, guests in self.hosts.items():
-            for uuid, state in guests.power.items():
+            for uuid, state in guests.power_states.items():
                 if state == states.RUNNING and host not in self.down:
                     running[uuid].add(host)
         for uuid, hosts in running.items():
@@ -433,8 +433,8 @@ class Machine(RuleBasedStateMachine):
         where = {}
         for host, guests in self.hosts.items():
             places = self.world.db.read(lambda connection, guests=guests: servers.places(
-                connection, list(guests.power) or ["none"]))
-            for uuid in guests.power:
+                connection, list(guests.power_states) or ["none"]))
+            for uuid in guests.power_states:
                 assert host in places.get(uuid, ()), f"{uuid} runs on {host} and belongs to {places.get(uuid)}"
                 assert uuid not in where, f"{uuid} runs on {where[uuid]} and {host}"
                 where[uuid] = host
@@ -452,9 +452,9 @@ class Machine(RuleBasedStateMachine):
             elif server.vm_state not in (states.ERROR, states.DELETED):
                 assert where.get(uuid) == server.host, f"{uuid} is {server.vm_state} and has no guest on {server.host}"
                 expected = POWER_STATES.get(server.vm_state, server.power_state)
-                assert self.hosts[server.host].power[uuid] == server.power_state == expected
-                assert self.hosts[server.host].volumes[uuid] == {device.volume_id for device in server.volumes}
-                assert self.hosts[server.host].interfaces[uuid] == {vif.mac for vif in server.network_info}
+                assert self.hosts[server.host].power_states[uuid] == server.power_state == expected
+                assert self.hosts[server.host].attached_volumes[uuid] == {device.volume_id for device in server.volumes}
+                assert self.hosts[server.host].attached_interfaces[uuid] == {vif.mac for vif in server.network_info}
                 assert all(vif.active for vif in server.network_info)
             if server.vm_state == states.ERROR:
                 assert server.fault is not None or uuid in self.reset
@@ -473,17 +473,17 @@ class Machine(RuleBasedStateMachine):
         start(self.engine, CTX, uuid, again, {})
         self.calm({uuid})
         server = self.row(uuid)
-        assert (server.vm_state, self.hosts[server.host].power[uuid]) == (states.ACTIVE, states.RUNNING)
+        assert (server.vm_state, self.hosts[server.host].power_states[uuid]) == (states.ACTIVE, states.RUNNING)
 
     def nothing_is_left_on_hosts(self):
         """Disks are where the server is, or may come back to; only who waits for a word has two places."""
         for host, guests in self.hosts.items():
-            traces = guests.traces()
+            traces = guests.guests.traces()
             places = self.world.db.read(lambda connection, traces=traces: servers.places(
                 connection, list(traces) or ["none"]))
             left = {uuid for uuid in traces if host not in places.get(uuid, ())}
             assert not left, f"{host} has disks of {left}"
-            assert not guests.serving, f"{host} serves disks of {guests.serving}"
+            assert not guests.state.serving, f"{host} serves disks of {guests.state.serving}"
         for uuid in self.uuids:
             server = self.row(uuid)
             hosts = self.world.db.read(lambda connection, uuid=uuid: servers.places(connection, [uuid])).get(uuid, ())
@@ -498,7 +498,7 @@ class Machine(RuleBasedStateMachine):
             assert volume.status in ("available", "in-use", "deleting"), volume
             assert (volume.status == "in-use") == (volume.instance_uuid is not None), volume
         for guests in self.hosts.values():
-            for uuid, has in guests.volumes.items():
+            for uuid, has in guests.attached_volumes.items():
                 for volume in has:
                     assert owners[volume].instance_uuid == uuid, f"{uuid} has {owners[volume]}"
 

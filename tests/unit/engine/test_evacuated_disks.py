@@ -117,7 +117,7 @@ def test_a_word_that_came_while_an_earlier_one_was_carried_out_is_carried_out_to
     come_back(machine, source)
     assert guests.evictions(CTX, source, 100, None) == []
     assert migration(machine).status == migration_states.COMPLETED
-    assert server.uuid not in machine.hosts[source].traces()
+    assert server.uuid not in machine.hosts[source].guests.traces()
 
 
 def migration(machine):

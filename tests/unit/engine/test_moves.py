@@ -57,7 +57,7 @@ def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started
     booted.calm_down()
     server = booted.row()
     assert (server.host, server.vm_state) == (host, states.ACTIVE)
-    assert booted.hosts[host].power == {uuid: states.RUNNING}
+    assert booted.hosts[host].power_states == {uuid: states.RUNNING}
 
 
 def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_leaves_no_disks_when_it_is_deleted(booted):
@@ -70,7 +70,7 @@ def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_leaves_no_disk
     booted.operate(0, "delete")
     booted.deliver_all()
     assert booted.row().deleted
-    assert {name for name, guests in booted.hosts.items() if uuid in guests.traces()} == set()
+    assert {name for name, guests in booted.hosts.items() if uuid in guests.guests.traces()} == set()
 
 
 class InOrder(Scheduler):
@@ -140,7 +140,7 @@ def settled_on(machine, host):
     assert machine.row().host == host
     assert machine.world.db.read(lambda connection: server_migrations.open_of(connection, [server])) == []
     assert machine.world.db.read(lambda connection: evictions.hosts(connection, server)) == []
-    assert {name for name, guests in machine.hosts.items() if server in guests.traces()} == {host}
+    assert {name for name, guests in machine.hosts.items() if server in guests.guests.traces()} == {host}
     nodes = machine.world.db.read(lambda connection: compute_nodes.states(connection, None, 100))
     used = {node.host: node.inventories["VCPU"].used for node in nodes}
     assert used == {name: machine.row().flavor.vcpus if name == host else 0 for name in machine.hosts}
@@ -179,13 +179,13 @@ def test_a_move_of_which_the_source_has_forgotten_a_part_is_confirmed_and_never_
     """The set-aside disks are removed when it fails, so that a revert would find nothing."""
     source = resized(booted)
     destination, guests = booted.row().host, booted.hosts[source]
-    confirm = guests.confirm_move
+    confirm = guests.cold_migration.confirm
 
     def fails_at_the_end(instance):
         confirm(instance)
         raise RuntimeError("bad luck")
 
-    monkeypatch.setattr(guests, "confirm_move", fails_at_the_end)
+    monkeypatch.setattr(guests.cold_migration, "confirm", fails_at_the_end)
     booted.operate(0, "confirm_resize")
     booted.deliver_all()
     with contextlib.suppress(exception.InstanceInvalidState):
@@ -213,14 +213,14 @@ def resizing_at_home(machine):
 
 
 def fail_to_destroy(monkeypatch, guests, times):
-    real, failures = guests.destroy, [RuntimeError("bad luck")] * times
+    real, failures = guests.guests.destroy, [RuntimeError("bad luck")] * times
 
     def destroy(*arguments, **named):
         if failures:
             raise failures.pop()
         real(*arguments, **named)
 
-    monkeypatch.setattr(guests, "destroy", destroy)
+    monkeypatch.setattr(guests.guests, "destroy", destroy)
 
 
 def test_a_resize_at_home_that_is_undone_in_the_second_go_leaves_the_guest_as_it_was(
@@ -301,7 +301,7 @@ def test_a_guest_that_came_over_before_its_new_host_was_given_up_is_the_new_host
     booted.host_dies(destination)
     booted.leases_end()
     booted.deliver_all()
-    assert {host for host, guests in booted.hosts.items() if uuid in guests.traces()} == {destination}
+    assert {host for host, guests in booted.hosts.items() if uuid in guests.guests.traces()} == {destination}
     server = booted.row()
     assert (server.host, server.vm_state, server.task_state) == (destination, states.ERROR, None)
     booted.books_balance_at_every_moment()

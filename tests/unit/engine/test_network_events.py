@@ -76,7 +76,7 @@ def has_no_interface(machine):
     """Neither in its row nor in its guest (calm_down compares them)."""
     machine.calm_down()
     server = machine.row()
-    return server.network_info == [] and machine.hosts[server.host].interfaces[server.uuid] == set()
+    return server.network_info == [] and machine.hosts[server.host].attached_interfaces[server.uuid] == set()
 
 
 @pytest.mark.parametrize("delivered", [False, True], ids=["before the host detaches it", "while the host detaches it"])

@@ -149,7 +149,7 @@ def test_a_power_report_from_before_a_reboot_stops_no_guest(machine):
     Reports(machine.world, machine.engine).power_states(CTX, host, [late])
     machine.calm_down()
     assert state(machine, uuid) == states.ACTIVE
-    assert machine.hosts[host].power == {uuid: states.RUNNING}
+    assert machine.hosts[host].power_states == {uuid: states.RUNNING}
 
 
 def test_what_an_earlier_try_has_made_is_undone_when_a_later_one_fails_before_it(machine, caplog):
@@ -171,7 +171,7 @@ def test_what_an_earlier_try_has_made_is_undone_when_a_later_one_fails_before_it
     machine.calm_down()
     server = machine.row(uuid)
     assert server.vm_state == states.ACTIVE
-    assert {name for name, guests in machine.hosts.items() if uuid in guests.power} == {server.host} != {host}
+    assert {name for name, guests in machine.hosts.items() if uuid in guests.power_states} == {server.host} != {host}
 
 
 def test_unreadable_cleanups_do_not_block_others(machine, monkeypatch):

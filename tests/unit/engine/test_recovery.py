@@ -67,7 +67,7 @@ def test_an_error_after_the_commit_undoes_nothing_and_claims_nothing_twice(machi
     machine.calm_down()
     assert (server(machine, uuid).vm_state, server(machine, uuid).fault) == (states.ACTIVE, None)
     assert len(claims(machine)[uuid]) == 1
-    assert [uuid in guests.power for guests in machine.hosts.values()].count(True) == 1
+    assert [uuid in guests.power_states for guests in machine.hosts.values()].count(True) == 1
 
 
 # --- leases that ended -------------------------------------------------------------------------------

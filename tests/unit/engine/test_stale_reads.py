@@ -59,7 +59,7 @@ def test_a_report_newer_than_the_row_is_told_again_rather_than_refused(machine, 
     for _time in range(3):
         with pytest.raises(exception.ServiceUnavailable):
             machine.engine.step_done(CTX, report)
-    assert set(machine.hosts[host].power) == {uuid}
+    assert set(machine.hosts[host].power_states) == {uuid}
     behind.catch_up()
     machine.calm_down()
     found = machine.row(uuid)

@@ -25,7 +25,7 @@ class Keep(Bind):
 
     @step("host", undo="leave")
     def use(self, host):
-        host.driver.power_state(self.instance.uuid)
+        host.driver.guests.power_state(self.instance.uuid)
 
     def succeeded(self, ctl):
         super().succeeded(ctl)
@@ -57,7 +57,7 @@ def test_a_guest_that_was_started_before_its_host_could_tell_goes_when_the_build
     machine.lose_report(0)
     start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ERROR})
     machine.deliver_all()
-    assert machine.hosts[host].power == {}
+    assert machine.hosts[host].power_states == {}
     assert machine.row().host is None
 
 
@@ -72,7 +72,7 @@ def test_an_evacuated_guest_goes_from_its_new_host_when_the_evacuation_is_supers
     machine.deliver_all()
     machine.hosts_return()
     machine.deliver_all()
-    assert {host for host, guests in machine.hosts.items() if guests.power} == {source} == {machine.row().host}
+    assert {host for host, guests in machine.hosts.items() if guests.power_states} == {source} == {machine.row().host}
 
 
 def test_a_server_whose_revert_was_superseded_half_way_is_where_its_disks_are(machine):
@@ -92,8 +92,8 @@ def test_a_server_whose_revert_was_superseded_half_way_is_where_its_disks_are(ma
     machine.calm_down()
     server = machine.row()
     assert (server.host, server.vm_state, server.flavor.flavorid) == (source, states.ACTIVE, "1")
-    assert machine.hosts[source].power == {server.uuid: states.RUNNING}
-    assert machine.hosts[destination].power == {}
+    assert machine.hosts[source].power_states == {server.uuid: states.RUNNING}
+    assert machine.hosts[destination].power_states == {}
 
 
 @pytest.mark.parametrize("came", [0, 1])

@@ -9,16 +9,16 @@ from tests.unit.engine.test_engine_properties import CTX
 
 
 def hosts_with_a_guest(machine):
-    return {name for name, guests in machine.hosts.items() if machine.uuids[0] in guests.power}
+    return {name for name, guests in machine.hosts.items() if machine.uuids[0] in guests.power_states}
 
 
 def came_over(machine):
     """A live migration has brought the guest to another host, and nobody has told; (old host, new host)."""
     source = machine.row().host
     machine.move(0, "live_migrate", "1")
-    while machine.uuids[0] in machine.hosts[source].power:
+    while machine.uuids[0] in machine.hosts[source].power_states:
         machine.deliver_order(0, twice=False, fails=0.0)
-        if machine.uuids[0] in machine.hosts[source].power:
+        if machine.uuids[0] in machine.hosts[source].power_states:
             machine.deliver_report(0, twice=False)
     machine.lose_report(0)
     destination, = hosts_with_a_guest(machine)

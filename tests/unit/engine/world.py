@@ -79,18 +79,18 @@ class Guests(FakeDriver):
         self.plugged = set()
 
     @property
-    def power(self):
+    def power_states(self):
         """uuid -> power state of the guests that are here, and neither on their way nor gone."""
-        return {guest.uuid: guest.power_state for guest in self.guests()}
+        return {guest.uuid: guest.power_state for guest in self.guests.all()}
 
     @property
-    def volumes(self):
+    def attached_volumes(self):
         """uuid -> the volumes that the guest has."""
-        return {uuid: {volume for _device, volume in self.guest(uuid).volumes} for uuid in self.power}
+        return {uuid: {volume for _device, volume in self.guest(uuid).volumes} for uuid in self.power_states}
 
     @property
-    def interfaces(self):
-        return {uuid: set(self.guest(uuid).interfaces) for uuid in self.power}
+    def attached_interfaces(self):
+        return {uuid: set(self.guest(uuid).interfaces) for uuid in self.power_states}
 
     def plug(self, instance, rules):
         self.plugged.add(instance.uuid)
@@ -210,7 +210,7 @@ class Bind(Operation):
 
     @step("host", undo="leave")
     def use(self, host):
-        host.driver.power_state(self.instance.uuid)
+        host.driver.guests.power_state(self.instance.uuid)
 
     @step(CONDUCTOR, external=VOLUMES)
     def release(self, ctl):

@@ -159,7 +159,7 @@ def test_a_host_keeps_what_was_verified_apart_and_nothing_that_was_not(certifica
                             image=base, image_ref="i1")
         job: Any = types.SimpleNamespace(ctx=CTX, cancelled=None,
                                          order=types.SimpleNamespace(instance=instance, rules=RuleSet()))
-        return StepHost(machine, job, lambda changes, values: None).disks().root
+        return StepHost(machine, job, lambda changes, values: None).boot_files().root
 
     plain = Image(id="i1", disk_format="raw", properties=properties)
     checked = Image(id="i1", disk_format="raw", properties=properties,

@@ -11,7 +11,7 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers import states
 from nova.objects.servers.instance import BlockDevice
 from nova.objects.servers.moves import DiskSource, MigrationProgress
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.fake.driver import FakeDriver
 from tests.unit.virt.guests import interface, server
 
@@ -38,8 +38,8 @@ def started(host):
 
 def boot(driver, **fields):
     instance = server(**fields)
-    driver.prepare(instance, Disks())
-    driver.spawn(instance, Disks())
+    driver.disks.prepare(instance, BootFiles())
+    driver.guests.spawn(instance, BootFiles())
     return instance
 
 
@@ -63,61 +63,61 @@ def test_devices_are_attached_once_and_last_over_power_cycles(hosts):
     one, _two = hosts
     instance = boot(one)
     for _ in range(2):
-        one.attach_volume(instance, VOLUME)
-        one.attach_interface(instance, interface(3))
+        one.volumes.attach(instance, VOLUME)
+        one.interfaces.attach(instance, interface(3))
     assert one.guest(instance.uuid).volumes == (("/dev/vdc", "vol"),)
     assert one.guest(instance.uuid).interfaces == (interface(3).mac,)
     instance.block_devices, instance.network_info = [VOLUME], [interface(3)]
-    one.reboot(instance, hard=True)
+    one.power.reboot(instance, hard=True)
     assert one.guest(instance.uuid).volumes == (("/dev/vdc", "vol"),)
     for _ in range(2):
-        one.detach_volume(instance, VOLUME)
-        one.detach_interface(instance, interface(3))
+        one.volumes.detach(instance, VOLUME)
+        one.interfaces.detach(instance, interface(3))
     assert (one.guest(instance.uuid).volumes, one.guest(instance.uuid).interfaces) == ((), ())
 
 
 def test_a_volume_without_a_name_gets_the_next_free_one(hosts):
     one, _two = hosts
     instance = boot(one)
-    one.attach_volume(instance, BlockDevice(source="volume", destination="volume", volume_id="a"))
-    one.attach_volume(instance, BlockDevice(source="volume", destination="volume", volume_id="b"))
+    one.volumes.attach(instance, BlockDevice(source="volume", destination="volume", volume_id="a"))
+    one.volumes.attach(instance, BlockDevice(source="volume", destination="volume", volume_id="b"))
     assert one.guest(instance.uuid).volumes == (("/dev/vdb", "a"), ("/dev/vdc", "b"))
 
 
 def test_no_guest_has_no_devices(hosts):
     one, _two = hosts
     with pytest.raises(exception.GuestNotFound):
-        one.attach_volume(server(), VOLUME)
-    one.detach_volume(server(), VOLUME)
-    one.detach_interface(server(), interface())
+        one.volumes.attach(server(), VOLUME)
+    one.volumes.detach(server(), VOLUME)
+    one.interfaces.detach(server(), interface())
 
 
 # --- cold moves ------------------------------------------------------------------------------------
 def move(one, two, instance):
-    one.check_resize(instance, bigger(server()).flavor)
+    one.cold_migration.check_resize(instance, bigger(server()).flavor)
     for _ in range(2):
-        source = one.open_disks(instance, timeout=1)
-    assert one.guests() == []
+        source = one.cold_migration.open_disks(instance, timeout=1)
+    assert one.guests.all() == []
     bigger(instance)
     for _ in range(2):
-        two.receive_disks(instance, source)
+        two.cold_migration.receive_disks(instance, source)
     for _ in range(2):
-        two.finish_move(instance)
-    assert two.power_state(instance.uuid) == states.SHUTDOWN
-    two.power_on(instance)
+        two.cold_migration.finish(instance)
+    assert two.guests.power_state(instance.uuid) == states.SHUTDOWN
+    two.power.on(instance)
 
 
 def test_a_resized_guest_has_its_new_size_on_the_destination_only(hosts):
     one, two = hosts
     instance = boot(one)
     move(one, two, instance)
-    assert [guest.uuid for guest in two.guests()] == [instance.uuid]
+    assert [guest.uuid for guest in two.guests.all()] == [instance.uuid]
     assert two.guest(instance.uuid).size.memory_mb == 256
     assert two.disk(instance.uuid).gb == 2
     assert one.disk(instance.uuid, aside=True).gb == 1
     for _ in range(2):
-        one.close_disks(instance)
-        one.confirm_move(instance)
+        one.cold_migration.close_disks(instance)
+        one.cold_migration.confirm(instance)
     assert one.disk(instance.uuid, aside=True) is None
     assert two.disk(instance.uuid).gb == 2
 
@@ -128,12 +128,12 @@ def test_a_reverted_guest_is_what_it_was(hosts):
     token = one.disk(instance.uuid).token
     move(one, two, instance)
     for _ in range(2):
-        two.destroy(instance)
+        two.guests.destroy(instance)
     instance.flavor = server().flavor
     for _ in range(2):
-        one.revert_move(instance)
-    one.power_on(instance)
-    assert two.guests() == []
+        one.cold_migration.revert(instance)
+    one.power.on(instance)
+    assert two.guests.all() == []
     assert one.guest(instance.uuid).size.memory_mb == 128
     assert one.disk(instance.uuid).token == token, "the disk that it had"
     assert one.disk(instance.uuid, aside=True) is None
@@ -142,11 +142,11 @@ def test_a_reverted_guest_is_what_it_was(hosts):
 def test_a_guest_is_resized_on_its_own_host(hosts):
     one, _two = hosts
     instance = boot(one)
-    move_here = one.open_disks(instance)
+    move_here = one.cold_migration.open_disks(instance)
     bigger(instance)
-    one.receive_disks(instance, move_here)
-    one.finish_move(instance)
-    one.confirm_move(instance)
+    one.cold_migration.receive_disks(instance, move_here)
+    one.cold_migration.finish(instance)
+    one.cold_migration.confirm(instance)
     assert (one.disk(instance.uuid).gb, one.disk(instance.uuid, aside=True)) == (2, None)
 
 
@@ -154,13 +154,13 @@ def test_disks_do_not_shrink(hosts):
     one, _two = hosts
     instance = boot(one, flavor={"root_gb": 5})
     with pytest.raises(exception.ResizeError, match="5 GiB cannot shrink to 2 GiB"):
-        one.check_resize(instance, bigger(server()).flavor)
-    assert one.power_state(instance.uuid) == states.RUNNING
+        one.cold_migration.check_resize(instance, bigger(server()).flavor)
+    assert one.guests.power_state(instance.uuid) == states.RUNNING
 
 
 def test_the_key_of_served_disks_is_not_shown(hosts):
     one, _two = hosts
-    source = one.open_disks(boot(one))
+    source = one.cold_migration.open_disks(boot(one))
     assert source.key
     assert source.key not in f"{source} {source!r}"
     assert isinstance(source, DiskSource)
@@ -168,9 +168,9 @@ def test_the_key_of_served_disks_is_not_shown(hosts):
 
 # --- live migration --------------------------------------------------------------------------------
 def prepared(one, two, instance, block=None):
-    source = one.check_migration_source(instance)
+    source = one.live_source.check(instance)
     for _ in range(2):
-        target = two.prepare_migration(instance, source, block)
+        target = two.live_target.prepare(instance, source, block)
     return target
 
 
@@ -179,15 +179,15 @@ def test_a_guest_migrates_with_its_devices(hosts):
     instance = boot(one, network_info=[interface()], block_devices=[VOLUME])
     target = prepared(one, two, instance)
     assert target.shared == CONF.fake.shared_storage
-    assert two.guests() == [], "it is not there yet"
+    assert two.guests.all() == [], "it is not there yet"
     seen = []
     for _ in range(2):
-        one.live_migrate(instance, target, seen.append, NOBODY)
+        one.live_source.migrate(instance, target, seen.append, NOBODY)
     assert seen[-1].percent == 100
     for _ in range(2):
-        two.finish_migration(instance)
-        one.destroy(instance, keep_disks=target.shared)
-    assert (one.guests(), two.power_state(instance.uuid)) == ([], states.RUNNING)
+        two.live_target.finish(instance)
+        one.guests.destroy(instance, keep_disks=target.shared)
+    assert (one.guests.all(), two.guests.power_state(instance.uuid)) == ([], states.RUNNING)
     assert two.guest(instance.uuid).volumes == (("/dev/vdc", "vol"),)
     assert two.disk(instance.uuid).host == "two"
 
@@ -197,38 +197,38 @@ def test_a_guest_that_came_over_is_there_whatever_became_of_those_who_asked(host
     instance = boot(one)
     target = prepared(one, two, instance)
     with pytest.raises(exception.GuestNotFound):
-        two.power_state(instance.uuid)
-    one.live_migrate(instance, target, lambda progress: None, NOBODY)
-    assert one.guests() == []
+        two.guests.power_state(instance.uuid)
+    one.live_source.migrate(instance, target, lambda progress: None, NOBODY)
+    assert one.guests.all() == []
     if CONF.fake.directory:
         two = started("two")
-    assert two.power_state(instance.uuid) == states.RUNNING
+    assert two.guests.power_state(instance.uuid) == states.RUNNING
     with pytest.raises(exception.MigrationError, match="already arrived"):
-        two.rollback_migration(instance, target)
-    two.finish_migration(instance)
-    assert [guest.uuid for guest in two.guests()] == [instance.uuid]
+        two.live_target.rollback(instance, target)
+    two.live_target.finish(instance)
+    assert [guest.uuid for guest in two.guests.all()] == [instance.uuid]
 
 
-def test_progress_counts_up_and_an_abort_leaves_the_guest(hosts):
+def test_progress_counts_up_and_a_cancelled_migration_leaves_the_guest(hosts):
     one, two = hosts
     instance = boot(one)
     target = prepared(one, two, instance)
     one.behaviour.latency["live_migrate"] = 6.0
-    seen = []
+    seen, cancelled = [], threading.Event()
 
     def look(progress: MigrationProgress) -> None:
         seen.append(progress)
         if len(seen) == 3:
-            one.abort_migration(instance.uuid)
+            cancelled.set()
 
     with pytest.raises(exception.MigrationCancelled):
-        one.live_migrate(instance, target, look, NOBODY)
+        one.live_source.migrate(instance, target, look, cancelled)
     assert seen[0].memory_remaining > seen[-1].memory_remaining > 0
     assert seen[0].memory_total == 128 << 20
     for _ in range(2):
-        two.rollback_migration(instance, target)
-    assert one.power_state(instance.uuid) == states.RUNNING
-    assert two.guests() == []
+        two.live_target.rollback(instance, target)
+    assert one.guests.power_state(instance.uuid) == states.RUNNING
+    assert two.guests.all() == []
     assert (two.disk(instance.uuid) is not None) == CONF.fake.shared_storage
     assert one.disk(instance.uuid) is not None
 
@@ -241,11 +241,11 @@ def test_a_migration_ends_when_it_is_cancelled_or_forced(hosts):
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(exception.MigrationCancelled):
-        one.live_migrate(instance, target, lambda progress: None, cancelled)
+        one.live_source.migrate(instance, target, lambda progress: None, cancelled)
     began = time.monotonic()
-    one.live_migrate(instance, target, lambda progress: one.force_complete_migration(instance.uuid), NOBODY)
+    one.live_source.migrate(instance, target, lambda progress: one.live_source.force_complete(instance.uuid), NOBODY)
     assert time.monotonic() - began < 300
-    two.finish_migration(instance)
+    two.live_target.finish(instance)
 
 
 def test_a_failing_migration_leaves_the_guest(hosts):
@@ -254,28 +254,28 @@ def test_a_failing_migration_leaves_the_guest(hosts):
     target = prepared(one, two, instance)
     one.behaviour.failure["live_migrate"] = 1.0
     with pytest.raises(exception.NovaException):
-        one.live_migrate(instance, target, lambda progress: None, NOBODY)
-    two.rollback_migration(instance, target)
-    assert one.power_state(instance.uuid) == states.RUNNING
+        one.live_source.migrate(instance, target, lambda progress: None, NOBODY)
+    two.live_target.rollback(instance, target)
+    assert one.guests.power_state(instance.uuid) == states.RUNNING
 
 
 def test_what_was_asked_for_must_fit_the_storage(hosts):
     one, two = hosts
     instance = boot(one)
-    source = one.check_migration_source(instance)
+    source = one.live_source.check(instance)
     with pytest.raises(exception.MigrationPreCheckError, match="share"):
-        two.prepare_migration(instance, source, CONF.fake.shared_storage)
-    assert two.prepare_migration(instance, source, not CONF.fake.shared_storage).host == "two"
+        two.live_target.prepare(instance, source, CONF.fake.shared_storage)
+    assert two.live_target.prepare(instance, source, not CONF.fake.shared_storage).host == "two"
 
 
 def test_only_a_running_guest_migrates_and_only_to_another_host(hosts):
     one, _two = hosts
     instance = boot(one)
     with pytest.raises(exception.MigrationPreCheckError, match="already"):
-        one.prepare_migration(instance, one.check_migration_source(instance))
-    one.power_off(instance)
+        one.live_target.prepare(instance, one.live_source.check(instance))
+    one.power.off(instance)
     with pytest.raises(exception.MigrationPreCheckError, match="does not run"):
-        one.check_migration_source(instance)
+        one.live_source.check(instance)
 
 
 # --- what is left ------------------------------------------------------------------------------------
@@ -283,35 +283,35 @@ def test_disks_of_a_host_that_is_gone_are_taken_over_where_they_are_seen(hosts):
     one, two = hosts
     instance = boot(one)
     token = one.disk(instance.uuid).token
-    assert two.has_disks(instance) == CONF.fake.shared_storage
-    two.prepare(instance, Disks())
-    two.spawn(instance, Disks())
-    one.destroy(instance, keep_disks=True)
+    assert two.disks.exist(instance) == CONF.fake.shared_storage
+    two.disks.prepare(instance, BootFiles())
+    two.guests.spawn(instance, BootFiles())
+    one.guests.destroy(instance, keep_disks=True)
     assert (two.disk(instance.uuid).token == token) == CONF.fake.shared_storage
 
 
 def test_an_unknown_guest_is_stopped_or_removed_by_its_uuid(hosts):
     one, two = hosts
     instance = boot(one)
-    one.stop_guest(instance.uuid)
-    two.stop_guest(instance.uuid)
-    assert one.power_state(instance.uuid) == states.SHUTDOWN
-    assert instance.uuid in one.traces()
-    one.open_disks(instance)
-    assert instance.uuid in one.traces(), "what is set aside is a trace"
+    one.guests.stop(instance.uuid)
+    two.guests.stop(instance.uuid)
+    assert one.guests.power_state(instance.uuid) == states.SHUTDOWN
+    assert instance.uuid in one.guests.traces()
+    one.cold_migration.open_disks(instance)
+    assert instance.uuid in one.guests.traces(), "what is set aside is a trace"
     for _ in range(2):
-        one.remove_orphan(instance.uuid, keep_disks=True)
+        one.guests.remove_orphan(instance.uuid, keep_disks=True)
     assert one.disk(instance.uuid, aside=True) is not None
-    one.remove_orphan(instance.uuid)
-    assert one.traces() == set()
+    one.guests.remove_orphan(instance.uuid)
+    assert one.guests.traces() == set()
 
 
 def test_a_host_that_starts_again_has_its_guests_and_their_disks(hosts):
     one, _two = hosts
     instance = boot(one)
-    one.open_disks(boot(one, uuid="00000000-0000-4000-8000-000000000000"))
+    one.cold_migration.open_disks(boot(one, uuid="00000000-0000-4000-8000-000000000000"))
     if CONF.fake.directory:
         again = started("one")
         assert again.guest(instance.uuid) == one.guest(instance.uuid)
         assert again.disk(instance.uuid) == one.disk(instance.uuid)
-        assert again.traces() == one.traces()
+        assert again.guests.traces() == one.guests.traces()

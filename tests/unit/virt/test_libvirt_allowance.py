@@ -84,7 +84,7 @@ def migrate(instance: Instance, source: DiskSource) -> None:
     still = [file for file in source.files if file.name != "disk"]
     told = MigrationSource(host="hostile", token="t", disks=changing,
                            served=DiskSource(host="hostile", files=still, bases=source.bases))
-    LiveMigrationTarget(Nobody()).prepare_migration(instance, told, None)  # type: ignore[arg-type]
+    LiveMigrationTarget(Nobody()).prepare(instance, told, None)  # type: ignore[arg-type]
 
 
 def made(tmp_path: pathlib.Path) -> list[str]:

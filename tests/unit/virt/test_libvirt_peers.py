@@ -55,7 +55,7 @@ def test_a_destination_has_no_program_run_on_the_source(tmp_path: pathlib.Path) 
     CONF.set_override("live_migration_uri", f"qemu+unix:///system?socket={tmp_path}/none-of-%s", group="libvirt")
     hostile = MigrationTarget(host="there", uri=f"qemu+ext:///system?command={program}", address="192.0.2.1")
     with pytest.raises(exception.MigrationError):
-        LiveMigrationSource(Off()).live_migrate(server(), hostile, lambda _progress: None, threading.Event())  # type: ignore[arg-type]
+        LiveMigrationSource(Off()).migrate(server(), hostile, lambda _progress: None, threading.Event())  # type: ignore[arg-type]
     assert not (tmp_path / "ran").exists()
 
 

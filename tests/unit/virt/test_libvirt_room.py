@@ -12,7 +12,7 @@ from nova import exception
 from nova.conf import CONF, register
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import BlockDevice
-from nova.virt.driver import Disks
+from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt.files import disk_making
 from nova.virt.libvirt.files.copy_room import CopyRoom
 from tests.unit.virt.guests import server
@@ -41,7 +41,7 @@ def test_a_server_is_rescued_from_no_larger_disk_than_its_host_gives_it(
         file.truncate((1 << 30) + 512)
     instance = server(flavor=flavor, block_devices=devices)
     with pytest.raises(exception.InstanceNotRescuable, match="a disk of 1 GiB"):
-        disk_making.make_rescue(instance, Image(id="huge", disk_format="raw"), Disks(root=str(image)), "", "host")
+        disk_making.make_rescue(instance, Image(id="huge", disk_format="raw"), BootFiles(root=str(image)), "", "host")
     assert not (place / instance.uuid).exists()
 
 

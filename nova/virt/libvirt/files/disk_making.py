@@ -15,7 +15,8 @@ from nova.objects.accounts.flavor import Flavor, disk_too_small
 from nova.objects.images.image import Image
 from nova.objects.requirements import local_disks
 from nova.objects.servers.instance import Instance
-from nova.virt.driver import Disks, rescue_disk_gb
+from nova.operations.framework.guest_driver import BootFiles
+from nova.virt.driver import rescue_disk_gb
 from nova.virt.images import qemuimg
 from nova.virt.images.imagecache import format_of
 from nova.virt.libvirt.files import directories
@@ -48,21 +49,21 @@ _MKFS = {
 }
 
 
-def make(instance: Instance, disks: Disks, host: str) -> None:
+def make(instance: Instance, files: BootFiles, host: str) -> None:
     """Create missing files of a guest; existing files are kept. ``host`` becomes their owner.
 
     Raises FlavorDiskTooSmall, InvalidDiskInfo, DiskFull.
     """
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
-        for name, build in _builders(instance, disks).items():
+        for name, build in _builders(instance, files).items():
             directories.once(place, name, build)
         drive = os.path.join(place, CONFIG_DRIVE)
         if os.path.exists(drive):
             os.chmod(drive, 0o600)  # Possibly created in its place.
 
 
-def make_anew(instance: Instance, disks: Disks, host: str, token: str, keep_ephemerals: bool,
+def make_anew(instance: Instance, files: BootFiles, host: str, token: str, keep_ephemerals: bool,
               give_up: Callable[[], None]) -> None:
     """Create all files of a guest again, and replace the existing ones after ``give_up()`` has removed the guest.
 
@@ -71,26 +72,26 @@ def make_anew(instance: Instance, disks: Disks, host: str, token: str, keep_ephe
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
         retained = {name for name in os.listdir(place) if keep_ephemerals and is_ephemeral(name)}
-        builders = {name: build for name, build in _builders(instance, disks).items() if name not in retained}
+        builders = {name: build for name, build in _builders(instance, files).items() if name not in retained}
         directories.replace(place, builders, retained, token, give_up)
 
 
-def make_rescue(instance: Instance, image: Image, disks: Disks, definition: str, host: str) -> None:
+def make_rescue(instance: Instance, image: Image, files: BootFiles, definition: str, host: str) -> None:
     """Create the files of a rescue from ``image`` beside the guest's own; ``definition``: its current definition.
 
     Raises as make() does, and InstanceNotRescuable.
     """
     most = rescue_disk_gb(instance)
     # Checked also for an image that was already in the cache.
-    if disks.root and most and os.path.exists(disks.root) and virtual_size(
-            disks.root, format_of(disks.root) or disks.root_format) > most * _GIB:
+    if files.root and most and os.path.exists(files.root) and virtual_size(
+            files.root, format_of(files.root) or files.root_format) > most * _GIB:
         raise exception.InstanceNotRescuable(
             instance_id=instance.uuid, reason=f"its host gives it a disk of {most} GiB to be rescued from, and the "
                                               f"image {image.id} is larger")
     # A flavor without sizes: the disk has the size of the image.
     bare = msgspec.structs.replace(instance.flavor, root_gb=0, ephemeral_gb=0, swap=0)
     rescued = msgspec.structs.replace(instance, image=image, flavor=bare, block_devices=[])
-    builders = {RENAMED[name]: build for name, build in _builders(rescued, disks).items() if name in RENAMED}
+    builders = {RENAMED[name]: build for name, build in _builders(rescued, files).items() if name in RENAMED}
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
         directories.once(place, BEFORE_RESCUE, lambda path: directories.write(path, definition))
@@ -99,13 +100,13 @@ def make_rescue(instance: Instance, image: Image, disks: Disks, definition: str,
             directories.once(place, name, build)
 
 
-def _builders(instance: Instance, disks: Disks) -> dict[str, Callable[[str], None]]:
+def _builders(instance: Instance, files: BootFiles) -> dict[str, Callable[[str], None]]:
     """Return the function that creates each file of the guest, by file name."""
     builders: dict[str, Callable[[str], None]] = {}
-    if disks.root:
-        root, root_format = disks.root, format_of(disks.root) or disks.root_format
-        builders[ROOT] = lambda path: _make_root(path, root, root_format, instance, disks.alone)
-    for name, source in ((KERNEL, disks.kernel), (RAMDISK, disks.ramdisk), (CONFIG_DRIVE, disks.config_drive)):
+    if files.root:
+        root, root_format = files.root, format_of(files.root) or files.root_format
+        builders[ROOT] = lambda path: _make_root(path, root, root_format, instance, files.alone)
+    for name, source in ((KERNEL, files.kernel), (RAMDISK, files.ramdisk), (CONFIG_DRIVE, files.config_drive)):
         if source:
             builders[name] = _copier(source)
     for index, (size, filesystem) in enumerate(ephemerals(instance, instance.flavor)):

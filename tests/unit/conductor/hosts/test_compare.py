@@ -103,7 +103,7 @@ def _rows(core: Books, count: int, host: str = "h1", **changes: Any) -> list[str
 
 
 def _here(driver: FakeDriver) -> list[str]:
-    return sorted(guest.uuid for guest in driver.guests())
+    return sorted(guest.uuid for guest in driver.guests.all())
 
 
 def test_a_host_whose_guests_are_as_the_rows_say_asks_for_its_pages_only(
@@ -196,7 +196,7 @@ def test_operators_choose_what_becomes_of_unknown_guests(
     for uuid in ("one", "two"):
         driver.adopt(uuid, states.RUNNING)
     reconciler.compare()
-    assert [guest.power_state for guest in driver.guests()] == left
+    assert [guest.power_state for guest in driver.guests.all()] == left
 
 
 @pytest.mark.parametrize(("age", "most"), [(3600, 5), (0, 1)])
@@ -207,7 +207,7 @@ def test_unknown_guests_that_are_new_or_too_many_are_kept_whatever_was_chosen(
     for uuid in ("one", "two"):
         driver.adopt(uuid, states.RUNNING)
     reconciler.compare()
-    assert len(driver.guests()) == 2
+    assert len(driver.guests.all()) == 2
 
 
 def test_of_guests_that_change_all_at_once_every_one_is_reported(

@@ -1,4 +1,4 @@
-"""Extension of volumes under running guests.
+"""Volumes of guests: attaching, detaching and extension.
 
 QEMU extends a file to the requested size; an RBD image already has it. A stopped guest sees the size at its next start.
 """
@@ -6,14 +6,18 @@ QEMU extends a file to the requested size; an RBD image already has it. A stoppe
 from __future__ import annotations
 
 import logging
+import xml.etree.ElementTree as ET
 
 import libvirt
 
 from nova import exception
 from nova.objects.servers.instance import BlockDevice, Instance
+from nova.operations.framework import guest_driver
 from nova.virt.libvirt.guests import Guests
-from nova.virt.libvirt.hotplug import definitions
-from nova.virt.libvirt.xml.layout import serial_of
+from nova.virt.libvirt.hotplug import Finder, Hotplug, definitions
+from nova.virt.libvirt.xml import device_xml
+from nova.virt.libvirt.xml.definition import Definition
+from nova.virt.libvirt.xml.layout import serial_of, volume_disk
 
 LOG = logging.getLogger(__name__)
 
@@ -23,11 +27,26 @@ _LARGEST_HEADER = 64 << 20
 _BYTES = libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES
 
 
-class VolumeSizes:
-    """Volume extension. The methods are idempotent; nova/operations/framework/guest_driver.py documents them."""
-
+class Volumes(guest_driver.Volumes):
     def __init__(self, guests: Guests) -> None:
         self._guests = guests
+        self._hotplug = Hotplug(guests)
+
+    def attach(self, instance: Instance, device: BlockDevice) -> None:
+        if device.connection is None:
+            raise exception.InvalidDiskInfo(reason=f"volume {device.volume_id} is not connected to the host")
+        config = self._guests.config(instance)
+
+        def build(current: list[Definition]) -> ET.Element:
+            disk = volume_disk(config, device, current)
+            return device_xml.add_disk(ET.Element("devices"), disk, config, self._guests.settings)
+
+        self._hotplug.attach(instance.uuid, f"volume {device.volume_id}", _finder(device), build, device)
+
+    def detach(self, instance: Instance, device: BlockDevice) -> None:
+        self._hotplug.detach(instance.uuid, f"volume {device.volume_id}", _finder(device))
+        with self._guests.locks.hold(instance.uuid):
+            self._guests.forget_keys(instance.uuid)
 
     def extend(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
         uuid = instance.uuid
@@ -40,9 +59,8 @@ class VolumeSizes:
                 wanted = _wanted(device, there, size_gb)
                 if there < wanted:
                     self._guests.on_domain(uuid, lambda domain: domain.blockResize(target, wanted, _BYTES))
-                    LOG.info("[instance: %s] Resized disk %s of the guest to %d bytes, from %d bytes",
-                             uuid, target, wanted,
-                             there)
+                    LOG.info("[instance: %s] Resized disk %s of the guest to %d bytes, from %d bytes", uuid, target,
+                             wanted, there)
             except exception.GuestNotFound:
                 return False
             except libvirt.libvirtError as error:
@@ -72,6 +90,14 @@ class VolumeSizes:
     def _size(self, uuid: str, target: str) -> int:
         """Return the size of the disk in the guest, in bytes."""
         return int(self._guests.on_domain(uuid, lambda domain: domain.blockInfo(target))[0])
+
+
+def _finder(device: BlockDevice) -> Finder:
+    def find(current: Definition) -> ET.Element | None:
+        existing = current.disks.get(serial_of(device))
+        return existing.element if existing is not None else None
+
+    return find
 
 
 def _wanted(device: BlockDevice, there: int, size_gb: int) -> int:

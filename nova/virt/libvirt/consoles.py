@@ -1,4 +1,4 @@
-"""Addresses of the consoles of a running guest."""
+"""Consoles of guests of libvirt."""
 
 from __future__ import annotations
 
@@ -9,14 +9,25 @@ import libvirt
 from nova import exception
 from nova.conf import CONF
 from nova.objects.servers.console import SERIAL, SPICE, VNC, ConsoleAddress
+from nova.objects.servers.instance import Instance
+from nova.operations.framework import guest_driver
 from nova.virt.libvirt import power, serial_ports
+from nova.virt.libvirt.files import console, directories
+from nova.virt.libvirt.guests import Guests
 
 
-def address(domain: libvirt.virDomain, protocol: str) -> ConsoleAddress | None:
-    """Return the address of a console, or None if the guest was started without it.
+class Consoles(guest_driver.Consoles):
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
 
-    Raises GuestNotRunning, or GuestNotFound during an incoming migration.
-    """
+    def output(self, instance: Instance, lines: int | None = None) -> bytes:
+        return console.read(directories.directory(instance.uuid), instance.uuid, lines)
+
+    def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
+        return self._guests.on_domain(uuid, lambda domain: _address(domain, protocol))
+
+
+def _address(domain: libvirt.virDomain, protocol: str) -> ConsoleAddress | None:
     if power.is_arriving(domain):
         raise exception.GuestNotFound(instance_uuid=domain.UUIDString())
     if not domain.isActive():
