@@ -85,7 +85,7 @@ def test_a_guest_goes_on_with_the_new_volume_and_knows_it_as_the_old_one(
     for _ in range(2):
         driver.volume_swaps.swap(instance, old, new, NEVER)
     assert place(libvirt_daemon, instance) == place(libvirt_daemon, instance, "--inactive") == ("new", "old")
-    assert driver.volume_swaps.cancel(instance, old, new), "it is too late for that"
+    assert driver.volume_swaps.cancel(instance, new), "it is too late for that"
     instance.block_devices = [new]
     driver.power.reboot(instance, hard=True)
     assert place(libvirt_daemon, instance) == ("new", "old"), "it lasts over a power cycle"
@@ -138,7 +138,7 @@ def test_a_copy_that_another_process_began_is_gone_on_with_or_ended(
     for end in ("cancel", "go on"):
         begin_slowly(libvirt_daemon, instance, new)
         if end == "cancel":
-            assert not driver.volume_swaps.cancel(instance, old, new)
+            assert not driver.volume_swaps.cancel(instance, new)
             assert "No current block job" in jobs(libvirt_daemon, instance)
             assert place(libvirt_daemon, instance) == ("old", "old")
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -164,7 +164,7 @@ def test_a_guest_that_goes_off_meanwhile_has_its_volume(
     assert place(libvirt_daemon, instance, "--inactive") == ("old", "old")
     with pytest.raises(exception.GuestNotRunning):
         driver.volume_swaps.swap(instance, old, new, NEVER)
-    assert not driver.volume_swaps.cancel(instance, old, new)
+    assert not driver.volume_swaps.cancel(instance, new)
 
 
 def test_what_cannot_be_swapped(
@@ -172,7 +172,7 @@ def test_what_cannot_be_swapped(
         libvirt_daemon: PrivateLibvirt) -> None:
     old, other, strange = volume("old"), volume("new"), volume("strange")
     new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
-    assert not driver.volume_swaps.cancel(server(), old, new), "there is no such guest"
+    assert not driver.volume_swaps.cancel(server(), new), "there is no such guest"
     with pytest.raises(exception.GuestNotFound):
         driver.volume_swaps.swap(server(), old, new, NEVER)
     instance = running(driver, guest_image, old)
