@@ -41,7 +41,7 @@ class VirtualHosts:
         self.services = services
         self._heartbeat = liveness.heartbeat_client(transport)
         self.periodic = [
-            Periodic("heartbeat", CONF.report_interval, self._beat),
+            Periodic("heartbeat", CONF.report_interval, lambda: self._beat_for(self.services)),
             Periodic("inventory", CONF.update_resources_interval, self._report_nodes),
             Periodic("deadlines", TICK, self._check_deadlines),
         ]
@@ -72,9 +72,6 @@ class VirtualHosts:
             list(pool.map(ComputeService.stop, self.services))
         for thread in self.periodic:
             thread.stop()
-
-    def _beat(self) -> None:
-        self._beat_for(self.services)
 
     def _beat_for(self, services: list[ComputeService]) -> None:
         """Send one heartbeat message for all hosts."""

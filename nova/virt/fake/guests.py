@@ -9,11 +9,10 @@ import dataclasses
 import functools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from nova import exception
-from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers import states
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.virt.fake.log import AppendOnlyFile
@@ -65,7 +64,8 @@ class Guest:
     def define(self, instance: Instance, name: str) -> None:
         """Renew the definition. Volumes that are not connected in the description stay as the guest has them."""
         self.name, self.rescued, self.swapped, self.sizes = name, "", (), ()
-        self.size = _size_of(instance.flavor)
+        flavor = instance.flavor
+        self.size = _shared(FlavorSize(flavor.name, flavor.vcpus, flavor.memory_mb, flavor.root_gb))
         here = {volume: device for device, volume in self.volumes}
         self.volumes = tuple((device.device_name or here.get(device.volume_id, ""), device.volume_id)
                              for device in instance.block_devices if device.is_volume and device.volume_id)
@@ -179,20 +179,14 @@ class GuestStore:
     def _note(self, uuid: str, guest: Guest | None) -> None:
         self._changed(uuid, guest is not None and guest.on)
         if self._file is not None:
-            self._file.note(uuid, guest and _values(guest), self._everything(), len(self._guests))
-
-    def _everything(self) -> Iterator[tuple[str, Any]]:
-        return ((uuid, _values(guest)) for uuid, guest in self._guests.items())
+            everything = ((name, _values(there)) for name, there in self._guests.items())
+            self._file.note(uuid, guest and _values(guest), everything, len(self._guests))
 
 
 @functools.lru_cache(maxsize=1000)
 def _shared(size: FlavorSize) -> FlavorSize:
+    """Return one object for all guests of a flavor."""
     return size
-
-
-def _size_of(flavor: Flavor) -> FlavorSize:
-    """Return one shared object for all guests of a flavor."""
-    return _shared(FlavorSize(flavor.name, flavor.vcpus, flavor.memory_mb, flavor.root_gb))
 
 
 # Persistent attributes of a guest. Attributes with default values are omitted.

@@ -56,15 +56,12 @@ def _values(domain: libvirt.virDomain, instance: Instance, stats: dict[str, Any]
         "hypervisor": root.get("type"), "hypervisor_os": "linux", "config_drive": instance.config_drive,
         "uptime": int(time.time() - launched.timestamp()) if launched and running else None,
         "num_cpus": instance.flavor.vcpus, "num_nics": len(nics), "num_disks": len(disks),
-        "cpu_details": [_cpu(stats, n) for n in range(stats.get("vcpu.current", 0))] if running else [],
+        "cpu_details": [{"id": n, "time": stats.get(f"vcpu.{n}.time"), "utilisation": None}
+                        for n in range(stats.get("vcpu.current", 0))] if running else [],
         "nic_details": nics, "disk_details": disks,
         "memory_details": {"maximum": stats.get("balloon.maximum", 0) // 1024 or None,
                            "used": stats.get("balloon.current", 0) // 1024 or None},
     }
-
-
-def _cpu(stats: dict[str, Any], number: int) -> dict[str, Any]:
-    return {"id": number, "time": stats.get(f"vcpu.{number}.time"), "utilisation": None}
 
 
 def _disk(stats: dict[str, Any], number: int) -> dict[str, Any]:

@@ -139,6 +139,16 @@ def definitions(guests: Guests, uuid: str) -> tuple[Definition | None, Definitio
     return guests.on_domain(uuid, query)
 
 
+def end_block_job(domain: libvirt.virDomain, target: str, flags: int = 0) -> None:
+    """End the block job of a disk; ``flags``: of blockJobAbort. Succeeds if there is no job."""
+    try:
+        domain.blockJobAbort(target, flags)
+    except libvirt.libvirtError as error:
+        if not errors.says_no_job(error):
+            raise
+        LOG.debug("[instance: %s] Disk %s: %s", domain.UUIDString(), target, error)
+
+
 def lasting(item: ET.Element) -> ET.Element:
     """Return a device of a running guest without its runtime-only parts."""
     lasting_item = copy.deepcopy(item)

@@ -16,9 +16,8 @@ from nova import exception
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
-from nova.virt.libvirt import block_jobs
 from nova.virt.libvirt.guests import Guests
-from nova.virt.libvirt.hotplug import definitions, lasting, text_of
+from nova.virt.libvirt.hotplug import definitions, end_block_job, lasting, text_of
 from nova.virt.libvirt.xml import device_xml
 from nova.virt.libvirt.xml.definition import KnownDisk
 from nova.virt.libvirt.xml.layout import serial_of, volume_disk
@@ -114,7 +113,7 @@ class VolumeSwaps(guest_driver.VolumeSwaps):
     def _end(self, uuid: str, disk: KnownDisk, flags: int) -> None:
         """End the copy with the present volume or (_PIVOT) the new one; succeed if there is no copy."""
         if disk.element.find("mirror") is not None:
-            self._guests.on_domain(uuid, lambda domain: block_jobs.end(domain, disk.target, flags))
+            self._guests.on_domain(uuid, lambda domain: end_block_job(domain, disk.target, flags))
 
     def _define(self, uuid: str, key: str) -> None:
         """Update the persistent definition of the disk to match the live definition, and remove unused secrets."""

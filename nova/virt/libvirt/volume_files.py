@@ -18,9 +18,8 @@ from nova import exception
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
-from nova.virt.libvirt import block_jobs
 from nova.virt.libvirt.guests import Guests
-from nova.virt.libvirt.hotplug import definitions
+from nova.virt.libvirt.hotplug import definitions, end_block_job
 from nova.virt.libvirt.snapshots import Snapshots
 from nova.virt.libvirt.xml.definition import KnownDisk
 from nova.virt.libvirt.xml.layout import serial_of
@@ -88,7 +87,7 @@ class VolumeFiles(guest_driver.VolumeFiles):
             try:
                 running, disk = self._inspect(uuid, device)
                 if running is not None and disk is not None:
-                    self._guests.on_domain(uuid, lambda domain: block_jobs.end(domain, disk.target))
+                    self._guests.on_domain(uuid, lambda domain: end_block_job(domain, disk.target))
             except exception.GuestNotFound:
                 return False
         return was_merged(self.names(instance, device), top, base)
@@ -117,7 +116,7 @@ class VolumeFiles(guest_driver.VolumeFiles):
             if running is None or disk is None:
                 raise exception.GuestNotRunning(instance_uuid=uuid)
             if cancelled.is_set():
-                self._guests.on_domain(uuid, lambda domain: block_jobs.end(domain, disk.target))
+                self._guests.on_domain(uuid, lambda domain: end_block_job(domain, disk.target))
                 raise _failed(device, "it was cancelled")
             if begun and not works:
                 raise _failed(device, "what QEMU did was broken off")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
+import json
 import logging
+import os
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 from typing import Any
@@ -12,10 +15,12 @@ import libvirt
 
 from nova.objects.dedicated_resources.numa import HostTopology
 from nova.virt.libvirt.node import cells
-from nova.virt.libvirt.node.vhost_user import serves_file_systems
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
 
 LOG = logging.getLogger(__name__)
+
+# Directories with descriptions of vhost-user back ends; one file in any of them is enough.
+_VHOST_USER = ("/usr/share/qemu/vhost-user", "/etc/qemu/vhost-user")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +100,7 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
             cpu_modes=frozenset(mode.get("name", "") for mode in root.findall("cpu/mode")
                                 if mode.get("supported") == "yes"),
             uefi=described.uefi or "efi" in _values(root, "os", "firmware"),
-            virtio_fs=described.virtio_fs or (serves_file_systems() and "virtiofs" in _values(
+            virtio_fs=described.virtio_fs or (_has_virtiofsd() and "virtiofs" in _values(
                 root, "devices/filesystem", "driverType")),
             secure_boot=described.secure_boot or "yes" in _values(root, "os/loader", "secure"),
             features=described.features or _guest_features(connection, host.arch, machine, settings, root),
@@ -191,3 +196,17 @@ def _guest_features(connection: libvirt.virConnect, arch: str, machine: str, set
         return frozenset()
     flags = {flag.lstrip("+") for flag in settings.cpu_flags if not flag.startswith("-")}
     return frozenset(_features(text) | flags) - {flag[1:] for flag in settings.cpu_flags if flag.startswith("-")}
+
+
+def _has_virtiofsd() -> bool:
+    """Return True if a vhost-user back end for file systems is installed."""
+    return any(_serves_file_systems(path) for place in _VHOST_USER for path in glob.glob(os.path.join(place, "*.json")))
+
+
+def _serves_file_systems(path: str) -> bool:
+    try:
+        with open(path, encoding="utf-8") as file:
+            description = json.load(file)
+        return description.get("type") == "fs" and os.access(str(description.get("binary", "")), os.X_OK)
+    except (OSError, ValueError, AttributeError):
+        return False
