@@ -62,4 +62,4 @@ def test_a_soft_reboot_waits_as_long_as_the_image_says_else_as_the_hypervisor_is
     admin.wait(server, "ACTIVE")
     admin.action(server, "reboot", {"type": "SOFT"})
     admin.wait(server, "ACTIVE")
-    assert timeouts["reboot"] == seconds
+    assert timeouts["power.reboot"] == seconds

@@ -280,10 +280,10 @@ def test_what_supersedes_a_swap_too_late_finds_the_new_volume(
 
     def late(*arguments):
         real(*arguments)
-        driver.told_late()
+        driver.volume_swaps.told_late()
 
-    driver.told_late = lambda: None
-    held = hold("told_late")
+    driver.volume_swaps.told_late = lambda: None
+    held = hold("volume_swaps.told_late")
     monkeypatch.setattr(driver.volume_swaps, "swap", late)
     interrupted(admin, server, old, new, held, how)
     if how == "delete":  # the one that goes with its server
