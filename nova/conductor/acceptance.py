@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,8 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor import checks, secret_cipher
 from nova.conductor.core import Core
-from nova.conductor.resources import server_volumes, volume_keys
+from nova.conductor.resources import volume_keys
+from nova.conductor.resources.server_volumes import ServerVolumes
 from nova.conductor.saga import transition_notifications
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import Engine
@@ -27,7 +29,6 @@ from nova.db.servers import actions, server_groups, server_migrations, servers
 from nova.notifications.messages import publisher
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.hosts.scheduling import GroupSpec, RequestSpec
-from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF, NetworkRequest
 from nova.objects.requirements.requested_resources import request_spec
 from nova.objects.servers import states
@@ -35,7 +36,7 @@ from nova.objects.servers.action import Accepted, Action, Failure
 from nova.objects.servers.instance import BlockDevice, Instance, Key, Personality
 from nova.objects.servers.migration import Migration
 from nova.objects.volumes.share import Share
-from nova.objects.volumes.volume import IN_USE, Volume, VolumeContent, VolumeEncryption
+from nova.objects.volumes.volume import IN_USE, Volume, VolumeEncryption
 from nova.operations import REGISTRY
 from nova.operations.framework.base import Inherited, Journal, Operation, context_of, journal
 from nova.operations.framework.rules import check
@@ -110,6 +111,10 @@ class ConductorAcceptance(ConductorControl):
         self.same_host_allowed: bool = CONF.allow_resize_to_same_host
         self.offloads_at_once: bool = CONF.shelved_offload_time == 0
 
+    @functools.cached_property
+    def volumes(self) -> ServerVolumes:
+        return ServerVolumes(self, self.connection)
+
     def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
         group = None
         if self.instance.server_group:
@@ -117,7 +122,7 @@ class ConductorAcceptance(ConductorControl):
                 stored = server_groups.get(self.connection, self.instance.server_group)
                 group = GroupSpec(uuid=stored.uuid, policy=stored.policy,
                                   max_server_per_host=int(stored.rules.get("max_server_per_host", 1)))
-        bound = self.bound_host()
+        bound = self.volumes.bound_host()
         if bound and host not in (None, bound):
             raise exception.InvalidVolume(reason=f"the volumes of the server cannot be reached from host {host}")
         return request_spec(self.instance, flavor, group, CONF.pci.alias,
@@ -160,29 +165,8 @@ class ConductorAcceptance(ConductorControl):
             raise exception.MigrationNotFoundByStatus(instance_id=self.instance.uuid, status=" or ".join(statuses))
         return migration
 
-    def add_volume(self, device: BlockDevice) -> BlockDevice:
-        return self.volumes.add(device, self.connection)
-
-    def begin_swap(self, old: BlockDevice, volume_id: str, encryption: VolumeEncryption | None) -> BlockDevice:
-        return self.volumes.begin_swap(old, volume_id, encryption, self.connection)
-
     def add_interface(self, wanted: NetworkRequest) -> VIF:
         return self.interfaces.add(wanted, self.connection)
-
-    def reimage(self, image: Image) -> VolumeContent | None:
-        return self.volumes.reimage(image, self.connection)
-
-    def bound_host(self) -> str | None:
-        return server_volumes.host_of(self.core, self.connection, self.instance)
-
-    def volumes_bound_elsewhere(self, host: str) -> list[str]:
-        return server_volumes.bound_elsewhere(self.core, self.connection, self.instance, host)
-
-    def begin_detaching(self, device: BlockDevice) -> None:
-        self.volumes.begin_detaching(device, self.connection)
-
-    def has_outside_volumes(self) -> bool:
-        return server_volumes.are_outside(self.core, self.instance)
 
     def host_has_trait(self, trait: str) -> bool:
         return compute_nodes.has_trait(self.connection, self.instance.host or "", self.instance.node or "", trait)

@@ -213,7 +213,7 @@ def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.Reques
     Raises the errors of :func:`nova.conductor.resources.server_volumes.give`, and FlavorMemoryTooSmall.
     """
     images = {**({request.image.id: request.image} if request.image else {}), **request.device_images}
-    server_volumes.give(engine.core, ctx, connection, instance, images, seen)
+    server_volumes.give(engine.core, connection, instance, images, seen)
     if instance.image is not request.image:
         check_image_fits(instance.flavor, instance.image, volume_backed=True)
         instance.system_metadata = _system_metadata(ctx, instance.image)

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from nova import context, exception
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
+from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import Engine
+from nova.db.servers import servers
 from nova.objects.servers.external_event import COMPLETED, ExternalEvent
 from nova.operations.extend_volume import ExtendVolume
 
@@ -41,7 +43,8 @@ def _refuse(core: Core, uuid: str, volume_id: str) -> None:
     """Report the failed extension to the volume service. If the report is lost, an operator resets the volume's status.
     """
     try:
-        core.attachments.end_extension(context.admin(), uuid, volume_id, 0, done=False)
+        instance = core.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
+        ConductorControl(core, context.admin(), instance).outside_volumes.end_extension(volume_id, 0, done=False)
     except exception.NovaException as error:
         LOG.warning("[instance: %s] Cannot report the failed extension of volume %s to its service: %s; "
                     "an operator must reset the status of the volume", uuid, volume_id, error)

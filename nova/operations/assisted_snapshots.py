@@ -80,7 +80,7 @@ class _Assisted(Operation):
         if device.encryption is not None:
             raise exception.InvalidVolume(reason=f"volume {request.volume_id} is encrypted, and a file with snapshots "
                                                  "is not decrypted")
-        if not ctl.has_outside_volumes():
+        if not ctl.volumes.are_outside:
             raise exception.InvalidVolume(reason="embedded volumes have no snapshots")
         self.data.device = device
 

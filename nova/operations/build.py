@@ -77,7 +77,7 @@ class Build(Operation):
         ctl.claim(selection, data.spec)
         plugging.forget(ctl)
         ctl.interfaces.take()
-        ctl.volumes.connect(selection.host)
+        ctl.volumes.bind(selection.host)
         ctl.set(host=selection.host, node=selection.node, availability_zone=selection.availability_zone)
 
     @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="outside_volumes")
@@ -126,7 +126,7 @@ class Build(Operation):
         host.disconnect_volumes()
 
     def unbind_volumes(self, ctl: Control) -> None:
-        ctl.outside_volumes.disconnect(self.data.host)
+        ctl.outside_volumes.disconnect()
 
     def give_interfaces_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.release()
@@ -136,7 +136,7 @@ class Build(Operation):
         data: BuildData = self.data
         ctl.finish_io(failed=None if self.taken_over else True)
         ctl.release_claim()
-        ctl.volumes.disconnect(self.data.host)
+        ctl.volumes.unbind()
         ctl.set(host=None, node=None, availability_zone=self.instance.pinned_availability_zone, numa_topology=None,
                 pci_devices=None, power_state=states.NOSTATE)
         placing.rule_out(data)

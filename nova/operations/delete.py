@@ -47,7 +47,7 @@ class Delete(Operation):
     may_be_followed = False
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
-        self.data.outside_volumes = ctl.has_outside_volumes()
+        self.data.outside_volumes = ctl.volumes.are_outside
         self.data.shares = bool(self.instance.shares)
         self.data.shelved_image = self.instance.system_metadata.get(IMAGE, "")
         some = bool(self.instance.network_info) or self.instance.requested_networks != []

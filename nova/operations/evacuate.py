@@ -85,7 +85,7 @@ class Evacuate(Move):
     @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="outside_volumes")
     def bind_volumes(self, ctl: Control) -> None:
         super().bind_volumes(ctl)
-        ctl.outside_volumes.adopt(self.data.there)
+        ctl.volumes.adopt(self.data.there)
 
     @step(CONDUCTOR, undo="bind_back", external=NETWORK, when="outside_interfaces")
     def bind(self, ctl: Control) -> None:

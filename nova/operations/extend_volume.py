@@ -50,7 +50,7 @@ class ExtendVolume(Operation):
     # --- acceptance ------------------------------------------------------------------------------
     def accept(self, ctl: Acceptance, request: ExtendRequest) -> None:
         device = self.instance.attached(request.volume_id)
-        if not ctl.has_outside_volumes():
+        if not ctl.volumes.are_outside:
             raise exception.InvalidVolume(reason="embedded volumes keep their size")
         self.data.device = device
 
@@ -74,7 +74,7 @@ class ExtendVolume(Operation):
     # The compensation does the same as the step: the guest has the new size.
     @step(CONDUCTOR, event=_EVENT, undo="hand_over", external=VOLUMES, when="awaited")
     def hand_over(self, ctl: Control) -> None:
-        ctl.outside_volumes.end_extension(self.data.device, self.data.size_gb, done=True)
+        ctl.outside_volumes.end_extension(self.data.device.volume_id, self.data.size_gb, done=True)
 
     # --- compensations ---------------------------------------------------------------------------
     def check_size(self, host: HostContext) -> None:
@@ -82,7 +82,7 @@ class ExtendVolume(Operation):
             host.result(done=host.driver.volumes.is_extended(host.instance, self.data.device, self.data.size_gb))
 
     def give_up(self, ctl: Control) -> None:
-        ctl.outside_volumes.end_extension(self.data.device, self.data.size_gb, done=self.data.done)
+        ctl.outside_volumes.end_extension(self.data.device.volume_id, self.data.size_gb, done=self.data.done)
 
     # --- the end ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:

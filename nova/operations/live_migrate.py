@@ -159,7 +159,7 @@ class LiveMigrate(Move):
     def _move(self, ctl: Control) -> None:
         chosen = self.data.candidates[0]
         self.use_claim(ctl, self.data.migration)
-        ctl.outside_volumes.adopt(self.data.there)
+        ctl.volumes.adopt(self.data.there)
         ctl.set(host=chosen.host, node=chosen.node, availability_zone=chosen.availability_zone)
 
     def may_retry(self, failure: Failure) -> bool:

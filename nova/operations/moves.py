@@ -72,7 +72,7 @@ class Bound(Operation):
     @step(CONDUCTOR, when="outside_volumes")
     def adopt_volumes(self, ctl: Control) -> None:
         """Store the new connections before old ones are removed, so that the row never has a removed connection."""
-        ctl.outside_volumes.adopt(self.data.there)
+        ctl.volumes.adopt(self.data.there)
 
     @step(CONDUCTOR, external=VOLUMES, deferrable=True, when="outside_volumes")
     def leave_volumes(self, ctl: Control) -> None:
@@ -87,7 +87,7 @@ class Bound(Operation):
 
     @staticmethod
     def _restore_connections(ctl: Control, devices: list[BlockDevice], host: str) -> None:
-        ctl.outside_volumes.adopt(devices)
+        ctl.volumes.adopt(devices)
         ctl.outside_volumes.reconcile(host)
 
     def clean_up(self, of: Step, ctl: Control) -> None:
@@ -121,7 +121,7 @@ class Move(Bound):
         instance = ctl.instance
         if host and not ctl.compute_exists(host):
             raise exception.ComputeHostNotFound(host=host)
-        if ctl.bound_host() and not same_host:
+        if ctl.volumes.bound_host() and not same_host:
             raise exception.InvalidVolume(reason="the server has volumes that cannot leave its host")
         spec = ctl.request_spec(flavor, host, forced)
         spec.ignore_hosts = [] if same_host else [instance.host or ""]
@@ -131,7 +131,7 @@ class Move(Bound):
         self.data.source_zone = instance.availability_zone
         self.data.host = ""
         self.data.outside_interfaces = ctl.network_is_outside
-        self.data.outside_volumes = ctl.has_outside_volumes()
+        self.data.outside_volumes = ctl.volumes.are_outside
         self.data.shares = bool(instance.shares)
         ctl.open_migration(Migration(
             uuid=self.data.migration, instance_uuid=instance.uuid, migration_type=self.migration_type,
@@ -194,7 +194,7 @@ class Move(Bound):
             ctl.release_claim(data.migration)
             ctl.migrate(data.migration, dest_compute="", dest_node="")
             if data.here:
-                ctl.outside_volumes.adopt(data.here)
+                ctl.volumes.adopt(data.here)
         placing.rule_out(data)
 
     def may_retry(self, failure: Failure) -> bool:

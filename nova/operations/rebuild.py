@@ -121,8 +121,8 @@ class Rebuild(Operation):
             _check_claim(instance, image)
             self._give_image(ctl, request)
             if instance.volume_backed:
-                self.data.volume = ctl.reimage(image)
-                self.data.outside_volumes = ctl.has_outside_volumes()
+                self.data.volume = ctl.volumes.reimage(self._root(), image)
+                self.data.outside_volumes = ctl.volumes.are_outside
         self.data.token = ctl.action_uuid
         self.data.off = instance.vm_state == states.STOPPED
         self.data.selected = self.data.spec is None
@@ -173,7 +173,7 @@ class Rebuild(Operation):
 
     @step(CONDUCTOR, event=_EVENT, undo="reconnect", external=VOLUMES, when="outside_volumes")
     def free(self, ctl: Control) -> None:
-        ctl.outside_volumes.disconnect(self.data.host, self._root())
+        ctl.outside_volumes.disconnect(self._root())
 
     @step(CONDUCTOR, event=_EVENT, external=VOLUMES, when="outside_volumes")
     def write(self, ctl: Control) -> None:

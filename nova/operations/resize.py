@@ -377,11 +377,11 @@ class RevertResize(_Finish):
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
         self._take(ctl, migration_states.REVERTING)
-        left = ctl.volumes_bound_elsewhere(self.data.source)
+        left = ctl.volumes.bound_elsewhere(self.data.source)
         if left:
             raise exception.InvalidVolume(
                 reason=f"the source host cannot reach {', '.join(left)}: detach before you revert")
-        self.data.outside_volumes = ctl.has_outside_volumes()
+        self.data.outside_volumes = ctl.volumes.are_outside
 
     def devices_at(self, of: Step) -> list[BlockDevice]:
         return list(self.data.there) if of.place == "source" else []
@@ -464,5 +464,5 @@ class RevertResize(_Finish):
             ctl.use_claim()
         ctl.migrate(data.migration, status=status, open=False)
         self._forget_before(ctl)
-        ctl.outside_volumes.adopt(data.there)
+        ctl.volumes.adopt(data.there)
         ctl.set(flavor=old, host=data.source, node=data.source_node, availability_zone=ctl.zone_of(data.source))

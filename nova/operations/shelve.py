@@ -61,7 +61,7 @@ class _Offloading(Operation):
 
     def _begin_offload(self, ctl: Acceptance) -> None:
         self.data.offload = True
-        self.data.unbinds_volumes = ctl.has_outside_volumes()
+        self.data.unbinds_volumes = ctl.volumes.are_outside
         self.data.unbinds_interfaces = ctl.network_is_outside and bool(self.instance.network_info)
 
     @step("host", event=_OFFLOAD, task_state=states.SHELVING_OFFLOADING, when="offload", when_down="skip", evict=True)
@@ -71,7 +71,7 @@ class _Offloading(Operation):
 
     @step(CONDUCTOR, external=VOLUMES, when="unbinds_volumes")
     def unbind_volumes(self, ctl: Control) -> None:
-        ctl.outside_volumes.disconnect(self.data.host)
+        ctl.outside_volumes.disconnect()
 
     @step(CONDUCTOR, external=NETWORK, when="unbinds_interfaces")
     def unbind_interfaces(self, ctl: Control) -> None:
@@ -84,7 +84,7 @@ class _Offloading(Operation):
 
     def _leave(self, ctl: Control) -> None:
         ctl.release_claim()
-        ctl.volumes.disconnect(self.data.host)
+        ctl.volumes.unbind()
         ctl.set(host=None, node=None, numa_topology=None, pci_devices=None, power_state=states.SHUTDOWN)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from nova import exception
-from nova.objects.base import Object
+from nova.objects.base import Object, new_uuid
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import BlockDevice
@@ -80,8 +80,10 @@ class SwapVolume(Operation):
             old = changed
         self.data.device = old
         with _new_volume():
-            self.data.new = ctl.begin_swap(old, request.new_volume_id, self.data.encryption)
-        self.data.outside_volumes = ctl.has_outside_volumes()
+            self.data.new = ctl.volumes.begin_swap(self.instance.host or "", old, BlockDevice(
+                source="volume", destination="volume", volume_id=request.new_volume_id, device_name=old.device_name,
+                uuid=new_uuid(), replaces=old.uuid, delete_on_termination=False, encryption=self.data.encryption))
+        self.data.outside_volumes = ctl.volumes.are_outside
 
     # --- steps -----------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")

@@ -110,7 +110,7 @@ class Unshelve(Operation):
         data.spec = ctl.request_spec(instance.flavor, request.host)
         data.spec.availability_zone, data.spec.release = data.pinned, self.rules.release
         data.max_tries = 1 + data.spec.alternates
-        data.binds_volumes = ctl.has_outside_volumes()
+        data.binds_volumes = ctl.volumes.are_outside
         data.binds_interfaces = ctl.network_is_outside and bool(instance.network_info)
 
     def relocate(self) -> bool:
@@ -132,7 +132,7 @@ class Unshelve(Operation):
         ctl.claim(selection, data.spec)
         ctl.finish_io(failed=None, node_uuid=selection.node_uuid)
         plugging.forget(ctl)
-        ctl.volumes.connect(selection.host)
+        ctl.volumes.bind(selection.host)
         ctl.set(host=selection.host, node=selection.node, availability_zone=selection.availability_zone)
 
     @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="binds_volumes")
@@ -199,7 +199,7 @@ class Unshelve(Operation):
         host.disconnect_volumes()
 
     def unbind_volumes(self, ctl: Control) -> None:
-        ctl.outside_volumes.disconnect(self.data.host)
+        ctl.outside_volumes.disconnect()
 
     def unbind_interfaces(self, ctl: Control) -> None:
         ctl.outside_interfaces.unbind()
@@ -207,7 +207,7 @@ class Unshelve(Operation):
     def unplace(self, ctl: Control) -> None:
         data: UnshelveData = self.data
         ctl.release_claim()
-        ctl.volumes.disconnect(data.host)
+        ctl.volumes.unbind()
         ctl.set(host=None, node=None, numa_topology=None, pci_devices=None, power_state=states.SHUTDOWN)
         placing.rule_out(data)
 

@@ -92,12 +92,12 @@ class AttachVolume(_Volume):
             raise exception.InvalidInput(reason="a device of a shelved server cannot have a tag.")
         if self.data.multiattach:
             self._check_multiattach(ctl, request)
-        device = ctl.add_volume(BlockDevice(
+        device = ctl.volumes.add(BlockDevice(
             source="volume", destination="volume", volume_id=request.volume_id, device_name=request.device_name,
             tag=request.tag, delete_on_termination=request.delete_on_termination,
             multiattach=self.data.multiattach, encryption=self.data.encryption))
         self.data.device = device
-        self.data.outside_volumes = ctl.has_outside_volumes()
+        self.data.outside_volumes = ctl.volumes.are_outside
         return Attachment(
             volume_id=request.volume_id, instance_uuid=self.instance.uuid, device_name=device.device_name,
             attachment_id=device.attachment_id, bdm_uuid=device.uuid, tag=device.tag,
@@ -164,9 +164,9 @@ class DetachVolume(_Volume):
             raise exception.Invalid("Cannot detach a root device volume")
         if self.instance.host and not ctl.host_up(self.instance.host):
             raise exception.ServiceUnavailable()
-        ctl.begin_detaching(device)
+        ctl.volumes.begin_detaching(device)
         self.data.device = device
-        self.data.outside_volumes = ctl.has_outside_volumes()
+        self.data.outside_volumes = ctl.volumes.are_outside
 
     @step(CONDUCTOR, undo="roll_back", external=VOLUMES, when="outside_volumes")
     def begin_outside(self, ctl: Control) -> None:

@@ -20,7 +20,7 @@ _SHAPES = {
     "neutron subnet": typing.get_args(neutron_api._SHAPES["subnets"])[0],
     "cinder attachment": cinder_api._SHAPES["attachment"]}
 # Modules that read or write untyped fields by name.
-_MODULES = {"cinder connection_info": ("nova/volume/cinder/host.py", "nova/volume/cinder/attachments.py"),
+_MODULES = {"cinder connection_info": ("nova/volume/cinder/host.py", "nova/volume/cinder/server_volumes.py"),
             "sent with a port": ("nova/network/neutron/allocator.py",)}
 
 

@@ -1,11 +1,12 @@
 """Volumes of a server, for the steps of its operations. Changes are written in the transaction of the step.
 
-For volumes of an external service, only the server's row is changed; outside_volumes calls the service.
+For volumes of an external service, only the server's row is changed; the strategy of the service
+(:class:`nova.operations.framework.resource_contexts.OutsideVolumes`) calls it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -16,17 +17,13 @@ from nova.conductor.core import Core
 from nova.conductor.resources import volume_keys
 from nova.conf import CONF
 from nova.db.servers import servers
+from nova.db.volumes import volumes
 from nova.objects.base import new_uuid
 from nova.objects.images.image import Image, least_disk
 from nova.objects.requirements import device_names
-from nova.objects.servers.instance import BlockDevice, Instance, root_volume, with_current_keys
+from nova.objects.servers.instance import BlockDevice, Instance, root_volume, with_current_keys, with_ways
 from nova.objects.volumes import volume as volume_states
-from nova.objects.volumes.volume import Volume, VolumeContent, VolumeEncryption, VolumeRemoval
-
-# Returns the changed device, or None to remove it from the server.
-Change = Callable[[sa.Connection, BlockDevice], BlockDevice | None]
-# A change that also needs all devices of the server.
-KnowingChange = Callable[[sa.Connection, BlockDevice, list[BlockDevice]], BlockDevice | None]
+from nova.objects.volumes.volume import Volume, VolumeContent, VolumeRemoval
 
 
 class StepTransaction(Protocol):
@@ -45,17 +42,24 @@ class StepTransaction(Protocol):
 class ServerVolumes:
     """A :class:`nova.operations.framework.resource_contexts.ServerVolumes`.
 
-    ``devices`` () stands for all volumes of the server.
+    ``connection``: of the accepting transaction. ``devices`` () stands for all volumes of the server.
     """
 
-    def __init__(self, transaction: StepTransaction) -> None:
-        self._transaction = transaction
-        self._attachments = transaction.core.attachments
-        self._outside = self._attachments.external
+    def __init__(self, transaction: StepTransaction, connection: sa.Connection | None = None) -> None:
+        self._transaction, self._connection = transaction, connection
+        self._outside = transaction.core.attachments.external
+
+    @property
+    def are_outside(self) -> bool:
+        return are_outside(self._transaction.core, self._transaction.instance)
 
     # --- in the accepting transaction ------------------------------------------------------------------
-    def add(self, device: BlockDevice, connection: sa.Connection) -> BlockDevice:
-        """Raises VolumeNotFound, InvalidVolume, DevicePathInUse, TooManyDiskDevices."""
+    @property
+    def _accepting(self) -> sa.Connection:
+        assert self._connection is not None, "only in the accepting transaction"
+        return self._connection
+
+    def add(self, device: BlockDevice) -> BlockDevice:
         instance = self._transaction.instance
         if device.volume_id in [other.volume_id for other in instance.volumes]:
             raise exception.InvalidVolume(
@@ -67,92 +71,95 @@ class ServerVolumes:
         device_names.assign(instance, [device])
         if not self._outside:
             device.attachment_id = new_uuid()
-            self._attachments.reserve(self._transaction.ctx, instance, device, volume_states.ATTACHING, connection)
+            volumes.reserve(self._accepting, device.volume_id or "", instance.project_id, instance.uuid,
+                            device.attachment_id, device.device_name)
             if instance.host:
-                device = self._connected(device, instance.host, connection)
+                device = _bound(self._accepting, device, instance.host)
         self._transaction.set(block_devices=[*instance.block_devices, device])
         return device
 
-    def begin_detaching(self, device: BlockDevice, connection: sa.Connection) -> None:
-        """Mark the volume as detaching. Raises InvalidVolume if another request changes it."""
-        if not self._outside:
-            self._attachments.begin_detaching(self._transaction.ctx, device, connection)
+    def bound_host(self) -> str | None:
+        return host_of(self._transaction.core, self._accepting, self._transaction.instance)
 
-    def begin_swap(self, old: BlockDevice, volume_id: str, encryption: VolumeEncryption | None,
-                   connection: sa.Connection) -> BlockDevice:
-        """Raises VolumeNotFound (the new one), InvalidVolume."""
-        transaction = self._transaction
-        new = BlockDevice(source="volume", destination="volume", volume_id=volume_id, device_name=old.device_name,
-                          delete_on_termination=False, uuid=new_uuid(), replaces=old.uuid, encryption=encryption)
+    def bound_elsewhere(self, host: str) -> list[str]:
+        if self._outside:
+            return []
+        return [device.volume_id or "" for device in self._transaction.instance.volumes
+                if _hosts(self._accepting, [device]) - {host}]
+
+    def begin_detaching(self, device: BlockDevice) -> None:
         if not self._outside:
-            new.attachment_id = new_uuid()
-            new.size_gb = self._attachments.begin_swap(
-                transaction.ctx, transaction.instance, old, new, connection).size_gb
-            new = self._connected(new, transaction.instance.host or "", connection)
-        transaction.set(block_devices=[*transaction.instance.block_devices, new])
+            volumes.begin_detaching(self._accepting, device.volume_id or "", device.attachment_id or "")
+
+    def begin_swap(self, host: str, old: BlockDevice, new: BlockDevice) -> BlockDevice:
+        transaction, instance = self._transaction, self._transaction.instance
+        if not self._outside:
+            attachment = new_uuid()
+            reserved = volumes.begin_swap(self._accepting, old.volume_id or "", old.attachment_id or "", Volume(
+                uuid=new.volume_id or "", project_id=instance.project_id, instance_uuid=instance.uuid, size_gb=0,
+                attachment_id=attachment, device_name=new.device_name))
+            new = _bound(self._accepting, msgspec.structs.replace(
+                new, attachment_id=attachment, size_gb=reserved.size_gb), host)
+        transaction.set(block_devices=[*instance.block_devices, new])
         return new
 
-    def reimage(self, image: Image, connection: sa.Connection) -> VolumeContent | None:
-        """Begin to reimage the root volume. Raises InvalidInput, InvalidVolume (another request changes it)."""
-        transaction = self._transaction
-        device = root_volume(transaction.instance.block_devices)
-        assert device is not None
+    def reimage(self, device: BlockDevice, image: Image) -> VolumeContent | None:
         _check_fits(image, device)
         if self._outside:
             return None
-        before = self._attachments.reimage(transaction.ctx, transaction.instance, device, image, connection)
-        now = self._connected(device, transaction.instance.host or "", connection)
+        transaction = self._transaction
+        before = volumes.reimage(self._accepting, device.volume_id or "", device.attachment_id or "", image)
+        now = _bound(self._accepting, device, transaction.instance.host or "")
         transaction.set(block_devices=[
             now if existing is device else existing for existing in transaction.instance.block_devices])
         return before
 
     # --- written with the step -------------------------------------------------------------------------
-    def connect(self, host: str) -> None:
+    def bind(self, host: str) -> None:
         if not self._outside:
-            self._change((), lambda connection, device: self._connected(device, host, connection))
+            self._change((), lambda connection, device: _bound(connection, device, host))
 
-    def _connected(self, device: BlockDevice, host: str, connection: sa.Connection) -> BlockDevice:
-        transaction = self._transaction
-        return self._attachments.connect(transaction.ctx, transaction.instance, device, host, {}, connection)
-
-    def disconnect(self, host: str) -> None:
+    def unbind(self) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
-            device, removals = self._attachments.disconnect(
-                self._transaction.ctx, self._transaction.instance, device, host, connection)
-            self._transaction.removals += removals
-            return device
+            volume = volumes.lock(connection, device.volume_id or "")
+            if volume.attachment_id == device.attachment_id:
+                self._remove(volumes.unbind(connection, volume))
+            return msgspec.structs.replace(device, connection_info={})
 
         if not self._outside:
             self._change((), change)
 
     def complete(self, *devices: BlockDevice) -> None:
         if not self._outside:
-            self._change(devices, lambda connection, device: self._attachments.complete(
-                self._transaction.ctx, device, connection))
+            self._change(devices, _completed)
 
     def end_reimage(self, before: VolumeContent, done: bool) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
-            device, removals = self._attachments.end_reimage(
-                self._transaction.ctx, self._transaction.instance, device, before, done, connection)
-            self._transaction.removals += removals
-            return device
+            self._remove(volumes.end_reimage(
+                connection, device.volume_id or "", device.attachment_id or "", before, done))
+            return _refreshed(connection, device)
 
         root = root_volume(self._transaction.instance.block_devices)
-        if root is not None:
+        if root is not None and not self._outside:
             self._change((root,), change)
 
     def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
-        def change(connection: sa.Connection, device: BlockDevice, stored: list[BlockDevice]) -> BlockDevice | None:
-            if device.uuid == new.uuid:
-                return None
-            transaction, (now,) = self._transaction, with_current_keys([new], stored)
-            if not self._outside:
-                now, removals = self._attachments.end_swap(
-                    transaction.ctx, transaction.instance, old, now, migrates, done, connection)
-                transaction.removals += removals
+        def change(connection: sa.Connection, stored: list[BlockDevice]) -> list[BlockDevice]:
+            return [end(connection, device, stored) if device.uuid == old.uuid else device
+                    for device in stored if device.uuid != new.uuid]
+
+        def end(connection: sa.Connection, device: BlockDevice, stored: list[BlockDevice]) -> BlockDevice:
+            now, = with_current_keys([new], stored)
+            if not self._outside and done:
+                volumes.inherit(connection, now.volume_id or "", old.volume_id or "")
+                now = _completed(connection, now)
+                self._release(connection, old, False)
+            elif not self._outside:
+                self._release(connection, now, False)
+                volumes.roll_detaching(connection, old.volume_id or "", old.attachment_id or "")
             return device.swapped(now, migrates) if done else device
 
-        self._change_knowing((old, new), change)
+        self._change_all(change)
 
     def reach(self, device: BlockDevice) -> None:
         def change(_connection: sa.Connection, stored: BlockDevice) -> BlockDevice:
@@ -167,7 +174,7 @@ class ServerVolumes:
 
     def roll_detaching(self, device: BlockDevice) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
-            self._attachments.roll_detaching(self._transaction.ctx, device, connection)
+            volumes.roll_detaching(connection, device.volume_id or "", device.attachment_id or "")
             return device
 
         if not self._outside:
@@ -176,32 +183,75 @@ class ServerVolumes:
     def release(self, *devices: BlockDevice, keep: bool = False) -> None:
         def change(connection: sa.Connection, device: BlockDevice) -> None:
             if not self._outside:
-                self._transaction.removals += self._attachments.release(
-                    self._transaction.ctx, self._transaction.instance, device,
-                    device.delete_on_termination and not keep,
-                    connection)
+                self._release(connection, device, device.delete_on_termination and not keep)
 
         self._change(devices, change)
 
-    def _change(self, devices: Collection[BlockDevice], change: Change) -> None:
-        """``change`` these volumes of the server, as its row has them when the step is written."""
-        self._change_knowing(devices, lambda connection, device, _stored: change(connection, device))
+    def adopt(self, devices: Iterable[BlockDevice]) -> None:
+        self.record(with_ways([device for device in self._transaction.instance.block_devices if device.is_volume],
+                              devices))
 
-    def _change_knowing(self, devices: Collection[BlockDevice], change: KnowingChange) -> None:
-        transaction = self._transaction
-        if not any(device.is_volume for device in transaction.instance.block_devices):
-            return
+    def record(self, devices: Iterable[BlockDevice]) -> None:
+        now = {device.uuid: device for device in devices}
+        instance = self._transaction.instance
+
+        def renewed(given: list[BlockDevice]) -> list[BlockDevice]:
+            updated = [msgspec.structs.replace(now[device.uuid], delete_on_termination=device.delete_on_termination)
+                       if device.uuid in now else device for device in given]
+            return with_current_keys(updated, given)
+
+        if now:
+            self._change_all(lambda _connection, given: renewed(given))
+            instance.block_devices = renewed(instance.block_devices)
+
+    def _release(self, connection: sa.Connection, device: BlockDevice, delete: bool) -> None:
+        self._remove(volumes.release(connection, device.volume_id or "", device.attachment_id or "", delete))
+
+    def _remove(self, removal: VolumeRemoval | None) -> None:
+        """Send the removal, if any, to its host after the commit."""
+        if removal is not None:
+            self._transaction.removals.append(removal)
+
+    def _change(self, devices: Collection[BlockDevice],
+                change: Callable[[sa.Connection, BlockDevice], BlockDevice | None]) -> None:
+        """``change`` these volumes of the server; None removes a device from the server."""
         only = {device.uuid for device in devices}
 
-        def effect(connection: sa.Connection) -> None:
-            def changed(stored: list[BlockDevice]) -> list[BlockDevice]:
-                now = [change(connection, device, stored) if device.is_volume and (not only or device.uuid in only)
-                       else device for device in stored]
-                return [device for device in now if device is not None]
+        def changed(connection: sa.Connection, stored: list[BlockDevice]) -> list[BlockDevice]:
+            now = [change(connection, device) if device.is_volume and (not only or device.uuid in only) else device
+                   for device in stored]
+            return [device for device in now if device is not None]
 
-            servers.change(connection, transaction.instance, "block_devices", changed)
+        self._change_all(changed)
 
-        transaction.effects.append(effect)
+    def _change_all(self, change: Callable[[sa.Connection, list[BlockDevice]], list[BlockDevice]]) -> None:
+        """``change`` the devices of the server, as its row has them when the step is written."""
+        transaction = self._transaction
+        if any(device.is_volume for device in transaction.instance.block_devices):
+            transaction.effects.append(lambda connection: servers.change(
+                connection, transaction.instance, "block_devices", lambda stored: change(connection, stored)))
+
+
+def _bound(connection: sa.Connection, device: BlockDevice, host: str) -> BlockDevice:
+    """Return the device connected to an embedded volume, whose data are assigned to the host if it has none."""
+    volume = volumes.bind(connection, volumes.lock(connection, device.volume_id or ""), host)
+    return msgspec.structs.replace(device, connection_info=volume.connection_info())
+
+
+def _completed(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
+    volumes.complete(connection, device.volume_id or "", device.attachment_id or "")
+    return _refreshed(connection, device)
+
+
+def _refreshed(connection: sa.Connection, device: BlockDevice) -> BlockDevice:
+    return msgspec.structs.replace(
+        device, connection_info=volumes.get(connection, device.volume_id or "").connection_info())
+
+
+def _hosts(connection: sa.Connection, devices: Iterable[BlockDevice]) -> set[str]:
+    """Return the hosts that have the data of these embedded volumes; empty: no restriction."""
+    existing = (volumes.get(connection, device.volume_id) for device in devices if device.volume_id)
+    return {volume.host for volume in existing if volume.host}
 
 
 def are_outside(core: Core, instance: Instance) -> bool:
@@ -231,12 +281,12 @@ def check_volumes(core: Core, ctx: context.RequestContext, devices: Sequence[Blo
     return there | made
 
 
-def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,
-         images: dict[str, Image], seen: dict[str, Volume]) -> None:
+def give(core: Core, connection: sa.Connection, instance: Instance, images: dict[str, Image],
+         seen: dict[str, Volume]) -> None:
     """Reserve and create the volumes of a new server, in the accepting transaction.
 
-    The devices of ``instance`` become its own; ``seen`` is what look() returned. Raises VolumeNotFound, InvalidVolume,
-    InvalidInput, QuotaLimit, DevicePathInUse, TooManyDiskDevices.
+    The devices of ``instance`` become its own; ``seen`` is what check_volumes() returned. Raises VolumeNotFound,
+    InvalidVolume, InvalidInput, QuotaLimit, DevicePathInUse, TooManyDiskDevices.
     """
     instance.block_devices = [msgspec.structs.replace(device, uuid=new_uuid()) for device in instance.block_devices]
     wanted = [device for device in instance.block_devices if device.is_volume]
@@ -248,7 +298,7 @@ def give(core: Core, ctx: context.RequestContext, connection: sa.Connection, ins
         if core.attachments.external:
             volume = seen.get(device.volume_id or device.snapshot_id or "")
         else:
-            volume = _given(core, ctx, connection, instance, device, image)
+            volume = _given(connection, instance, device, image)
         if volume is None:
             continue
         if device.source in ("volume", "snapshot") and device.boot_index == 0:
@@ -277,12 +327,16 @@ def _image_of(described: Image | None, of_volume: Image | None) -> Image | None:
     return msgspec.structs.replace(of_volume, properties=described.properties, min_ram=described.min_ram)
 
 
-def _given(core: Core, ctx: context.RequestContext, connection: sa.Connection, instance: Instance,
-           device: BlockDevice, image: Image | None) -> Volume:
+def _given(connection: sa.Connection, instance: Instance, device: BlockDevice, image: Image | None) -> Volume:
     device.attachment_id = new_uuid()
     if device.source == "volume":
-        return core.attachments.reserve(ctx, instance, device, volume_states.RESERVED, connection)
-    return core.attachments.create(ctx, instance, device, image, connection)
+        return volumes.reserve(connection, device.volume_id or "", instance.project_id, instance.uuid,
+                               device.attachment_id, device.device_name, volume_states.RESERVED)
+    return volumes.create(connection, Volume(
+        uuid=new_uuid(), project_id=instance.project_id, user_id=instance.user_id,
+        name="" if image else f"{instance.uuid}-blank-vol", size_gb=device.size_gb or 0, image=image,
+        bootable=image is not None, status=volume_states.RESERVED, instance_uuid=instance.uuid,
+        attachment_id=device.attachment_id, device_name=device.device_name))
 
 
 def _check_fits(image: Image | None, device: BlockDevice) -> None:
@@ -299,18 +353,10 @@ def host_of(core: Core, connection: sa.Connection, instance: Instance) -> str | 
     """Return the host to which the volumes bind the server, or None for any host. Raises InvalidVolume."""
     if core.attachments.external:
         return None
-    hosts = core.attachments.hosts(instance.volumes, connection)
+    hosts = _hosts(connection, instance.volumes)
     if len(hosts) > 1:
         raise exception.InvalidVolume(reason="these volumes cannot be reached from one and the same host")
     return hosts.pop() if hosts else None
-
-
-def bound_elsewhere(core: Core, connection: sa.Connection, instance: Instance, host: str) -> list[str]:
-    """Return the ids of the server's volumes that cannot be reached from this host."""
-    if core.attachments.external:
-        return []
-    return [device.volume_id or "" for device in instance.volumes
-            if core.attachments.hosts([device], connection) - {host}]
 
 
 def check_count(instance: Instance, more: int) -> None:

@@ -14,9 +14,8 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.core import Core
-from nova.conductor.resources import volume_removals
+from nova.conductor.resources import volume_keys, volume_removals
 from nova.conductor.resources.outside_interfaces import OutsideInterfaces
-from nova.conductor.resources.outside_volumes import OutsideVolumes
 from nova.conductor.resources.server_images import ServerImages
 from nova.conductor.resources.server_interfaces import ServerInterfaces
 from nova.conductor.resources.server_shares import OutsideShares, ServerShares
@@ -34,7 +33,8 @@ from nova.objects.hosts.scheduling import RequestSpec, Selection
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Fault, Instance, without_secrets
 from nova.objects.servers.migration import Migration
-from nova.objects.volumes.volume import VolumeRemoval
+from nova.objects.volumes.volume import Volume, VolumeEncryption, VolumeRemoval
+from nova.operations.framework.resource_contexts import OutsideVolumes
 from nova.telemetry import metrics
 
 Effect = Callable[[sa.Connection], None]
@@ -256,7 +256,13 @@ class ConductorControl:
 
     @functools.cached_property
     def outside_volumes(self) -> OutsideVolumes:
-        return OutsideVolumes(self)
+        return self.core.attachments.of_server(self)
+
+    def connector(self, host: str) -> dict[str, Any] | None:
+        return self.core.db.read(lambda connection: services.connector(connection, host))
+
+    def encryption_of(self, volume: Volume) -> VolumeEncryption | None:
+        return volume_keys.fetched(self.core, self.ctx, volume)
 
     # --- shares ----------------------------------------------------------------------------------
     @functools.cached_property

@@ -21,7 +21,7 @@ from nova.objects.servers.guest import DiskImage
 from nova.objects.servers.instance import BlockDevice, Instance, Key, Personality
 from nova.objects.servers.migration import Migration
 from nova.objects.volumes.share import Share, ShareMapping
-from nova.objects.volumes.volume import ConnectionInfo, Volume, VolumeContent, VolumeEncryption
+from nova.objects.volumes.volume import ConnectionInfo, Volume, VolumeEncryption
 from nova.operations.framework.guest_driver import GuestDriver
 from nova.operations.framework.resource_contexts import (
     OutsideInterfaces,
@@ -121,8 +121,7 @@ class Control(Protocol):
         """Return the seconds per GiB that a volume service may take to rewrite a volume."""
 
     @property
-    def volumes(self) -> ServerVolumes:
-        """Return the volumes in the instance's row and, if Nova itself manages the volumes, in their own rows."""
+    def volumes(self) -> ServerVolumes: ...
 
     @property
     def outside_volumes(self) -> OutsideVolumes: ...
@@ -248,6 +247,18 @@ class Control(Protocol):
         """
 
 
+class ServiceControl(Control, Protocol):
+    """Context of an external step for the back end that calls the service."""
+
+    ctx: RequestContext
+
+    def connector(self, host: str) -> dict[str, Any] | None:
+        """Return the properties of a host that a service needs to give it access, or None if it reported none."""
+
+    def encryption_of(self, volume: Volume) -> VolumeEncryption | None:
+        """See :meth:`PrecheckContext.key_of`."""
+
+
 class Acceptance(Control, Protocol):
     """Context of :meth:`Operation.accept`. It is inside the accepting transaction, so it may read, check and refuse."""
 
@@ -297,40 +308,8 @@ class Acceptance(Control, Protocol):
     def the_migration(self, *statuses: str) -> Migration:
         """Return the newest migration of the instance with one of these statuses. Raises MigrationNotFoundByStatus."""
 
-    def add_volume(self, device: BlockDevice) -> BlockDevice:
-        """Attach a volume of the instance's project; return the device with its name.
-
-        Raises VolumeNotFound, InvalidVolume (another server reserved it), DevicePathInUse, TooManyDiskDevices.
-        """
-
-    def begin_swap(self, old: BlockDevice, volume_id: str, encryption: VolumeEncryption | None) -> BlockDevice:
-        """Reserve a volume that is to replace ``old``; return its device, which the API does not show.
-
-        ``encryption``: of the new volume. Raises VolumeNotFound (the new one), InvalidVolume (one of the two is not
-        available for a swap).
-        """
-
     def add_interface(self, wanted: NetworkRequest) -> VIF:
         """Add an interface to the instance. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
-
-    def reimage(self, image: Image) -> VolumeContent | None:
-        """Start rewriting the boot volume from an image; return its current content, kept until volumes.end_reimage().
-
-        Returns None if an external service manages the volume, which a step then calls. Raises InvalidInput (the volume
-        is too small), InvalidVolume (another operation uses it).
-        """
-
-    def bound_host(self) -> str | None:
-        """Return the only host on which the instance's volumes are accessible, or None for no restriction."""
-
-    def volumes_bound_elsewhere(self, host: str) -> list[str]:
-        """Return the ids of the instance's volumes that are not accessible from this host."""
-
-    def begin_detaching(self, device: BlockDevice) -> None:
-        """Mark the device as detaching. Raises InvalidVolume if another operation attaches or detaches it."""
-
-    def has_outside_volumes(self) -> bool:
-        """Return True if the instance has, or is to have, volumes managed by an external service."""
 
     def host_has_trait(self, trait: str) -> bool:
         """Return True if the instance's node has the trait."""

@@ -57,33 +57,38 @@ class OutsideInterfaces(Protocol):
         """Remove the interfaces (default: all) from the instance. Ports created by users are unbound and kept."""
 
 
-class ServerVolumes(Protocol):
-    """The volumes in the instance's row. No ``devices`` means all volumes. Volumes that are detached meanwhile are
-    ignored."""
-
-    def connect(self, host: str) -> None:
-        """Mark the volumes as connected to this host, where new volumes are created. Raises InvalidVolume."""
-
-    def disconnect(self, host: str) -> None:
-        """Mark the volumes as not connected to this host. Volumes that no guest used yet may be created elsewhere."""
+class Volumes(Protocol):
+    """Verbs of ServerVolumes and OutsideVolumes. No ``devices`` means all volumes of the instance."""
 
     def complete(self, *devices: BlockDevice) -> None:
         """Mark the devices as attached to the guest."""
 
-    def end_reimage(self, before: VolumeContent, done: bool) -> None:
-        """End the rewrite of the boot volume: keep the new data if ``done``, else restore ``before``."""
+    def reimage(self, device: BlockDevice, image: Image) -> VolumeContent | None:
+        """Start rewriting the boot volume from an image.
 
-    def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
-        """End a swap: the guest uses ``new`` if ``done``, else ``old``. Release the other volume.
-
-        ``migrates``: the result of PrecheckContext.check_swap().
+        ServerVolumes (in accept()) return its current content, kept until end_reimage(), or None if an external service
+        manages the volume. OutsideVolumes need a volume that no host uses; the service sends an event at the end.
+        Raises InvalidInput (the volume is too small), InvalidVolume (another operation uses it).
         """
 
-    def reach(self, device: BlockDevice) -> None:
-        """Store the device's connection_info if the device is still attached as before."""
+    def begin_swap(self, host: str, old: BlockDevice, new: BlockDevice) -> BlockDevice:
+        """Reserve the volume of ``new`` for the instance and make it accessible from this host as the replacement of
+        ``old``. Return the device of ``new``, which the API does not show.
 
-    def resize(self, device: BlockDevice, size_gb: int) -> None:
-        """Store the new size of the device's volume if it is still attached."""
+        ServerVolumes: in accept(). Raises VolumeNotFound (the new one), InvalidVolume (one of the two is not available
+        for a swap).
+        """
+
+    def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
+        """End a swap and a volume migration: the guest uses ``new`` if ``done``, else ``old``. Release the other
+        volume.
+
+        ``migrates``: the result of PrecheckContext.check_swap(). OutsideVolumes do not change the instance's row.
+        """
+
+    def begin_detaching(self, device: BlockDevice) -> None:
+        """Mark the device as detaching. ServerVolumes: in accept(). Raises InvalidVolume if another operation attaches
+        or detaches it."""
 
     def roll_detaching(self, device: BlockDevice) -> None:
         """Undo begin_detaching(): the device stays attached."""
@@ -92,11 +97,59 @@ class ServerVolumes(Protocol):
         """Remove the devices from the instance. Volumes with delete_on_termination are deleted unless ``keep``."""
 
 
-class OutsideVolumes(Protocol):
+class ServerVolumes(Volumes, Protocol):
+    """The volumes in the instance's row and, if Nova itself manages the volumes, in their own rows.
+
+    All changes are part of the transaction: that of accept(), or that in which the step ends. Volumes that are detached
+    meanwhile are ignored.
+    """
+
+    @property
+    def are_outside(self) -> bool:
+        """Return True if the instance has, or is to have, volumes managed by an external service."""
+
+    # --- in accept() -------------------------------------------------------------------------------------
+    def add(self, device: BlockDevice) -> BlockDevice:
+        """Attach a volume of the instance's project; return the device with its name.
+
+        Raises VolumeNotFound, InvalidVolume (another server reserved it), DevicePathInUse, TooManyDiskDevices.
+        """
+
+    def bound_host(self) -> str | None:
+        """Return the only host on which the instance's volumes are accessible, or None for no restriction."""
+
+    def bound_elsewhere(self, host: str) -> list[str]:
+        """Return the ids of the instance's volumes that are not accessible from this host."""
+
+    # --- written with the step ---------------------------------------------------------------------------
+    def bind(self, host: str) -> None:
+        """Bind embedded volumes to this host, where new volumes are created. Raises InvalidVolume."""
+
+    def unbind(self) -> None:
+        """Unbind embedded volumes from their host. Volumes that no guest used yet may be created elsewhere."""
+
+    def end_reimage(self, before: VolumeContent, done: bool) -> None:
+        """End the rewrite of the boot volume: keep the new data if ``done``, else restore ``before``."""
+
+    def reach(self, device: BlockDevice) -> None:
+        """Store the device's connection_info if the device is still attached as before."""
+
+    def resize(self, device: BlockDevice, size_gb: int) -> None:
+        """Store the new size of the device's volume if it is still attached."""
+
+    def adopt(self, devices: Iterable[BlockDevice]) -> None:
+        """Store these connections of the volumes."""
+
+    def record(self, devices: Iterable[BlockDevice]) -> None:
+        """Store these devices. Changes of delete_on_termination by users are preserved. The instance shows the devices
+        at once."""
+
+
+class OutsideVolumes(Volumes, Protocol):
     """Volumes managed by an external service (Cinder).
 
-    Methods return the devices in their new state. All methods raise VolumeServiceUnavailable and the errors of the
-    service: InvalidVolume, VolumeNotFound, Forbidden, QuotaLimit.
+    Methods call the service at once, and store the devices in their new state with the step. All methods raise
+    VolumeServiceUnavailable and the errors of the service: InvalidVolume, VolumeNotFound, Forbidden, QuotaLimit.
     """
 
     def make(self, polls: int, encryptions: dict[str, VolumeEncryption]) -> None:
@@ -119,33 +172,16 @@ class OutsideVolumes(Protocol):
     def connect(self, host: str, *devices: BlockDevice) -> list[BlockDevice]:
         """Make the volumes accessible from this host."""
 
-    def disconnect(self, host: str, *devices: BlockDevice) -> None:
-        """Remove the host's access to the volumes; the instance keeps them."""
+    def disconnect(self, *devices: BlockDevice) -> None:
+        """Remove the access of hosts to the volumes; the instance keeps them."""
 
     def connect_also(self, host: str) -> list[BlockDevice]:
         """Make the volumes accessible from this host, too, during a move, and return their devices. The instance's row
         does not change."""
 
-    def adopt(self, devices: Iterable[BlockDevice]) -> None:
-        """Store these connections of the volumes in the instance's row. Does not call the external service."""
-
     def reconcile(self, host: str = "") -> None:
         """Remove all accesses to the volumes that are not in the instance's row. Reconnect volumes without access to
         ``host``, if given."""
-
-    def reimage(self, device: BlockDevice, image: Image) -> None:
-        """Start rewriting a volume, which no host may use, from an image. The service sends an event at the end."""
-
-    def begin_swap(self, host: str, old: BlockDevice, new: BlockDevice) -> BlockDevice:
-        """Reserve ``new`` for the instance and make it accessible from this host as the replacement of ``old``. Returns
-        the device of ``new``."""
-
-    def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
-        """End a swap and a volume migration: the guest uses ``new`` if ``done``, else ``old``. Release the other
-        volume. The instance's row does not change."""
-
-    def complete(self, *devices: BlockDevice) -> None:
-        """Mark the devices as attached to the guest."""
 
     def take_snapshots(self, image: Image) -> bool:
         """Create a snapshot of each volume for this image; return True if all snapshots are ready. Needs the user's
@@ -163,24 +199,19 @@ class OutsideVolumes(Protocol):
 
     def end_assisted(self, snapshot_id: str, status: str, done: bool) -> None:
         """Report the result of an assisted snapshot with this status: ``done`` if the guest uses the requested files,
-        else it keeps the previous ones. Raises InvalidVolume if the service cancelled a finished snapshot."""
+        else it keeps the previous ones. Succeeds if the snapshot has another status by now. Raises InvalidVolume if the
+        service cancelled a finished snapshot."""
 
     def extended(self, device: BlockDevice) -> tuple[int, bool]:
         """Return the size in GiB that the volume has or will have, and True if the service waits for end_extension().
-        Raises InvalidVolume if the service does not know the volume as the instance's."""
 
-    def end_extension(self, device: BlockDevice, size_gb: int, done: bool) -> None:
+        The service waits if only the hypervisor of the guest can extend the volume. Raises InvalidVolume if the volume
+        is not attached to the instance, or the new size is not larger.
+        """
+
+    def end_extension(self, volume_id: str, size_gb: int, done: bool) -> None:
         """Report the result of an extension to ``size_gb`` (0: any size) if the service waits for it: ``done``, or the
         previous size is kept. Raises InvalidVolume if the service cancelled a finished extension."""
-
-    def begin_detaching(self, device: BlockDevice) -> None:
-        """Mark the device as detaching. Raises InvalidVolume if it cannot be detached."""
-
-    def roll_detaching(self, device: BlockDevice) -> None:
-        """Undo begin_detaching(): the device stays attached."""
-
-    def release(self, *devices: BlockDevice, keep: bool = False) -> None:
-        """Remove the devices from the instance. Volumes with delete_on_termination are deleted unless ``keep``."""
 
 
 class ServerImages(Protocol):

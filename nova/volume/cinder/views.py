@@ -1,4 +1,4 @@
-"""Conversion of Cinder's volumes to Nova's."""
+"""Conversion of Cinder's volumes and snapshots to Nova's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from nova.objects.base import whole
 from nova.objects.images.image import Image
 from nova.objects.volumes.volume import Volume
-from nova.volume.cinder.api import Raw
+from nova.objects.volumes.volume_snapshot import VolumeSnapshot
+from nova.volume.cinder.api import Raw, time_of
 
 _IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
                  "disk_format": "disk_format"}
@@ -35,3 +36,10 @@ def _image(metadata: Mapping[str, Any]) -> Image | None:
     fields.update({name: number for name, number in numbers.items() if number is not None})
     return Image(**fields, properties={
         key: str(value) for key, value in metadata.items() if key not in _IMAGE_FIELDS and key not in _IMAGE_NUMBERS})
+
+
+def to_snapshot(raw: Raw) -> VolumeSnapshot:
+    return VolumeSnapshot(
+        uuid=raw["id"], volume_id=raw["volume_id"], size_gb=raw["size"], status=raw["status"],
+        name=raw.get("name") or "", description=raw.get("description") or "",
+        created_at=time_of(raw.get("created_at")))

@@ -286,7 +286,7 @@ def test_a_binding_of_an_unshelve_that_comes_late_is_put_right_by_where_the_serv
         def unbind(self):
             self.bound = None
 
-        def disconnect(self, _where):
+        def disconnect(self):
             self.bound = None
 
     ctl = Outside()
