@@ -16,6 +16,7 @@ from nova import context, exception
 from nova.conductor import checks, secret_cipher
 from nova.conductor.core import Core
 from nova.conductor.resources import volume_keys
+from nova.conductor.resources.server_interfaces import ServerInterfaces
 from nova.conductor.resources.server_volumes import ServerVolumes
 from nova.conductor.saga import transition_notifications
 from nova.conductor.saga.control import ConductorControl
@@ -29,7 +30,7 @@ from nova.db.servers import actions, server_groups, server_migrations, servers
 from nova.notifications.messages import publisher
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.hosts.scheduling import GroupSpec, RequestSpec
-from nova.objects.networks.network import VIF, NetworkRequest
+from nova.objects.networks.network import NetworkRequest
 from nova.objects.requirements.requested_resources import request_spec
 from nova.objects.servers import states
 from nova.objects.servers.action import Accepted, Action, Failure
@@ -115,6 +116,10 @@ class ConductorAcceptance(ConductorControl):
     def volumes(self) -> ServerVolumes:
         return ServerVolumes(self, self.connection)
 
+    @functools.cached_property
+    def interfaces(self) -> ServerInterfaces:
+        return ServerInterfaces(self, self.connection)
+
     def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
         group = None
         if self.instance.server_group:
@@ -164,9 +169,6 @@ class ConductorAcceptance(ConductorControl):
         if migration is None:
             raise exception.MigrationNotFoundByStatus(instance_id=self.instance.uuid, status=" or ".join(statuses))
         return migration
-
-    def add_interface(self, wanted: NetworkRequest) -> VIF:
-        return self.interfaces.add(wanted, self.connection)
 
     def host_has_trait(self, trait: str) -> bool:
         return compute_nodes.has_trait(self.connection, self.instance.host or "", self.instance.node or "", trait)

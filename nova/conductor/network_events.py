@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.acceptance import start
 from nova.conductor.core import Core
+from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import Engine
 from nova.db.servers import servers
 from nova.objects.servers.external_event import ExternalEvent
@@ -45,8 +46,8 @@ def _renew(core: Core, uuid: str) -> None:
     """Copy the interfaces from the network service to the server's row. The next event repeats a failed update."""
     try:
         instance = core.db.read(lambda connection: servers.get(connection, uuid))
-        refreshed = {vif.id: vif for vif in core.allocator.refreshed(context.admin(), instance)} \
-            if instance.network_info else {}
+        service = ConductorControl(core, context.admin(), instance).outside_interfaces
+        refreshed = {vif.id: vif for vif in service.refreshed()} if instance.network_info else {}
     except exception.NovaException as error:
         LOG.warning("[instance: %s] Cannot refresh the interfaces until the next network event: %s", uuid, error)
         return

@@ -76,7 +76,7 @@ class Build(Operation):
         data.host = selection.host
         ctl.claim(selection, data.spec)
         plugging.forget(ctl)
-        ctl.interfaces.take()
+        ctl.interfaces.take(selection.host)
         ctl.volumes.bind(selection.host)
         ctl.set(host=selection.host, node=selection.node, availability_zone=selection.availability_zone)
 

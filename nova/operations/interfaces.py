@@ -81,7 +81,7 @@ class AttachInterface(_Interface):
         if ctl.network_is_outside:
             self.data.outside_interfaces = True
             return VIF(id="", network_id=self.data.wanted.network_id or "", label="", mac="", devname="")
-        vif = ctl.add_interface(self.data.wanted)
+        vif = ctl.interfaces.add(self.data.wanted, self.instance.host or "")
         self.data.vif, self.data.plugs = vif, plugging.awaited([vif])
         return vif
 

@@ -21,7 +21,7 @@ _SHAPES = {
     "cinder attachment": cinder_api._SHAPES["attachment"]}
 # Modules that read or write untyped fields by name.
 _MODULES = {"cinder connection_info": ("nova/volume/cinder/host.py", "nova/volume/cinder/server_volumes.py"),
-            "sent with a port": ("nova/network/neutron/allocator.py",)}
+            "sent with a port": ("nova/network/neutron/allocator.py", "nova/network/neutron/server_interfaces.py")}
 
 
 def _strings(path):
@@ -46,5 +46,5 @@ def test_every_field_is_used_refused_or_listed_with_a_reason(kind):
 @pytest.mark.parametrize("kind", ["neutron port", "neutron network", "neutron subnet"])
 def test_every_field_of_a_shape_is_read(kind):
     """A shape that checks unused fields would reject good responses."""
-    strings = _strings("nova/network/neutron/allocator.py")
+    strings = set().union(*map(_strings, _MODULES["sent with a port"]))
     assert sorted(set(typing.get_type_hints(_SHAPES[kind])) - strings) == []

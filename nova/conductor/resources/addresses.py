@@ -1,4 +1,4 @@
-"""Allocation of embedded networks in the conductor: selection of networks, interfaces and addresses of a server."""
+"""The embedded network back end on the conductor: selection of networks, interfaces and addresses of a server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nova.objects.servers.instance import Instance
 
 
 class EmbeddedAllocator:
-    """A :class:`nova.network.allocator.Allocator` on our own tables: everything happens in the caller's transaction."""
+    """A :class:`nova.network.allocator.Allocator` of networks in this database."""
 
     external = False
 
@@ -30,41 +30,6 @@ class EmbeddedAllocator:
     def validate(self, ctx: RequestContext, project_id: str,
                  wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
         return self._db.read(lambda connection: choose(connection, project_id, wanted))
-
-    def allocate(self, ctx: RequestContext, instance: Instance, wanted: Sequence[NetworkRequest],
-                 connection: sa.Connection | None = None) -> list[VIF]:
-        assert connection is not None
-        return allocate(connection, instance, wanted)
-
-    def check_more(self, connection: sa.Connection, instance: Instance) -> None:
-        check_ports(len(instance.network_info) + 1)
-        most = quotas.limits(connection, instance.project_id)["fixed_ips"]
-        if most >= 0:
-            quotas.lock(connection, instance.project_id)
-            quotas.check_interfaces(connection, instance.project_id, most, 1)
-
-    def bind(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF], host: str,
-             connection: sa.Connection | None = None) -> list[VIF]:
-        return list(vifs)  # an interface is the same on every host
-
-    def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
-        """Do nothing: the groups are rows, and the accepting transaction resolves them."""
-
-    def unrecorded(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
-        return []
-
-    def refreshed(self, ctx: RequestContext, instance: Instance) -> list[VIF]:
-        return instance.network_info
-
-    def unbind(self, ctx: RequestContext, instance: Instance) -> None:
-        """Do nothing: embedded interfaces are not bound to hosts."""
-
-    def release(self, ctx: RequestContext, instance: Instance, vifs: Sequence[VIF] | None = None,
-                connection: sa.Connection | None = None) -> None:
-        assert connection is not None
-        for vif_id in [None] if vifs is None else [vif.id for vif in vifs]:
-            fixed_ips.release(connection, instance.uuid, vif_id)
-            floating_ips.let_go(connection, instance.uuid, vif_id)
 
 
 def choose(connection: sa.Connection, project_id: str,
@@ -103,6 +68,15 @@ def check_ports(number: int) -> None:
         raise exception.QuotaLimit("Maximum number of ports exceeded")
 
 
+def check_more(connection: sa.Connection, instance: Instance) -> None:
+    """Raise QuotaLimit if the server may not have another interface."""
+    check_ports(len(instance.network_info) + 1)
+    most = quotas.limits(connection, instance.project_id)["fixed_ips"]
+    if most >= 0:
+        quotas.lock(connection, instance.project_id)
+        quotas.check_interfaces(connection, instance.project_id, most, 1)
+
+
 def allocate(connection: sa.Connection, instance: Instance, wanted: Sequence[NetworkRequest]) -> list[VIF]:
     """Create interfaces with addresses on these networks. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
     if not wanted:
@@ -117,6 +91,14 @@ def allocate(connection: sa.Connection, instance: Instance, wanted: Sequence[Net
         taken = fixed_ips.take(connection, network, instance.uuid, vif_id, request.fixed_ip)
         vifs.append(_vif(network, vif_id, taken, request.tag))
     return vifs
+
+
+def release(connection: sa.Connection, instance_uuid: str, vif_ids: Sequence[str] = ()) -> None:
+    """Free the addresses of these interfaces of the server (default: of all)."""
+    ids: Sequence[str | None] = vif_ids or [None]
+    for vif_id in ids:
+        fixed_ips.release(connection, instance_uuid, vif_id)
+        floating_ips.let_go(connection, instance_uuid, vif_id)
 
 
 def _vif(network: Network, vif_id: str, taken: fixed_ips.Taken, tag: str | None) -> VIF:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from nova import context
 from nova.conductor.core import Core
+from nova.conductor.resources import addresses
 from nova.db.networks import security_filters
 from nova.db.servers import servers
 from nova.objects.networks.network import VIF, NetworkRequest
@@ -32,70 +33,63 @@ class StepTransaction(Protocol):
 class ServerInterfaces:
     """A :class:`nova.operations.framework.resource_contexts.ServerInterfaces`.
 
-    ``vifs`` () stands for all interfaces of the server.
-
-    For interfaces of an external service, only the server's row is changed.
+    ``connection``: of the accepting transaction. ``vifs`` () stands for all interfaces of the server. For interfaces of
+    an external service, only the server's row is changed.
     """
 
-    def __init__(self, transaction: StepTransaction) -> None:
-        self._transaction = transaction
-        self._allocator = transaction.core.allocator
+    def __init__(self, transaction: StepTransaction, connection: sa.Connection | None = None) -> None:
+        self._transaction, self._connection = transaction, connection
+        self._outside = transaction.core.allocator.external
 
-    # --- in the accepting transaction ------------------------------------------------------------------
-    def add(self, wanted: NetworkRequest, connection: sa.Connection) -> VIF:
-        """Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse, QuotaLimit."""
-        ctx, instance = self._transaction.ctx, self._transaction.instance
-        self._allocator.check_more(connection, instance)
-        made = self._allocator.allocate(ctx, instance, [wanted], connection)
-        vif, = self._allocator.bind(ctx, instance, made, instance.host or "", connection)
-        vif = msgspec.structs.replace(vif, active=False)
+    def add(self, wanted: NetworkRequest, host: str) -> VIF:
+        connection, instance = self._connection, self._transaction.instance
+        assert connection is not None, "only in the accepting transaction"
+        addresses.check_more(connection, instance)
+        made, = addresses.allocate(connection, instance, [wanted])
+        vif = msgspec.structs.replace(made, active=False)
         self._transaction.set(network_info=[*instance.network_info, vif])
         self._transaction.effects.append(self._mark_groups)
         return vif
 
     # --- written with the step -------------------------------------------------------------------------
-    def take(self) -> None:
-        ctx, instance = self._transaction.ctx, self._transaction.instance
-        if instance.network_info or instance.requested_networks == [] or self._allocator.external:
+    def take(self, host: str) -> None:
+        instance = self._transaction.instance
+        if instance.network_info or instance.requested_networks == [] or self._outside:
             return
 
         def take(connection: sa.Connection) -> None:
-            self._transaction.set(network_info=self._allocator.allocate(
-                ctx, instance, instance.requested_networks or [], connection))
+            self._transaction.set(network_info=addresses.allocate(
+                connection, instance, instance.requested_networks or []))
             self._mark_groups(connection)
 
         self._transaction.effects.append(take)
 
     def complete(self, *vifs: str) -> None:
-        if not vifs:
-            return
-
-        def change(stored: list[VIF]) -> list[VIF]:
-            return [msgspec.structs.replace(item, active=True) if item.id in vifs else item for item in stored]
-
-        self._transaction.effects.append(lambda connection: self._change(connection, change))
+        if vifs:
+            self.change(lambda stored: [
+                msgspec.structs.replace(item, active=True) if item.id in vifs else item for item in stored])
 
     def release(self, *vifs: VIF) -> None:
-        ctx, instance = self._transaction.ctx, self._transaction.instance
-        if not instance.network_info:
+        only = [vif.id for vif in vifs]
+        if not self._transaction.instance.network_info:
             return
-        only = {vif.id for vif in vifs}
+        if only:
+            # First, to lock the server's row: no address can be added to the interface meanwhile.
+            self.change(lambda stored: [item for item in stored if item.id not in only])
 
         def release(connection: sa.Connection) -> None:
-            if only:
-                # First, to lock the server's row: no address can be added to the interface meanwhile.
-                self._change(connection, lambda stored: [item for item in stored if item.id not in only])
-            if not self._allocator.external:
-                self._mark_groups(connection)
-                self._allocator.release(ctx, instance, vifs or None, connection)
+            self._mark_groups(connection)
+            addresses.release(connection, self._transaction.instance.uuid, only)
 
-        self._transaction.effects.append(release)
+        if not self._outside:
+            self._transaction.effects.append(release)
         if not only:
             self._transaction.set(network_info=[])
 
+    def change(self, change: Callable[[list[VIF]], list[VIF]]) -> None:
+        instance = self._transaction.instance
+        self._transaction.effects.append(
+            lambda connection: servers.change(connection, instance, "network_info", change))
+
     def _mark_groups(self, connection: sa.Connection) -> None:
         self._transaction.filters.update(security_filters.moved(connection, self._transaction.instance.uuid))
-
-    def _change(self, connection: sa.Connection, change: Callable[[list[VIF]], list[VIF]]) -> None:
-        """``change`` the interfaces of the server as its row has them when the step is written."""
-        servers.change(connection, self._transaction.instance, "network_info", change)

@@ -15,7 +15,6 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.resources import volume_keys, volume_removals
-from nova.conductor.resources.outside_interfaces import OutsideInterfaces
 from nova.conductor.resources.server_images import ServerImages
 from nova.conductor.resources.server_interfaces import ServerInterfaces
 from nova.conductor.resources.server_shares import OutsideShares, ServerShares
@@ -34,7 +33,7 @@ from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Fault, Instance, without_secrets
 from nova.objects.servers.migration import Migration
 from nova.objects.volumes.volume import Volume, VolumeEncryption, VolumeRemoval
-from nova.operations.framework.resource_contexts import OutsideVolumes
+from nova.operations.framework.resource_contexts import OutsideInterfaces, OutsideVolumes
 from nova.telemetry import metrics
 
 Effect = Callable[[sa.Connection], None]
@@ -285,7 +284,7 @@ class ConductorControl:
 
     @functools.cached_property
     def outside_interfaces(self) -> OutsideInterfaces:
-        return OutsideInterfaces(self)
+        return self.core.allocator.of_server(self)
 
     @property
     def network_is_outside(self) -> bool:

@@ -133,8 +133,7 @@ class Control(Protocol):
     def outside_shares(self) -> OutsideShares: ...
 
     @property
-    def interfaces(self) -> ServerInterfaces:
-        """Return the interfaces in the instance's row and, if Nova itself manages the networks, in their own rows."""
+    def interfaces(self) -> ServerInterfaces: ...
 
     @property
     def outside_interfaces(self) -> OutsideInterfaces: ...
@@ -307,9 +306,6 @@ class Acceptance(Control, Protocol):
 
     def the_migration(self, *statuses: str) -> Migration:
         """Return the newest migration of the instance with one of these statuses. Raises MigrationNotFoundByStatus."""
-
-    def add_interface(self, wanted: NetworkRequest) -> VIF:
-        """Add an interface to the instance. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
 
     def host_has_trait(self, trait: str) -> bool:
         """Return True if the instance's node has the trait."""

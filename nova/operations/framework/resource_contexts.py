@@ -7,7 +7,7 @@ idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from nova.objects.images.image import Image
@@ -18,43 +18,53 @@ from nova.objects.volumes.volume import VolumeContent, VolumeEncryption
 from nova.objects.volumes.volume_snapshot import VolumeSnapshot
 
 
-class ServerInterfaces(Protocol):
-    """The interfaces in the instance's row. No ``vifs`` means all interfaces."""
+class Interfaces(Protocol):
+    """Verbs of ServerInterfaces and OutsideInterfaces. No ``vifs`` means all interfaces of the instance."""
 
-    def take(self) -> None:
-        """Allocate the requested interfaces. Interfaces that the instance already has are kept."""
+    def take(self, host: str) -> None:
+        """Allocate the requested interfaces, bound to the host. Interfaces that exist already are kept."""
+
+    def add(self, wanted: NetworkRequest, host: str) -> VIF:
+        """Add an interface to the instance, bound to the host. ServerInterfaces: in accept(). Raises NetworkNotFound,
+        NoMoreFixedIps, FixedIpInUse, QuotaLimit."""
+
+    def release(self, *vifs: VIF) -> None:
+        """Remove the interfaces from the instance and free their addresses. Ports created by users are unbound and
+        kept."""
+
+
+class ServerInterfaces(Interfaces, Protocol):
+    """The interfaces in the instance's row and, if Nova itself manages the networks, in their own rows.
+
+    All changes are part of the transaction: that of accept(), or that in which the step ends.
+    """
 
     def complete(self, *vifs: str) -> None:
         """Mark the interfaces with these ids as plugged into the guest."""
 
-    def release(self, *vifs: VIF) -> None:
-        """Remove the interfaces from the instance and free their addresses."""
+    def change(self, change: Callable[[list[VIF]], list[VIF]]) -> None:
+        """``change`` the interfaces as the instance's row has them when the step is written."""
 
 
-class OutsideInterfaces(Protocol):
+class OutsideInterfaces(Interfaces, Protocol):
     """Interfaces managed by an external service (Neutron).
 
-    All methods raise NetworkServiceUnavailable and the errors of the service.
+    Methods call the service at once, and store the interfaces with the step. All methods raise
+    NetworkServiceUnavailable and the errors of the service.
     """
-
-    def take(self, host: str) -> None:
-        """Create or reserve the requested interfaces and bind them to the host."""
-
-    def add(self, wanted: NetworkRequest, host: str) -> VIF:
-        """Add an interface to the instance, bound to the host."""
 
     def give_back(self, wanted: NetworkRequest | None) -> None:
         """Undo an add() that may be incomplete."""
 
     def bind(self, host: str) -> None:
-        """Bind all interfaces of the instance to this host. Interfaces that no longer exist are removed from the
-        instance."""
+        """Bind all interfaces of the instance to this host; during a move each of the two hosts has a binding.
+        Interfaces that no longer exist are removed from the instance. Raises PortBindingFailed."""
 
     def unbind(self) -> None:
         """Unbind all interfaces from their host; the instance keeps them."""
 
-    def release(self, *vifs: VIF) -> None:
-        """Remove the interfaces (default: all) from the instance. Ports created by users are unbound and kept."""
+    def refreshed(self) -> list[VIF]:
+        """Return the interfaces of the instance with current data of the service."""
 
 
 class Volumes(Protocol):

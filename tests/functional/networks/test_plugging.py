@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from nova import context
-from nova.conductor.resources.addresses import EmbeddedAllocator
+from nova.conductor.resources import addresses
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
@@ -14,22 +14,18 @@ from tests.functional.conftest import remove_servers
 from tests.functional.servers.test_interfaces import attach, attached, wait_active, wait_idle
 
 
-class TellingAllocator(EmbeddedAllocator):
-    """The embedded networks, if somebody told when an interface is plugged."""
-
-    def allocate(self, ctx, instance, wanted, connection=None):
-        return [msgspec.structs.replace(vif, active=False, awaits_plug=True)
-                for vif in super().allocate(ctx, instance, wanted, connection)]
-
-
 @pytest.fixture(autouse=True)
-def telling(suite):
-    core = suite.conductor.core
-    before = core.allocator
-    core.allocator = TellingAllocator(core.db)
+def telling(suite, monkeypatch):
+    """Let the embedded networks await a plug event for each interface."""
+    allocate = addresses.allocate
+
+    def telling(connection, instance, wanted):
+        return [msgspec.structs.replace(vif, active=False, awaits_plug=True)
+                for vif in allocate(connection, instance, wanted)]
+
+    monkeypatch.setattr(addresses, "allocate", telling)
     yield
     remove_servers(Client(suite.url))
-    core.allocator = before
     CONF.clear_override("vif_plugging_timeout")
     CONF.clear_override("vif_plugging_is_fatal")
 

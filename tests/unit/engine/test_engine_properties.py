@@ -24,6 +24,7 @@ from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.by_hosts.guests import Guests as Reports
 from nova.conductor.network_events import process
+from nova.conductor.resources import addresses
 from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
 from nova.db import audit
@@ -49,7 +50,7 @@ from nova.objects.volumes.volume import Volume
 from nova.operations import REGISTRY
 from nova.operations.framework.base import event_key, journal
 from nova.operations.framework.failures import failure_of
-from tests.unit.engine.world import Allocator, Bind, Guests, Outside, Quiet, Scheduler, StepContext, World
+from tests.unit.engine.world import Bind, Guests, Outside, Quiet, Scheduler, StepContext, World, awaiting_plugs
 
 HOSTS = ("a", "b", "c")
 CTX = context.RequestContext(user_id="u", project_id="p", overwrite=False)
@@ -80,7 +81,9 @@ class Machine(RuleBasedStateMachine):
                            fleet=Quiet(), usage=Quiet())
         self.world.orders = []
         self.world.scheduler = Scheduler(self.world, self.chance)
-        self.world.allocator = Allocator(self.world.db, self.chance)
+        self.world.allocator = addresses.EmbeddedAllocator(self.world.db)
+        self._allocate = addresses.allocate
+        addresses.allocate = awaiting_plugs(self._allocate, self.chance)
         self.engine = Engine(self.world, Inline())
         self.hosts = {host: Guests(host) for host in HOSTS}
         self.outside = Bind.outside = Outside(self.chance)
@@ -121,6 +124,7 @@ class Machine(RuleBasedStateMachine):
             self.close()
 
     def close(self):
+        addresses.allocate = self._allocate
         del REGISTRY[Bind.name]
         CONF.clear_override("lease", group="conductor")
         CONF.clear_override("allow_swap", group="volume")

@@ -10,6 +10,7 @@ from nova.conductor.network_events import process
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import KINDS, Engine
 from nova.db.servers import servers
+from nova.network.neutron.server_interfaces import NeutronServerInterfaces
 from nova.objects.networks.network import FixedIp
 from nova.objects.servers import states
 from nova.objects.servers.external_event import ExternalEvent
@@ -27,11 +28,15 @@ def _servers(machine):
 def test_a_project_does_not_wait_for_the_interfaces_of_all_servers(machine):
     pool, gate, order = FairThreadPool(dict.fromkeys(KINDS, 1)), threading.Event(), []
 
-    def renewed(ctx, instance):
-        order.append("interfaces")
-        return instance.network_info
+    class Service:
+        def __init__(self, ctl):
+            self.ctl = ctl
 
-    machine.world.allocator.refreshed = renewed
+        def refreshed(self):
+            order.append("interfaces")
+            return self.ctl.instance.network_info
+
+    machine.world.allocator.of_server = Service
     engine = Engine(machine.world, pool)
     engine.in_background("other", lambda: gate.wait(60))
     process(engine, [ExternalEvent(name="network-changed", instance_uuid=uuid) for uuid in machine.uuids])
@@ -48,20 +53,21 @@ def test_addresses_that_change_while_an_interface_is_bound_elsewhere_are_kept(ma
     instance = machine.row(uuid)
     changed = [FixedIp(address="10.0.0.9", version=4, prefix=28, cidr="10.0.0.0/28")]
 
-    class Service:
-        external = True
+    class Neutron:
+        def has(self, ctx, extension):
+            return False
 
-        def bind(self, ctx, instance, vifs, host):
+        def update_port(self, ctx, port_id, wanted):
             now = [msgspec.structs.replace(vif, fixed_ips=changed) for vif in instance.network_info]
             machine.world.db.write(lambda connection: servers.update(connection, uuid, {"network_info": now}))
-            return [msgspec.structs.replace(vif, vif_type=f"bound to {host}") for vif in vifs]
+            return {"binding:vif_type": "ovs", "binding:vif_details": {"bound to": wanted["binding:host_id"]}}
 
-    machine.world.allocator = Service()
+    machine.world.allocator.of_server = lambda ctl: NeutronServerInterfaces(Neutron(), ctl)
     ctl = ConductorControl(machine.world, CTX, instance)
     ctl.outside_interfaces.bind("b")
     machine.world.db.write(ctl.apply)
     found = machine.row(uuid).network_info
-    assert [(vif.vif_type, vif.fixed_ips) for vif in found] == [("bound to b", changed)]
+    assert [(vif.details, vif.fixed_ips) for vif in found] == [({"bound to": "b"}, changed)]
     assert ctl.instance.network_info == found
 
 

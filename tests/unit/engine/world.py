@@ -9,7 +9,6 @@ from nova import exception
 from nova.compute.host import Machine as HostMachine
 from nova.compute.host import StepHost
 from nova.conductor.core import Core
-from nova.conductor.resources.addresses import EmbeddedAllocator
 from nova.db.hosts import compute_nodes
 from nova.objects.base import Object
 from nova.objects.hosts.scheduling import Selection
@@ -40,16 +39,13 @@ class Quiet:
         return lambda *_args, **_kwargs: None
 
 
-class Allocator(EmbeddedAllocator):
-    """An allocator some of whose interfaces need an event to be plugged."""
+def awaiting_plugs(allocate, chance):
+    """Return an allocation of interfaces, some of which need an event to be plugged."""
+    def allocated(connection, instance, wanted):
+        return [msgspec.structs.replace(vif, active=False, awaits_plug=True) if chance.random() < 0.3 else vif
+                for vif in allocate(connection, instance, wanted)]
 
-    def __init__(self, db, chance):
-        super().__init__(db)
-        self.chance = chance
-
-    def allocate(self, ctx, instance, wanted, connection=None):
-        return [msgspec.structs.replace(vif, active=False, awaits_plug=True) if self.chance.random() < 0.3 else vif
-                for vif in super().allocate(ctx, instance, wanted, connection)]
+    return allocated
 
 
 class Scheduler:

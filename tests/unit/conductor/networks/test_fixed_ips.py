@@ -234,15 +234,14 @@ def test_an_address_in_use_is_refused_before_anything_is_promised(core: Books) -
 
 def test_interfaces_come_and_go_one_by_one(core: Books) -> None:
     made = _network(core, cidr_v6="fd00:1::/64", dns=["192.0.2.53", "2001:db8::53"], vni=7)
-    allocator, one = core.allocator, server(core, "h1")
-    assert isinstance(allocator, addresses.EmbeddedAllocator)
-    first, second = (core.db.write(lambda connection: allocator.allocate(
-        ctx(), one, [NetworkRequest(network_id=made.uuid, tag="t")], connection))[0] for _ in range(2))
+    one = server(core, "h1")
+    first, second = (core.db.write(lambda connection: addresses.allocate(
+        connection, one, [NetworkRequest(network_id=made.uuid, tag="t")]))[0] for _ in range(2))
     assert [(fixed.version, fixed.mode, fixed.gateway, fixed.dns) for fixed in first.fixed_ips] == [
         (4, "dhcp", "10.0.0.1", ["192.0.2.53"]), (6, "slaac", "fd00:1::1", ["2001:db8::53"])]
     assert (first.vni, first.tag, first.dns) == (7, "t", ["192.0.2.53", "2001:db8::53"])
-    core.db.write(lambda connection: allocator.release(ctx(), one, [first], connection))
+    core.db.write(lambda connection: addresses.release(connection, one.uuid, [first.id]))
     owner = core.db.read(lambda connection: fixed_ips.owner_of(connection, made.uuid, second.addresses(4)[0]))
     assert owner == one.uuid
-    core.db.write(lambda connection: allocator.release(ctx(), one, connection=connection))
+    core.db.write(lambda connection: addresses.release(connection, one.uuid))
     Networks(core).delete(ctx(), made.uuid)
