@@ -5,79 +5,55 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_type_hints
 
 from nova import bus
 from nova.api.orphaned_creates import OrphanedCreates
-from nova.rpcapi.accounts.flavors import Flavors
-from nova.rpcapi.accounts.keypairs import Keypairs
-from nova.rpcapi.accounts.quotas import Quotas
-from nova.rpcapi.accounts.usages import Usages
+from nova.rpcapi.accounts import Flavors, Keypairs, Quotas, Usages
 from nova.rpcapi.compute import Compute
-from nova.rpcapi.hosts.aggregates import Aggregates
-from nova.rpcapi.hosts.availability_zones import Zones
-from nova.rpcapi.hosts.hypervisors import Hypervisors
-from nova.rpcapi.hosts.overview import Overviews
-from nova.rpcapi.hosts.services import Services
-from nova.rpcapi.networks.fixed_ips import FixedIps
-from nova.rpcapi.networks.floating_ip_dns import FloatingIpDns
-from nova.rpcapi.networks.floating_ips import FloatingIps
-from nova.rpcapi.networks.networks import Networks
-from nova.rpcapi.networks.security_group_default_rules import SecurityGroupDefaultRules
-from nova.rpcapi.networks.security_groups import SecurityGroups
-from nova.rpcapi.scheduler import Scheduler
-from nova.rpcapi.servers.consoles import Consoles
-from nova.rpcapi.servers.external_events import ExternalEvents
-from nova.rpcapi.servers.instance_actions import Actions
-from nova.rpcapi.servers.migrations import Migrations
-from nova.rpcapi.servers.server_groups import ServerGroups
-from nova.rpcapi.servers.servers import Servers
-from nova.rpcapi.volumes.volume_snapshots import VolumeSnapshots
-from nova.rpcapi.volumes.volumes import Volumes
-
-INTERFACES: dict[str, Any] = {
-    "servers": Servers, "actions": Actions, "flavors": Flavors, "keypairs": Keypairs, "quotas": Quotas,
-    "services": Services, "hypervisors": Hypervisors, "zones": Zones, "aggregates": Aggregates,
-    "server_groups": ServerGroups, "networks": Networks, "floating_ips": FloatingIps, "security_groups": SecurityGroups,
-    "scheduler": Scheduler, "compute": Compute, "volumes": Volumes,
-    "migrations": Migrations, "external_events": ExternalEvents, "usages": Usages,
-    "volume_snapshots": VolumeSnapshots,
-    "overviews": Overviews,
-    "consoles": Consoles,
-    "fixed_ips": FixedIps, "floating_ip_dns": FloatingIpDns,
-    "security_group_default_rules": SecurityGroupDefaultRules,
-}
+from nova.rpcapi.hosts import Aggregates, Hypervisors, Overviews, Services, Zones
+from nova.rpcapi.networks import (
+    FixedIps,
+    FloatingIpDns,
+    FloatingIps,
+    Networks,
+    SecurityGroupDefaultRules,
+    SecurityGroups,
+)
+from nova.rpcapi.servers import Actions, Consoles, ExternalEvents, Migrations, ServerGroups, Servers
+from nova.rpcapi.volumes import Volumes, VolumeSnapshots
 
 
 class Clients:
-    """``clients.servers.get(ctx, ...)`` connects to the broker at the first use (after a fork)."""
+    """Proxies of the declared interfaces: ``clients.servers.get(ctx, ...)``.
 
-    if TYPE_CHECKING:
-        servers: Servers
-        actions: Actions
-        flavors: Flavors
-        keypairs: Keypairs
-        quotas: Quotas
-        services: Services
-        hypervisors: Hypervisors
-        zones: Zones
-        aggregates: Aggregates
-        server_groups: ServerGroups
-        networks: Networks
-        floating_ips: FloatingIps
-        security_groups: SecurityGroups
-        scheduler: Scheduler
-        compute: Compute
-        volumes: Volumes
-        migrations: Migrations
-        external_events: ExternalEvents
-        usages: Usages
-        volume_snapshots: VolumeSnapshots
-        overviews: Overviews
-        consoles: Consoles
-        fixed_ips: FixedIps
-        floating_ip_dns: FloatingIpDns
-        security_group_default_rules: SecurityGroupDefaultRules
+    A proxy connects to the broker at its first use (after a fork).
+    """
+
+    servers: Servers
+    actions: Actions
+    migrations: Migrations
+    server_groups: ServerGroups
+    external_events: ExternalEvents
+    consoles: Consoles
+    flavors: Flavors
+    keypairs: Keypairs
+    quotas: Quotas
+    usages: Usages
+    services: Services
+    hypervisors: Hypervisors
+    aggregates: Aggregates
+    zones: Zones
+    overviews: Overviews
+    networks: Networks
+    fixed_ips: FixedIps
+    floating_ips: FloatingIps
+    floating_ip_dns: FloatingIpDns
+    security_groups: SecurityGroups
+    security_group_default_rules: SecurityGroupDefaultRules
+    volumes: Volumes
+    volume_snapshots: VolumeSnapshots
+    compute: Compute
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
@@ -107,3 +83,7 @@ class Clients:
         proxy = bus.client(self.transport(), declared)
         setattr(self, name, proxy)  # So that __getattr__ runs once per interface.
         return proxy
+
+
+# The interface of each attribute of Clients.
+INTERFACES: dict[str, type[bus.Interface]] = get_type_hints(Clients)

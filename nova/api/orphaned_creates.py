@@ -17,7 +17,7 @@ from collections.abc import Callable
 from nova import context, exception
 from nova.objects.servers.server_request import ServerCreate
 from nova.operations.delete import Delete
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.servers import Servers
 
 LOG = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from nova import bus, conf, context, exception
 from nova.cmd.manage import common
 from nova.conf import CONF
 from nova.db.maintenance import migrate, readiness
-from nova.rpcapi.hosts.services import Services
+from nova.rpcapi.hosts import Services
 
 LOG = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import msgspec
 from nova import context
 from nova.compute.monitors.chosen import Monitors
 from nova.objects.hosts.node import ComputeNode
-from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts import Guests
 from nova.virt.driver import Driver
 
 # Maximum number of nodes per message and per transaction of the conductor.

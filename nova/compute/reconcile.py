@@ -23,7 +23,7 @@ from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.guest import Eviction, GuestStatus, Whereabouts
 from nova.objects.servers.instance import Instance
-from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts import Guests
 
 LOG = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from nova import context, exception
 from nova.conf import CONF
 from nova.objects.servers import states
-from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts import Guests
 from nova.virt.driver import Driver
 
 LOG = logging.getLogger(__name__)

@@ -27,8 +27,7 @@ from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
 from nova.operations.framework.base import Operation, Step, journal
 from nova.operations.framework.failures import failure_of
-from nova.rpcapi.by_hosts.guests import Guests
-from nova.rpcapi.by_hosts.journal import Engine
+from nova.rpcapi.by_hosts import Engine, Guests
 from nova.service.drain import Drain
 from nova.service.fair_pool import FairThreadPool
 from nova.telemetry import metrics, tracing, worker_stats

@@ -29,9 +29,7 @@ from nova.objects.servers.order import StepOrder
 from nova.objects.volumes.volume import VolumeRemoval
 from nova.operations.framework.base import context_of
 from nova.operations.framework.failures import failure_of
-from nova.rpcapi import COMPUTE, compute
-from nova.rpcapi.by_hosts import guests, journal, network_hosts
-from nova.rpcapi.volumes import volumes
+from nova.rpcapi import COMPUTE, by_hosts, compute, volumes
 from nova.service import liveness
 from nova.service.drain import Drain
 from nova.service.fair_pool import FairThreadPool
@@ -90,12 +88,12 @@ class ComputeService:
         self.machine = machine or load_machine(self.host)
         self._transport = transport
         self._shared = pool is not None
-        self._engine = bus.client(transport, journal.Engine)
-        self._guests = bus.client(transport, guests.Guests)
+        self._engine = bus.client(transport, by_hosts.Engine)
+        self._guests = bus.client(transport, by_hosts.Guests)
         self._heartbeat = liveness.heartbeat_client(transport)
         self._volumes = bus.client(transport, volumes.Volumes)
         self.runner = Runner(self.machine, self._engine, self._guests, pool)
-        self.machine.network.connect(self.host, bus.client(transport, network_hosts.NetworkHosts))
+        self.machine.network.connect(self.host, bus.client(transport, by_hosts.NetworkHosts))
         self._nodes = NodeReports(self.host, self.machine.driver, self._guests,
                                   Monitors.named(CONF.compute_monitors, self.machine.driver))
         self.reconciler = Reconciler(self.machine, self._guests, self.runner)

@@ -10,7 +10,7 @@ from nova.compute.host import Machine
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import VolumeCounters
-from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts import Guests
 
 LOG = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str
                  upto: str | None = None, trusted: bool = True) -> list[ComputeNode]:
     """Store the nodes that a host reports and publish the differences to the schedulers; return the nodes.
 
-    ``after``, ``upto``: see :meth:`nova.rpcapi.by_hosts.guests.Guests.report_nodes`; ``trusted``: see
+    ``after``, ``upto``: see :meth:`nova.rpcapi.by_hosts.Guests.report_nodes`; ``trusted``: see
     :func:`nova.db.hosts.compute_nodes.report`.
     """
 

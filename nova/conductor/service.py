@@ -50,38 +50,22 @@ from nova.db.servers import consoles as console_tokens
 from nova.db.sql import clock
 from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid
-from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS
-from nova.rpcapi.accounts.flavors import Flavors
-from nova.rpcapi.accounts.keypairs import Keypairs
-from nova.rpcapi.accounts.quotas import Quotas
-from nova.rpcapi.accounts.usages import Usages
-from nova.rpcapi.by_hosts import journal as journal_api
-from nova.rpcapi.by_hosts.fleet import Fleet
-from nova.rpcapi.by_hosts.guests import Guests
-from nova.rpcapi.by_hosts.heartbeat import Heartbeat
-from nova.rpcapi.by_hosts.network_hosts import NetworkHosts
+from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS, by_hosts
+from nova.rpcapi.accounts import Flavors, Keypairs, Quotas, Usages
+from nova.rpcapi.by_hosts import Fleet, Guests, Heartbeat, NetworkHosts
 from nova.rpcapi.compute import Compute
-from nova.rpcapi.hosts.aggregates import Aggregates
-from nova.rpcapi.hosts.availability_zones import Zones
-from nova.rpcapi.hosts.hypervisors import Hypervisors
-from nova.rpcapi.hosts.overview import Overviews
-from nova.rpcapi.hosts.services import Services
-from nova.rpcapi.networks.fixed_ips import FixedIps
-from nova.rpcapi.networks.floating_ip_dns import FloatingIpDns
-from nova.rpcapi.networks.floating_ips import FloatingIps
-from nova.rpcapi.networks.networks import Networks
-from nova.rpcapi.networks.security_group_default_rules import SecurityGroupDefaultRules
-from nova.rpcapi.networks.security_groups import SecurityGroups
+from nova.rpcapi.hosts import Aggregates, Hypervisors, Overviews, Services, Zones
+from nova.rpcapi.networks import (
+    FixedIps,
+    FloatingIpDns,
+    FloatingIps,
+    Networks,
+    SecurityGroupDefaultRules,
+    SecurityGroups,
+)
 from nova.rpcapi.scheduler import Scheduler
-from nova.rpcapi.servers.consoles import Consoles
-from nova.rpcapi.servers.external_events import ExternalEvents
-from nova.rpcapi.servers.instance_actions import Actions
-from nova.rpcapi.servers.migrations import Migrations
-from nova.rpcapi.servers.server_groups import ServerGroups
-from nova.rpcapi.servers.servers import Servers
-from nova.rpcapi.volumes.shares import Shares
-from nova.rpcapi.volumes.volume_snapshots import VolumeSnapshots
-from nova.rpcapi.volumes.volumes import Volumes
+from nova.rpcapi.servers import Actions, Consoles, ExternalEvents, Migrations, ServerGroups, Servers
+from nova.rpcapi.volumes import Shares, Volumes, VolumeSnapshots
 from nova.service.drain import Drain
 from nova.service.liveness import Liveness
 from nova.service.periodic import Periodic
@@ -207,7 +191,7 @@ class ConductorService:
             (Consoles, consoles.Consoles(core)),
             (Migrations, migrations.Migrations(core)),
             (ExternalEvents, external_events.ExternalEvents(self.engine)),
-            (journal_api.Engine, journal.EngineReports(self.engine, self.periodic[1].wake)),
+            (by_hosts.Engine, journal.EngineReports(self.engine, self.periodic[1].wake)),
             (Heartbeat, self._heartbeat),
             (Guests, guests.Guests(core, self.engine)),
             (Fleet, fleet.Fleet(core)),
@@ -258,7 +242,7 @@ class ConductorService:
             return
         LOG.info("Released the leases of %d operations to other conductors", left)
         try:
-            bus.client(self.core.transport, journal_api.Engine).handed_over(context.admin())
+            bus.client(self.core.transport, by_hosts.Engine).handed_over(context.admin())
         except exception.ServiceUnavailable as error:
             LOG.warning("Cannot notify other conductors of released operations, which wait for the next check of "
                         "expired leases: %s", error)

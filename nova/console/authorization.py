@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from nova import bus, context, exception
 from nova.objects.servers.console import Console, digest
 from nova.rpcapi.compute import Compute
-from nova.rpcapi.servers.consoles import Consoles
+from nova.rpcapi.servers import Consoles
 
 # Timeout in seconds of the RPC call to the conductor, and of the call to the host of the guest.
 _RPC_TIMEOUT = 8.0

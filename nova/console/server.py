@@ -26,7 +26,7 @@ from nova.console.session import End, Session
 from nova.console.streams import BrowserStream, HostStream, Networks, connect
 from nova.objects.base import new_uuid
 from nova.objects.servers.console import PROTOCOLS, SERIAL, Console
-from nova.rpcapi.servers.consoles import Consoles
+from nova.rpcapi.servers import Consoles
 from nova.service.fair_pool import FairThreadPool
 from nova.service.rates import Limiter, client_of
 

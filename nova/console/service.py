@@ -20,7 +20,7 @@ from nova.console.server import ConsoleServer
 from nova.console.streams import HostStream
 from nova.objects.servers import console
 from nova.rpcapi.compute import Compute
-from nova.rpcapi.servers.consoles import Consoles
+from nova.rpcapi.servers import Consoles
 from nova.service.rates import limiter
 
 if TYPE_CHECKING:

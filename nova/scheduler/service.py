@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from nova import bus, context
 from nova.conf import CONF
-from nova.rpcapi import SCHEDULER
-from nova.rpcapi.by_hosts import fleet as fleet_api
+from nova.rpcapi import SCHEDULER, by_hosts
 from nova.rpcapi.scheduler import Scheduler
 from nova.scheduler.follow import Follower
 from nova.scheduler.hosts import Fleet
@@ -45,7 +44,7 @@ class SchedulerService:
         self._worker = worker
         self.fleet = fleet = Fleet(CONF.default_availability_zone)
         metrics.SCHEDULER_NODES.watch(lambda: len(fleet))
-        conductor = bus.client(transport, fleet_api.Fleet)
+        conductor = bus.client(transport, by_hosts.Fleet)
         self._follower = Follower(fleet, lambda marker: conductor.page(context.admin(), marker, _PAGE))
         self.manager = SchedulerManager(fleet, Planner(load_filters(), load_weighers()), self._follower,
                                         SchedulerOptions.from_conf(CONF))

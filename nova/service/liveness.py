@@ -8,12 +8,12 @@ from typing import Any, Protocol
 from nova import bus, context, exception
 from nova.conf import CONF
 from nova.objects.hosts.service import WorkerStats
-from nova.rpcapi.by_hosts.heartbeat import Heartbeat
+from nova.rpcapi.by_hosts import Heartbeat
 from nova.telemetry import worker_stats
 
 
 class Registry(Protocol):
-    """The receiver of heartbeats: nova.rpcapi.by_hosts.heartbeat.Heartbeat, or its implementation in a conductor."""
+    """The receiver of heartbeats: nova.rpcapi.by_hosts.Heartbeat, or its implementation in a conductor."""
 
     def register(self, ctx: context.RequestContext, host: str, binary: str, topic: str, version: int) -> Any: ...
     def beat(self, ctx: context.RequestContext, host: str, binary: str, running: list[str],

@@ -17,7 +17,7 @@ from nova.operations.framework.resource_contexts import OutsideVolumes
 class UserVolumes(Protocol):
     """The volumes of an external service, accessed with the token of the caller.
 
-    The methods are those of :class:`nova.rpcapi.volumes.volumes.Volumes`.
+    The methods are those of :class:`nova.rpcapi.volumes.Volumes`.
     """
 
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[Volume]: ...
@@ -32,7 +32,7 @@ class UserVolumes(Protocol):
 class Snapshots(Protocol):
     """Snapshots of volumes.
 
-    The first four methods are those of :class:`nova.rpcapi.volumes.volume_snapshots.VolumeSnapshots`.
+    The first four methods are those of :class:`nova.rpcapi.volumes.VolumeSnapshots`.
     """
 
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]: ...

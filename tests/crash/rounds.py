@@ -18,7 +18,7 @@ import oslo_messaging as messaging
 
 from nova.objects.servers import states
 from nova.operations.shelve import ShelveOffload
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.servers import Servers
 from tests.crash import invariants
 from tests.crash.steps import OPTIONS, SHARED, Case, Hold, Points, When
 from tests.integration.cluster import Cluster

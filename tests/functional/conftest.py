@@ -19,8 +19,8 @@ from nova.db.volumes import volumes
 from nova.image.directory import DirectoryStore
 from nova.objects.base import new_uuid
 from nova.objects.images.image import Image
-from nova.rpcapi.networks.networks import Networks
-from nova.rpcapi.volumes.volumes import Volumes
+from nova.rpcapi.networks import Networks
+from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.several_hosts import SECOND, Held, Pair, nothing_used, service_of, wait_scheduler
 

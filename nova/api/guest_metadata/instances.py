@@ -10,8 +10,8 @@ from nova import bus, context, exception
 from nova.api.healthcheck import PROBE_TIMEOUT
 from nova.conf import CONF
 from nova.objects.servers.instance import Instance
-from nova.rpcapi.by_hosts.guests import Guests
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.by_hosts import Guests
+from nova.rpcapi.servers import Servers
 
 # Maximum number of cached instances.
 SIZE = 2000

@@ -20,8 +20,8 @@ from nova.api.reply import Wsgi
 from nova.conf import CONF
 from nova.metadata import settings
 from nova.network.linux import state_files
-from nova.rpcapi.by_hosts.guests import Guests
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.by_hosts import Guests
+from nova.rpcapi.servers import Servers
 
 if TYPE_CHECKING:  # nova.bus must load oslo.messaging first, to choose its thread back end.
     import oslo_messaging as messaging

@@ -37,7 +37,7 @@ _MINUTES = 30
 
 
 def get(connection: sa.Connection, limit: int) -> Overview:
-    """Return the overview, see :class:`nova.rpcapi.hosts.overview.Overviews`."""
+    """Return the overview, see :class:`nova.rpcapi.hosts.Overviews`."""
     node_count, servers = connection.execute(sa.select(
         sa.func.count(), sa.func.coalesce(sa.func.sum(NODES.c.num_instances), 0)).select_from(NODES)).one()
     unfinished = connection.scalar(sa.select(sa.func.count()).where(ACTIONS.c.outcome.is_(None)))

@@ -32,7 +32,7 @@ from nova.network.linux.tunnels import Tunnels
 from nova.objects.networks.floating_ip_dns import ServedDomain
 from nova.objects.networks.network import VIF, GroupFilter, Peers, RuleSet
 from nova.objects.servers.instance import Instance
-from nova.rpcapi.by_hosts.network_hosts import NetworkHosts
+from nova.rpcapi.by_hosts import NetworkHosts
 
 LOG = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from nova.network.linux import commands, plumbing
 from nova.network.linux.poller import Poller
 from nova.network.linux.state_files import HostNet, StateFiles
 from nova.objects.networks.network import Peers
-from nova.rpcapi.by_hosts.network_hosts import NetworkHosts
+from nova.rpcapi.by_hosts import NetworkHosts
 
 LOG = logging.getLogger(__name__)
 

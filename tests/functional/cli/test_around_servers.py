@@ -14,8 +14,7 @@ from nova.db.networks import floating_ips
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
 from nova.objects.volumes.share import Share
-from nova.rpcapi.volumes.shares import Shares
-from nova.rpcapi.volumes.volumes import Volumes
+from nova.rpcapi.volumes import Shares, Volumes
 from tests.functional.cli.conftest import run
 from tests.functional.cli.keystone import PROJECT
 from tests.functional.client import wait_for

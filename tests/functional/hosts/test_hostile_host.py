@@ -20,13 +20,10 @@ from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.order import StepReport
 from nova.objects.volumes.volume import VolumeCounters, VolumeRemoval
-from nova.rpcapi.by_hosts.guests import Guests
-from nova.rpcapi.by_hosts.heartbeat import Heartbeat
-from nova.rpcapi.by_hosts.journal import Engine
-from nova.rpcapi.by_hosts.network_hosts import NetworkHosts
+from nova.rpcapi.by_hosts import Engine, Guests, Heartbeat, NetworkHosts
 from nova.rpcapi.compute import Compute
-from nova.rpcapi.servers.servers import Servers
-from nova.rpcapi.volumes.volumes import Volumes
+from nova.rpcapi.servers import Servers
+from nova.rpcapi.volumes import Volumes
 from tests.functional.client import wait_for
 from tests.functional.listening import listen
 from tests.functional.several_hosts import SECOND, Held, newest_action

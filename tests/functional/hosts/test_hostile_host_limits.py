@@ -11,9 +11,7 @@ from nova.db import tables
 from nova.objects.hosts.service import WorkerStats
 from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import GuestStatus
-from nova.rpcapi.by_hosts.guests import Guests
-from nova.rpcapi.by_hosts.heartbeat import Heartbeat
-from nova.rpcapi.by_hosts.network_hosts import NetworkHosts
+from nova.rpcapi.by_hosts import Guests, Heartbeat, NetworkHosts
 from tests.functional.client import wait_for
 from tests.functional.hosts.test_hostile_host import CTX, counted_volume, evil  # noqa: F401
 from tests.functional.listening import listen

@@ -8,7 +8,7 @@ from nova.conf import CONF
 from nova.db import tables
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
-from nova.rpcapi.networks.networks import Networks
+from nova.rpcapi.networks import Networks
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_images
 from tests.functional.listening import listen

@@ -7,7 +7,7 @@ import pytest
 from nova import bus, context
 from nova.metadata.settings import MetadataSettings
 from nova.metadata.tree import Tree
-from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts import Guests
 from tests.functional.servers.test_interfaces import attach, blue, green, wait_active  # noqa: F401 (fixtures)
 from tests.functional.volumes.test_volumes import attach as attach_volume
 from tests.functional.volumes.test_volumes import books, make, no_volumes_left, wait_status  # noqa: F401 (fixtures)

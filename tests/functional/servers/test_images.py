@@ -10,7 +10,7 @@ from nova.api.compute.images import image_metadata
 from nova.conf import CONF
 from nova.image.directory import DirectoryStore
 from nova.objects.images.image import Image
-from nova.rpcapi.volumes.volumes import Volumes
+from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers
 from tests.unit.image import signing

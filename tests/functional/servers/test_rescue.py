@@ -11,7 +11,7 @@ from nova.conf import CONF
 from nova.db import tables
 from nova.db.hosts import compute_nodes
 from nova.objects.base import utcnow
-from nova.rpcapi.volumes.volumes import Volumes
+from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.several_hosts import error_of, events_of, refused, used

@@ -9,7 +9,7 @@ from nova.conductor.saga import step_executor
 from nova.db.servers import evictions
 from nova.image.directory import DirectoryStore
 from nova.objects.servers.guest import password_items
-from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts import Guests
 from tests.functional.client import wait_for
 from tests.functional.servers.test_shelve import images, kept, nothing_left, server, shelved_image  # noqa: F401
 from tests.functional.several_hosts import SECOND, events_of, refused, set_service, wait_scheduler

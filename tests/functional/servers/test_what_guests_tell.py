@@ -6,7 +6,7 @@ from nova import bus, context, exception
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
 from nova.objects.servers.guest import PASSWORD_MAX, password_items
-from nova.rpcapi.by_hosts.guests import Guests
+from nova.rpcapi.by_hosts import Guests
 from tests.functional.client import Client, wait_for
 from tests.functional.several_hosts import refused, set_service
 

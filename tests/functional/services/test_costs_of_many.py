@@ -10,7 +10,7 @@ from nova.compute.virtual_hosts import compute_of
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
-from nova.rpcapi.volumes.volumes import Volumes
+from nova.rpcapi.volumes import Volumes
 from tests.functional.client import wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.services.test_costs import measured

@@ -16,8 +16,8 @@ from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
 from nova.db import tables
 from nova.db.servers import passwords
-from nova.rpcapi.by_hosts.guests import Guests
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.by_hosts import Guests
+from nova.rpcapi.servers import Servers
 from tests.cinder_service import ENCRYPTED, Snapshot
 from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers

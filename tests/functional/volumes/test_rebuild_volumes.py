@@ -8,7 +8,7 @@ from nova import bus, context
 from nova.conf import CONF
 from nova.db.sql import clock
 from nova.db.volumes import volumes
-from nova.rpcapi.volumes.volumes import Volumes
+from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, wait_for
 from tests.functional.conftest import remove_servers, remove_volumes
 from tests.functional.several_hosts import error_of, refused

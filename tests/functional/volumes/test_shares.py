@@ -17,7 +17,7 @@ from nova.metadata.settings import MetadataSettings
 from nova.metadata.tree import Tree
 from nova.objects.base import new_uuid
 from nova.objects.volumes.share import Share
-from nova.rpcapi.volumes.shares import Shares
+from nova.rpcapi.volumes import Shares
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers
 from tests.functional.listening import listen

@@ -10,7 +10,7 @@ from nova.conf import CONF
 from nova.db import tables
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.volumes.volume import VolumeRemoval
-from nova.rpcapi.volumes.volumes import Volumes
+from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.conftest import remove_servers, remove_volumes
 from tests.functional.services.test_costs import measured

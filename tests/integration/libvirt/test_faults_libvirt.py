@@ -22,7 +22,7 @@ from nova.image.directory import DirectoryStore
 from nova.objects.base import new_uuid
 from nova.objects.images.image import Image
 from nova.objects.networks.network import Network
-from nova.rpcapi.networks.networks import Networks
+from nova.rpcapi.networks import Networks
 from tests.functional.client import Client, Failed
 from tests.integration.libvirt_fixtures import PrivateLibvirt, needs_libvirt, wait_for
 

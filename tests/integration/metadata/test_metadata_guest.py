@@ -13,8 +13,8 @@ from nova.api.guest_metadata.service import MetadataService
 from nova.conf import CONF
 from nova.network.linux import netns
 from nova.rpcapi import CONDUCTOR
-from nova.rpcapi.by_hosts.guests import Guests
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.by_hosts import Guests
+from nova.rpcapi.servers import Servers
 from tests.integration.network.linuxnet_lab import Net, needs_root, rules, sh
 
 pytestmark = [needs_root, pytest.mark.root]

@@ -22,8 +22,8 @@ from nova.api.guest_metadata.service import MetadataService, listen
 from nova.api.http import tls
 from nova.conf import CONF, register
 from nova.rpcapi import CONDUCTOR
-from nova.rpcapi.by_hosts.guests import Guests
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.by_hosts import Guests
+from nova.rpcapi.servers import Servers
 from tests.certificates import Authority, Pair
 from tests.integration.cluster import command_of, environment
 from tests.integration.processes import Process, eventually, free_port

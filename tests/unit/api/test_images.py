@@ -7,7 +7,7 @@ from nova.conf import CONF
 from nova.image.base import ImageStore, check_property_count
 from nova.objects.accounts.quota import Quotas as QuotaSet
 from nova.objects.images.image import Image
-from nova.rpcapi.accounts.quotas import Quotas
+from nova.rpcapi.accounts import Quotas
 from tests.unit.api.canned import stub
 
 PATH = "/v2.1/images/i"

@@ -9,9 +9,8 @@ from nova import exception
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.networks.network import Network, SecurityGroup, SecurityGroupRule
 from nova.objects.servers.instance import Instance
-from nova.rpcapi.networks.networks import Networks
-from nova.rpcapi.networks.security_groups import SecurityGroups
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.networks import Networks, SecurityGroups
+from nova.rpcapi.servers import Servers
 from tests.unit.api.canned import stub
 
 UUID = "20c8acc0-f747-4d71-a389-46d078ebf047"

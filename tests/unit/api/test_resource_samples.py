@@ -23,10 +23,7 @@ from nova.objects.servers.action import Accepted, Action, Event
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.migration import Migration
 from nova.objects.servers.server_group import ServerGroup
-from nova.rpcapi.accounts import flavors, keypairs, quotas
-from nova.rpcapi.hosts import aggregates, availability_zones, hypervisors, services
-from nova.rpcapi.networks import networks, security_groups
-from nova.rpcapi.servers import external_events, instance_actions, migrations, server_groups, servers
+from nova.rpcapi import accounts, hosts, networks, servers
 from tests.paths import DATA
 from tests.unit.api.canned import stub
 
@@ -86,26 +83,26 @@ class Pictures:
 @pytest.fixture
 def world(api, monkeypatch):
     monkeypatch.setattr(image, "store", Pictures)
-    stub(api, "flavors", flavors.Flavors, index=[FLAVOR], update=FLAVOR, access=[PROJECT], add_access=[PROJECT],
+    stub(api, "flavors", accounts.Flavors, index=[FLAVOR], update=FLAVOR, access=[PROJECT], add_access=[PROJECT],
          get=lambda flavorid, **_: PRIVATE if flavorid == "8" else FLAVOR,
          create=lambda flavor: flavor, set_extra_specs=lambda specs, **_: specs)
-    stub(api, "keypairs", keypairs.Keypairs, index=[KEY], get=KEY, create=lambda keypair, imported: keypair)
-    stub(api, "services", services.Services, index=[COMPUTE], get=COMPUTE, update=COMPUTE,
+    stub(api, "keypairs", accounts.Keypairs, index=[KEY], get=KEY, create=lambda keypair, imported: keypair)
+    stub(api, "services", hosts.Services, index=[COMPUTE], get=COMPUTE, update=COMPUTE,
          update_by_host=lambda disabled, **_: Service(
              uuid=SERVICE, host="host1", binary="nova-compute", disabled=bool(disabled), forced_down=True))
-    stub(api, "hypervisors", hypervisors.Hypervisors, index=[HYPERVISOR], get=HYPERVISOR, servers=[INSTANCE])
-    stub(api, "zones", availability_zones.Zones, index={"nova": True}, detail={"nova": [COMPUTE]})
-    stub(api, "aggregates", aggregates.Aggregates, index=[AGGREGATE], **dict.fromkeys(
+    stub(api, "hypervisors", hosts.Hypervisors, index=[HYPERVISOR], get=HYPERVISOR, servers=[INSTANCE])
+    stub(api, "zones", hosts.Zones, index={"nova": True}, detail={"nova": [COMPUTE]})
+    stub(api, "aggregates", hosts.Aggregates, index=[AGGREGATE], **dict.fromkeys(
         ("get", "create", "update", "add_host", "remove_host", "set_metadata"), AGGREGATE))
-    stub(api, "server_groups", server_groups.ServerGroups, index=[TOGETHER], get=TOGETHER, create=lambda group: group)
+    stub(api, "server_groups", servers.ServerGroups, index=[TOGETHER], get=TOGETHER, create=lambda group: group)
     kept = Quotas(limits=LIMITS, in_use={})
-    stub(api, "quotas", quotas.Quotas, **dict.fromkeys(("get", "defaults", "set", "get_class", "set_class"), kept))
+    stub(api, "quotas", accounts.Quotas, **dict.fromkeys(("get", "defaults", "set", "get_class", "set_class"), kept))
     stub(api, "servers", servers.Servers, get=INSTANCE, operate=Accepted(action=ACTION))
-    stub(api, "external_events", external_events.ExternalEvents, create=[200])
-    stub(api, "migrations", migrations.Migrations, index=[MIGRATION], in_progress=[MIGRATION], get=MIGRATION)
-    stub(api, "actions", instance_actions.Actions, index=[ACTION], get=ACTION)
+    stub(api, "external_events", servers.ExternalEvents, create=[200])
+    stub(api, "migrations", servers.Migrations, index=[MIGRATION], in_progress=[MIGRATION], get=MIGRATION)
+    stub(api, "actions", servers.Actions, index=[ACTION], get=ACTION)
     stub(api, "networks", networks.Networks, index=[NET], get=NET)
-    stub(api, "security_groups", security_groups.SecurityGroups, index=[SECURE], get=SECURE, create=SECURE,
+    stub(api, "security_groups", networks.SecurityGroups, index=[SECURE], get=SECURE, create=SECURE,
          add_rule=lambda rule, **_: rule)
     return api
 

@@ -9,8 +9,8 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers.action import Accepted, Action
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import AttachmentChanges, Volume
-from nova.rpcapi.servers.servers import Servers
-from nova.rpcapi.volumes.volumes import Volumes
+from nova.rpcapi.servers import Servers
+from nova.rpcapi.volumes import Volumes
 from tests.unit.api.canned import stub
 
 UUID, OTHER, SERVER = (f"{digit * 8}-f747-4d71-a389-46d078ebf047" for digit in "123")

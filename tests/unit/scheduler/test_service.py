@@ -11,8 +11,7 @@ from nova import bus, context, exception
 from nova.conf import CONF
 from nova.objects.hosts.scheduling import FleetDelta, FleetPage, NodeUsage
 from nova.objects.hosts.service import Service
-from nova.rpcapi import CONDUCTOR, HEARTBEATS, SCHEDULER
-from nova.rpcapi.by_hosts import fleet, heartbeat
+from nova.rpcapi import CONDUCTOR, HEARTBEATS, SCHEDULER, by_hosts
 from nova.rpcapi.scheduler import Scheduler
 from nova.scheduler import manager
 from nova.scheduler import service as services
@@ -20,7 +19,7 @@ from tests.unit.scheduler.builders import filters, node, spec, weighers
 
 
 class Conductor:
-    """Answers fleet.Fleet and heartbeat.Heartbeat."""
+    """Answers by_hosts.Fleet and by_hosts.Heartbeat."""
 
     def __init__(self) -> None:
         self.states = [node(f"n{number}") for number in range(4)]
@@ -65,8 +64,8 @@ def transport():
 @pytest.fixture
 def conductor(transport):
     made = Conductor()
-    servers = [bus.serve(transport, CONDUCTOR, "conductor", [(fleet.Fleet, made)]),
-               bus.serve(transport, HEARTBEATS, "conductor", [(heartbeat.Heartbeat, made)])]
+    servers = [bus.serve(transport, CONDUCTOR, "conductor", [(by_hosts.Fleet, made)]),
+               bus.serve(transport, HEARTBEATS, "conductor", [(by_hosts.Heartbeat, made)])]
     yield made
     bus.stop_taking(*servers)
     for server in servers:

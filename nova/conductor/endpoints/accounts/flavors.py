@@ -12,7 +12,7 @@ from nova.objects.accounts.flavor import Flavor
 
 
 class Flavors(Endpoint):
-    """Implements :class:`nova.rpcapi.accounts.flavors.Flavors`."""
+    """Implements :class:`nova.rpcapi.accounts.Flavors`."""
 
     index = reads(flavors.index)
     get = reads(flavors.get)

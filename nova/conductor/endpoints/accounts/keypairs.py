@@ -12,7 +12,7 @@ from nova.objects.accounts.keypair import Keypair
 
 
 class Keypairs(Endpoint):
-    """Implements :class:`nova.rpcapi.accounts.keypairs.Keypairs`."""
+    """Implements :class:`nova.rpcapi.accounts.Keypairs`."""
 
     index = reads(keypairs.index)
     get = reads(keypairs.get)

@@ -12,7 +12,7 @@ from nova.objects.accounts.quota import Quotas as QuotaSet
 
 
 class Quotas:
-    """Implements :class:`nova.rpcapi.accounts.quotas.Quotas`."""
+    """Implements :class:`nova.rpcapi.accounts.Quotas`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

@@ -7,6 +7,6 @@ from nova.db.accounts import usages
 
 
 class Usages(Endpoint):
-    """Implements :class:`nova.rpcapi.accounts.usages.Usages`."""
+    """Implements :class:`nova.rpcapi.accounts.Usages`."""
 
     index = reads(usages.index)

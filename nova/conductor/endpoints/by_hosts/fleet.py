@@ -9,7 +9,7 @@ from nova.objects.hosts.scheduling import FleetPage
 
 
 class Fleet:
-    """Implements :class:`nova.rpcapi.by_hosts.fleet.Fleet`."""
+    """Implements :class:`nova.rpcapi.by_hosts.Fleet`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

@@ -37,7 +37,7 @@ _DETAILS, _ADDRESS = 10_000, 64
 
 
 class Guests:
-    """Implements :class:`nova.rpcapi.by_hosts.guests.Guests`."""
+    """Implements :class:`nova.rpcapi.by_hosts.Guests`."""
 
     expected = reads(servers.expected)
     evictions = reads(evictions.of_host)

@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Implements :class:`nova.rpcapi.by_hosts.heartbeat.Heartbeat`."""
+    """Implements :class:`nova.rpcapi.by_hosts.Heartbeat`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

@@ -10,7 +10,7 @@ from nova.objects.servers.order import StepOrder, StepReport
 
 
 class EngineReports:
-    """Implements :class:`nova.rpcapi.by_hosts.journal.Engine`."""
+    """Implements :class:`nova.rpcapi.by_hosts.Engine`."""
 
     def __init__(self, engine: Engine, check: Callable[[], None]) -> None:
         self.engine = engine

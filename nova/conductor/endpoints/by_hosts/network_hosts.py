@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 
 
 class NetworkHosts(Endpoint):
-    """Implements :class:`nova.rpcapi.by_hosts.network_hosts.NetworkHosts`."""
+    """Implements :class:`nova.rpcapi.by_hosts.NetworkHosts`."""
 
     def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
         return self.core.db.read(

@@ -23,7 +23,7 @@ _MOST_NODES = 500
 
 
 class Aggregates(Endpoint):
-    """Implements :class:`nova.rpcapi.hosts.aggregates.Aggregates`."""
+    """Implements :class:`nova.rpcapi.hosts.Aggregates`."""
 
     index = reads(aggregates.index)
     get = reads(aggregates.get)

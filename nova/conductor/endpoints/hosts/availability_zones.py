@@ -9,7 +9,7 @@ from nova.objects.hosts.service import Service
 
 
 class Zones:
-    """Implements :class:`nova.rpcapi.hosts.availability_zones.Zones`."""
+    """Implements :class:`nova.rpcapi.hosts.Zones`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

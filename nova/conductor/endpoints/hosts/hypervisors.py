@@ -13,7 +13,7 @@ _MOST_SERVERS = 10000
 
 
 class Hypervisors(Endpoint):
-    """Implements :class:`nova.rpcapi.hosts.hypervisors.Hypervisors`."""
+    """Implements :class:`nova.rpcapi.hosts.Hypervisors`."""
 
     index = reads(compute_nodes.index)
     get = reads(compute_nodes.get)

@@ -7,6 +7,6 @@ from nova.db.maintenance import overview
 
 
 class Overviews(Endpoint):
-    """Implements :class:`nova.rpcapi.hosts.overview.Overviews`."""
+    """Implements :class:`nova.rpcapi.hosts.Overviews`."""
 
     get = reads(overview.get)

@@ -26,7 +26,7 @@ _EVICTION_WAIT, _EVICTION_POLL = 5.0, 0.2
 
 
 class Services(Endpoint):
-    """Implements :class:`nova.rpcapi.hosts.services.Services`."""
+    """Implements :class:`nova.rpcapi.hosts.Services`."""
 
     index = reads(services.index)
 

@@ -7,7 +7,7 @@ from nova.db.networks import fixed_ips
 
 
 class FixedIps(Endpoint):
-    """Implements :class:`nova.rpcapi.networks.fixed_ips.FixedIps`."""
+    """Implements :class:`nova.rpcapi.networks.FixedIps`."""
 
     show = reads(fixed_ips.show)
     reserve = writes(fixed_ips.reserve)

@@ -9,7 +9,7 @@ from nova.objects.networks.floating_ip_dns import Domain, Entry
 
 
 class FloatingIpDns(Endpoint):
-    """Implements :class:`nova.rpcapi.networks.floating_ip_dns.FloatingIpDns`."""
+    """Implements :class:`nova.rpcapi.networks.FloatingIpDns`."""
 
     index = reads(floating_ip_dns.index)
     entry = reads(floating_ip_dns.entry)

@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 
 class FloatingIps(Endpoint):
-    """Implements :class:`nova.rpcapi.networks.floating_ips.FloatingIps`."""
+    """Implements :class:`nova.rpcapi.networks.FloatingIps`."""
 
     index = reads(floating_ips.index)
     get = reads(floating_ips.get)

@@ -13,7 +13,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Networks(Endpoint):
-    """Implements :class:`nova.rpcapi.networks.networks.Networks`."""
+    """Implements :class:`nova.rpcapi.networks.Networks`."""
 
     index = reads(networks.index)
     get = reads(networks.get)

@@ -10,7 +10,7 @@ from nova.objects.networks.network import DefaultRule, SecurityGroupRule
 
 
 class SecurityGroupDefaultRules(Endpoint):
-    """Implements :class:`nova.rpcapi.networks.security_group_default_rules.SecurityGroupDefaultRules`."""
+    """Implements :class:`nova.rpcapi.networks.SecurityGroupDefaultRules`."""
 
     index = reads(security_group_default_rules.index)
     get = reads(security_group_default_rules.get)

@@ -16,7 +16,7 @@ LOG = logging.getLogger(__name__)
 
 
 class SecurityGroups:
-    """Implements :class:`nova.rpcapi.networks.security_groups.SecurityGroups`."""
+    """Implements :class:`nova.rpcapi.networks.SecurityGroups`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

@@ -17,7 +17,7 @@ ENDINGS = frozenset(name for name, operation in REGISTRY.items() if operation.en
 
 
 class Consoles(Endpoint):
-    """Implements :class:`nova.rpcapi.servers.consoles.Consoles`."""
+    """Implements :class:`nova.rpcapi.servers.Consoles`."""
 
     def create(self, ctx: RequestContext, digest: str, console: Console) -> Console:
         until = clock.after(CONF.consoleauth.token_ttl)

@@ -13,7 +13,7 @@ OK, UNKNOWN_SERVER, UNPROCESSABLE = 200, 404, 422
 
 
 class ExternalEvents:
-    """Implements :class:`nova.rpcapi.servers.external_events.ExternalEvents`."""
+    """Implements :class:`nova.rpcapi.servers.ExternalEvents`."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine

@@ -11,7 +11,7 @@ from nova.objects.servers.action import Action, Event
 
 
 class Actions(Endpoint):
-    """Implements :class:`nova.rpcapi.servers.instance_actions.Actions`."""
+    """Implements :class:`nova.rpcapi.servers.Actions`."""
 
     index = reads(actions.index)
     get = reads(actions.by_request)

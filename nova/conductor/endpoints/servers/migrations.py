@@ -57,7 +57,7 @@ _INTERRUPTS = {
 
 
 class Migrations(Endpoint):
-    """Implements :class:`nova.rpcapi.servers.migrations.Migrations`."""
+    """Implements :class:`nova.rpcapi.servers.Migrations`."""
 
     index = reads(server_migrations.index)
 

@@ -8,7 +8,7 @@ from nova.db.servers import server_groups
 
 
 class ServerGroups(Endpoint):
-    """Implements :class:`nova.rpcapi.servers.server_groups.ServerGroups`."""
+    """Implements :class:`nova.rpcapi.servers.ServerGroups`."""
 
     index = reads(server_groups.index)
     get = reads(server_groups.get)

@@ -46,7 +46,7 @@ def _packed(page: server_search.ServerPage) -> list[Instance]:
 
 
 class Servers:
-    """Implements :class:`nova.rpcapi.servers.servers.Servers`."""
+    """Implements :class:`nova.rpcapi.servers.Servers`."""
 
     def __init__(self, core: Core, engine: Engine) -> None:
         self.core = core

@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Shares:
-    """Implements :class:`nova.rpcapi.volumes.shares.Shares`."""
+    """Implements :class:`nova.rpcapi.volumes.Shares`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

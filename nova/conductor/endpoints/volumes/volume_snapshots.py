@@ -13,7 +13,7 @@ LOG = logging.getLogger(__name__)
 
 
 class VolumeSnapshots:
-    """Implements :class:`nova.rpcapi.volumes.volume_snapshots.VolumeSnapshots`."""
+    """Implements :class:`nova.rpcapi.volumes.VolumeSnapshots`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 
 
 class Volumes:
-    """Implements :class:`nova.rpcapi.volumes.volumes.Volumes`."""
+    """Implements :class:`nova.rpcapi.volumes.Volumes`."""
 
     def __init__(self, core: Core) -> None:
         self.core = core

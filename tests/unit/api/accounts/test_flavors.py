@@ -4,7 +4,7 @@ import pytest
 
 from nova import exception
 from nova.objects.accounts.flavor import Flavor
-from nova.rpcapi.accounts.flavors import Flavors
+from nova.rpcapi.accounts import Flavors
 from tests.unit.api.canned import stub
 
 TINY = Flavor(flavorid="1", name="m1.tiny", memory_mb=512, vcpus=1, root_gb=1)

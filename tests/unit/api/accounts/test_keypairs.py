@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from nova import exception
 from nova.objects.accounts.keypair import Keypair
-from nova.rpcapi.accounts.keypairs import Keypairs
+from nova.rpcapi.accounts import Keypairs
 from tests.unit.api.canned import stub
 
 PATH = "/v2.1/os-keypairs"

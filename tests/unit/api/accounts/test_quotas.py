@@ -4,7 +4,7 @@ import pytest
 
 from nova import exception
 from nova.objects.accounts.quota import Quotas as QuotaSet
-from nova.rpcapi.accounts.quotas import Quotas
+from nova.rpcapi.accounts import Quotas
 from tests.unit.api.canned import stub
 
 LIMITS = {

@@ -9,8 +9,8 @@ from nova.image import lookup
 from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.images.image import Image
 from nova.objects.servers.server_group import ServerGroup
-from nova.rpcapi.hosts.aggregates import Aggregates
-from nova.rpcapi.servers.server_groups import ServerGroups
+from nova.rpcapi.hosts import Aggregates
+from nova.rpcapi.servers import ServerGroups
 from tests.unit.api.canned import stub
 
 UUID = "86a0da0e-9f0c-4f51-a1e0-3c25edab3783"

@@ -7,7 +7,7 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
 from nova.objects.hosts.service import Service
 from nova.objects.servers.instance import Instance
-from nova.rpcapi.hosts.hypervisors import Hypervisors
+from nova.rpcapi.hosts import Hypervisors
 from tests.unit.api.canned import stub
 from tests.unit.api.hosts.test_services import WHEN
 

@@ -6,8 +6,7 @@ import pytest
 
 from nova import exception
 from nova.objects.hosts.service import Service
-from nova.rpcapi.hosts.availability_zones import Zones
-from nova.rpcapi.hosts.services import Services
+from nova.rpcapi.hosts import Services, Zones
 from tests.unit.api.canned import stub
 
 UUID = "e81d66a4-ddd3-4aba-8a84-171d1cb4d339"

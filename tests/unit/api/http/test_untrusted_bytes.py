@@ -33,7 +33,7 @@ from nova.metadata.settings import MetadataSettings
 from nova.metadata.tree import Tree
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import Personality
-from nova.rpcapi.accounts.keypairs import Keypairs
+from nova.rpcapi.accounts import Keypairs
 from nova.virt.images import image_formats
 from tests.unit.api.canned import stub
 from tests.unit.api.servers.test_servers import IMAGE, MINE, Conductor, Images

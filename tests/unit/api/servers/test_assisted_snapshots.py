@@ -7,8 +7,8 @@ import pytest
 
 from nova import exception
 from nova.objects.servers.action import Accepted, Action
-from nova.rpcapi.servers.servers import Servers
-from nova.rpcapi.volumes.volume_snapshots import VolumeSnapshots
+from nova.rpcapi.servers import Servers
+from nova.rpcapi.volumes import VolumeSnapshots
 from tests.unit.api.canned import stub
 
 VOLUME, SNAPSHOT, SERVER = (f"{digit * 8}-f747-4d71-a389-46d078ebf047" for digit in "123")

@@ -3,7 +3,7 @@
 import pytest
 
 from nova.objects.servers.external_event import ExternalEvent
-from nova.rpcapi.servers.external_events import ExternalEvents
+from nova.rpcapi.servers import ExternalEvents
 from tests.unit.api.canned import stub
 
 ONE, TWO = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "12")

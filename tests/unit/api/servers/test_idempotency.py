@@ -9,7 +9,7 @@ from nova.objects.base import utcnow
 from nova.objects.images.image import Image
 from nova.objects.servers.action import Accepted, Action
 from nova.objects.servers.server_request import ServerCreated
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.servers import Servers
 from tests.unit.api.canned import stub
 
 IMAGE = "70a599e0-31e7-49b7-b260-868f441e862b"

@@ -9,8 +9,7 @@ from nova import exception
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers.action import Action, Event
 from nova.objects.servers.instance import Instance
-from nova.rpcapi.servers.instance_actions import Actions
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.servers import Actions, Servers
 from tests.unit.api.canned import stub
 
 WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)

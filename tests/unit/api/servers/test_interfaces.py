@@ -10,7 +10,7 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.networks.network import VIF, FixedIp
 from nova.objects.servers.action import Accepted, Action
 from nova.objects.servers.instance import Instance
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.servers import Servers
 from tests.unit.api.canned import stub
 
 PORT, NETWORK, SUBNET, SERVER = (f"{digit * 8}-f747-4d71-a389-46d078ebf047" for digit in "1234")

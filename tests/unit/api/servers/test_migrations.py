@@ -8,8 +8,7 @@ from nova import exception
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.migration import Migration, MigrationQuery
-from nova.rpcapi.servers.migrations import Migrations
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.servers import Migrations, Servers
 from tests.unit.api.canned import stub
 
 WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)

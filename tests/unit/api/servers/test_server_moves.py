@@ -10,7 +10,7 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers.action import Accepted, Action
 from nova.objects.servers.instance import Instance
 from nova.operations import REGISTRY
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.servers import Servers
 from tests.unit.api.canned import stub
 
 SERVER = "66666666-0000-4000-8000-000000000000"

@@ -9,7 +9,7 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import Instance
-from nova.rpcapi.servers.servers import Servers
+from nova.rpcapi.servers import Servers
 from tests.unit.api.canned import stub
 
 SERVER = "5b4f9b8a-2f0c-4f39-9f2e-0a1b2c3d4e5f"

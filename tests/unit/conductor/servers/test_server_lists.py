@@ -9,7 +9,7 @@ from nova.db.servers import servers
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.server_request import ServerQuery
-from nova.rpcapi.servers.servers import Servers as Interface
+from nova.rpcapi.servers import Servers as Interface
 from tests.unit.conductor.books import Books, ctx, server
 
 MANY = 300

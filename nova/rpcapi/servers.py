@@ -1,14 +1,19 @@
-"""The RPC interface of servers (instances)."""
+"""RPC interfaces for servers, their actions and migrations, server groups, external events and consoles."""
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 from nova.bus import Interface, by_hosts, call, slow_call, with_token
 from nova.context import RequestContext
 from nova.objects.networks.network import VIF
-from nova.objects.servers.action import Accepted
+from nova.objects.servers.action import Accepted, Action
+from nova.objects.servers.console import Console, ConsoleSession
+from nova.objects.servers.external_event import ExternalEvent
 from nova.objects.servers.instance import Instance
+from nova.objects.servers.migration import Migration, MigrationQuery
+from nova.objects.servers.server_group import ServerGroup
 from nova.objects.servers.server_request import ServerCreate, ServerCreated, ServerPage, ServerQuery
 from nova.rpcapi import CONDUCTOR
 
@@ -127,3 +132,113 @@ class Servers(Interface):
     def set_security_group(self, ctx: RequestContext, uuid: str, name: str, add: bool,
                            project_id: str | None = None) -> None:
         """Add the server to a security group of its project, or remove it."""
+
+
+class Actions(Interface):
+    """The actions of os-instance-actions."""
+
+    topic = CONDUCTOR
+    namespace = "actions"
+
+    @call
+    def index(self, ctx: RequestContext, instance_uuid: str, limit: int | None = None, marker: str | None = None,
+              changes_since: datetime.datetime | None = None,
+              changes_before: datetime.datetime | None = None) -> list[Action]:
+        """Return actions of a server, newest first, after the request id ``marker``. Raises MarkerNotFound."""
+
+    @call
+    def get(self, ctx: RequestContext, instance_uuid: str, request_id: str) -> Action:
+        """Raises InstanceActionNotFound."""
+
+
+class Migrations(Interface):
+    """Migrations of servers. With a ``project_id`` servers of other projects are not found."""
+
+    topic = CONDUCTOR
+    namespace = "migrations"
+
+    @call
+    def index(self, ctx: RequestContext, query: MigrationQuery) -> list[Migration]:
+        """Return a page of migrations, newest first. Raises MarkerNotFound."""
+
+    @call
+    def in_progress(self, ctx: RequestContext, instance_uuid: str, project_id: str | None = None) -> list[Migration]:
+        """Return the live migrations of a server in progress, newest first. Raises InstanceNotFound."""
+
+    @call
+    def get(self, ctx: RequestContext, instance_uuid: str, migration_id: int,
+            project_id: str | None = None) -> Migration:
+        """Return a live migration in progress by its id. Raises InstanceNotFound, MigrationNotFoundForInstance."""
+
+    @call
+    def interrupt(self, ctx: RequestContext, instance_uuid: str, migration_id: int, what: str,
+                  statuses: list[str], project_id: str | None = None) -> None:
+        """Cancel a live migration (``cancel``) or force its completion (``force-complete``).
+
+        The migration must have one of ``statuses``. The request is repeated until the migration has ended.
+
+        Raises InstanceNotFound, InstanceIsLocked, InstanceInvalidState, InstanceStateUnknown,
+        MigrationNotFoundForInstance, InvalidMigrationState.
+        """
+
+
+class ServerGroups(Interface):
+    """Server groups."""
+
+    topic = CONDUCTOR
+    namespace = "server_groups"
+
+    @call
+    def index(self, ctx: RequestContext, project_id: str | None, limit: int | None = None,
+              offset: int = 0) -> list[ServerGroup]: ...
+
+    @call
+    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> ServerGroup:
+        """Raises ServerGroupNotFound."""
+
+    @call
+    def create(self, ctx: RequestContext, group: ServerGroup) -> ServerGroup:
+        """Raises QuotaLimit ("Quota exceeded, too many server groups.")."""
+
+    @call
+    def delete(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None: ...
+
+
+class ExternalEvents(Interface):
+    """Events from other services (os-server-external-events)."""
+
+    topic = CONDUCTOR
+    namespace = "external_events"
+
+    @call
+    def create(self, ctx: RequestContext, events: list[ExternalEvent]) -> list[int]:
+        """Store the events and resume the operations that wait for them.
+
+        Returns a code for each event: 200, 404 (no such server) or 422 (the server is on no host).
+        """
+
+
+class Consoles(Interface):
+    """Console tokens, identified by their digests (:func:`nova.objects.servers.console.digest`)."""
+
+    topic = CONDUCTOR
+    namespace = "consoles"
+
+    @call
+    def create(self, ctx: RequestContext, digest: str, console: Console) -> Console:
+        """Store a token for this console and return the console with the end of its validity.
+
+        A user can have a few tokens for each server; the oldest is removed first. Raises InstanceNotFound, and
+        InstanceNotReady if the server has left the host meanwhile.
+        """
+
+    @call
+    def get(self, ctx: RequestContext, digest: str) -> Console:
+        """Return the console of a token.
+
+        Raises ConsoleTokenNotFound, also if the token expired or the server was stopped or moved.
+        """
+
+    @call
+    def over(self, ctx: RequestContext, sessions: list[ConsoleSession]) -> list[str]:
+        """Return the ids (``ident``) of the sessions to close, since their servers were stopped, moved or deleted."""

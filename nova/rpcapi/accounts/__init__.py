@@ -1,1 +1,0 @@
-"""RPC interfaces for flavors, key pairs, quotas and usage."""

@@ -1,0 +1,133 @@
+"""RPC interfaces for services, hypervisors, aggregates and availability zones."""
+
+from __future__ import annotations
+
+from nova.bus import Interface, call
+from nova.context import RequestContext
+from nova.objects.hosts.aggregate import Aggregate
+from nova.objects.hosts.node import ComputeNode
+from nova.objects.hosts.overview import Overview
+from nova.objects.hosts.service import Service
+from nova.objects.images.image import Image
+from nova.objects.servers.instance import Instance
+from nova.rpcapi import CONDUCTOR
+
+
+class Services(Interface):
+    """The services of os-services: nova-compute, nova-conductor and nova-scheduler."""
+
+    topic = CONDUCTOR
+    namespace = "services"
+
+    @call
+    def index(self, ctx: RequestContext, host: str | None = None, binary: str | None = None) -> list[Service]:
+        """Return services, with their availability zone and ``up``."""
+
+    @call
+    def get(self, ctx: RequestContext, uuid: str) -> Service:
+        """Raises ServiceNotFound."""
+
+    @call
+    def update(self, ctx: RequestContext, service_id: str, disabled: bool | None = None,
+               reason: str | None = None, forced_down: bool | None = None) -> Service:
+        """Change a service by its uuid. Enabling clears the reason. Raises ServiceNotFound."""
+
+    @call
+    def update_by_host(self, ctx: RequestContext, host: str, binary: str, disabled: bool | None = None,
+                       reason: str | None = None, forced_down: bool | None = None) -> Service:
+        """Raises HostBinaryNotFound."""
+
+    @call
+    def delete(self, ctx: RequestContext, service_id: str) -> None:
+        """Delete a service by its uuid or, before 2.53, its integer id. Raises ServiceNotFound, ServiceInUse."""
+
+
+class Hypervisors(Interface):
+    """Compute nodes, for operators."""
+
+    topic = CONDUCTOR
+    namespace = "hypervisors"
+
+    @call
+    def index(self, ctx: RequestContext, pattern: str | None = None, limit: int | None = None,
+              marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
+        """Return nodes, optionally those whose hypervisor hostname contains ``pattern``, or those of ``host``.
+
+        ``marker`` is an id or uuid. Raises MarkerNotFound.
+        """
+
+    @call
+    def get(self, ctx: RequestContext, node_id: str) -> ComputeNode:
+        """Return a node by its uuid or integer id. Raises ComputeHostNotFound."""
+
+    @call
+    def servers(self, ctx: RequestContext, hosts: list[str]) -> list[Instance]:
+        """Return the servers on these hosts, with a few fields only."""
+
+
+class Aggregates(Interface):
+    """Management of host aggregates. Methods with an aggregate id raise AggregateNotFound."""
+
+    topic = CONDUCTOR
+    namespace = "aggregates"
+
+    @call
+    def index(self, ctx: RequestContext) -> list[Aggregate]: ...
+
+    @call
+    def get(self, ctx: RequestContext, aggregate_id: int) -> Aggregate: ...
+
+    @call
+    def create(self, ctx: RequestContext, name: str, availability_zone: str | None = None) -> Aggregate:
+        """Create an aggregate. Raises AggregateNameExists."""
+
+    @call
+    def update(self, ctx: RequestContext, aggregate_id: int, name: str | None = None,
+               availability_zone: str | None = None) -> Aggregate:
+        """Change an aggregate. Raises AggregateNameExists, InvalidAggregateAction (zone change with servers in it)."""
+
+    @call
+    def delete(self, ctx: RequestContext, aggregate_id: int) -> None:
+        """Delete an empty aggregate. Raises InvalidAggregateAction if it has hosts."""
+
+    @call
+    def add_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
+        """Raises ComputeHostNotFound, AggregateHostExists, AggregateHostConflict (another zone)."""
+
+    @call
+    def remove_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
+        """Raises AggregateHostNotFound, AggregateHostConflict."""
+
+    @call
+    def set_metadata(self, ctx: RequestContext, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
+        """Merge the metadata; a value None deletes its key."""
+
+    @call
+    def cache_images(self, ctx: RequestContext, aggregate_id: int, images: list[Image]) -> None:
+        """Request all hosts of the aggregate to cache these images, a few hosts at a time."""
+
+
+class Zones(Interface):
+    """Availability zones are host aggregates with the metadata key availability_zone."""
+
+    topic = CONDUCTOR
+    namespace = "zones"
+
+    @call
+    def index(self, ctx: RequestContext) -> dict[str, bool]:
+        """Return zone -> True if it has an enabled compute service, without the internal zone."""
+
+    @call
+    def detail(self, ctx: RequestContext) -> dict[str, list[Service]]:
+        """Return zone -> its services, including the internal zone."""
+
+
+class Overviews(Interface):
+    """The overview of a deployment."""
+
+    topic = CONDUCTOR
+    namespace = "overview"
+
+    @call
+    def get(self, ctx: RequestContext, limit: int) -> Overview:
+        """Return at most ``limit`` nodes, running operations and failures, the latter among the last 10,000 actions."""

@@ -1,1 +1,0 @@
-"""RPC interfaces for services, hypervisors, aggregates and availability zones."""

@@ -1,0 +1,229 @@
+"""RPC interfaces for embedded networks, their addresses and security groups. ``project_id`` None means all projects."""
+
+from __future__ import annotations
+
+from nova.bus import Interface, call
+from nova.context import RequestContext
+from nova.objects.networks.floating_ip_dns import Domain, Entry
+from nova.objects.networks.network import (
+    DefaultRule,
+    FloatingIp,
+    Network,
+    NetworkAddress,
+    SecurityGroup,
+    SecurityGroupRule,
+)
+from nova.rpcapi import CONDUCTOR
+
+
+class Networks(Interface):
+    """Embedded networks."""
+
+    topic = CONDUCTOR
+    namespace = "networks"
+
+    @call
+    def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Network]:
+        """Return the networks that a project may use (its own and shared ones), or all networks for None."""
+
+    @call
+    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Network:
+        """Raises NetworkNotFound."""
+
+    @call
+    def create(self, ctx: RequestContext, network: Network) -> Network:
+        """Raises NetworkDuplicate, InvalidInput."""
+
+    @call
+    def associate(self, ctx: RequestContext, project_id: str, uuid: str | None = None) -> Network:
+        """Assign a network without a project to the project (None: one without servers of other projects).
+
+        Raises NetworkNotFound, NetworkInUse, NetworkDuplicate, NoMoreNetworks.
+        """
+
+    @call
+    def disassociate(self, ctx: RequestContext, uuid: str, project: bool, host: bool) -> None:
+        """Remove the association of a network with its project, its host, or both.
+
+        Raises NetworkNotFound, NetworkInUse, NetworkDuplicate.
+        """
+
+    @call
+    def associate_host(self, ctx: RequestContext, uuid: str, host: str) -> None:
+        """Raises NetworkNotFound, ComputeHostNotFound."""
+
+    @call
+    def delete(self, ctx: RequestContext, uuid: str) -> None:
+        """Raises NetworkInUse, NetworkNotFound."""
+
+
+class FixedIps(Interface):
+    """Fixed IP addresses, for administrators."""
+
+    topic = CONDUCTOR
+    namespace = "fixed_ips"
+
+    @call
+    def show(self, ctx: RequestContext, address: str) -> NetworkAddress:
+        """Return an address with its server. Raises FixedIpNotFoundForAddress."""
+
+    @call
+    def reserve(self, ctx: RequestContext, address: str, reserved: bool) -> None:
+        """Reserve an address, or release it for servers. Raises FixedIpNotFoundForAddress, InvalidInput."""
+
+
+class FloatingIps(Interface):
+    """Floating IP addresses."""
+
+    topic = CONDUCTOR
+    namespace = "floating_ips"
+
+    @call
+    def pools(self, ctx: RequestContext) -> list[str]:
+        """Return the names of the pools."""
+
+    @call
+    def index(self, ctx: RequestContext, project_id: str | None = None) -> list[FloatingIp]:
+        """Return the addresses of a project, oldest first, or all addresses including free ones for None."""
+
+    @call
+    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> FloatingIp:
+        """Raises FloatingIpNotFound."""
+
+    @call
+    def create(self, ctx: RequestContext, pool: str, cidr: str) -> int:
+        """Add the host addresses of a network to a pool, and return their number.
+
+        Raises InvalidInput, FloatingIpExists.
+        """
+
+    @call
+    def delete(self, ctx: RequestContext, cidr: str) -> int:
+        """Remove the addresses of a network from their pools, and return their number.
+
+        Raises InvalidInput, FloatingIpInUse.
+        """
+
+    @call
+    def on_host(self, ctx: RequestContext, host: str) -> list[FloatingIp]:
+        """Return the addresses that are associated with servers on a host, oldest first."""
+
+    @call
+    def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
+        """Allocate an address of a pool (None: the first pool) to the project.
+
+        Raises FloatingIpPoolNotFound, NoMoreFloatingIps, QuotaLimit.
+        """
+
+    @call
+    def release(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
+        """Release an address, and disassociate it from its server. Raises FloatingIpNotFound."""
+
+    @call
+    def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
+             project_id: str | None = None) -> None:
+        """Associate an address of the server's project with the server, instead of another server.
+
+        Raises InstanceNotFound, FloatingIpNotFound, InvalidInput, InstanceIsLocked (either server).
+        """
+
+    @call
+    def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
+        """Disassociate an address from the server.
+
+        Raises InstanceNotFound, FloatingIpNotFound, FloatingIpNotAssociated, InstanceIsLocked.
+        """
+
+
+class FloatingIpDns(Interface):
+    """DNS names of floating IP addresses."""
+
+    topic = CONDUCTOR
+    namespace = "floating_ip_dns"
+
+    @call
+    def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Domain]:
+        """Return the domains that a project may see, ordered by name."""
+
+    @call
+    def put_domain(self, ctx: RequestContext, domain: Domain) -> Domain:
+        """Create a domain, or change its owner. Raises InvalidInput, QuotaLimit, Conflict."""
+
+    @call
+    def delete_domain(self, ctx: RequestContext, domain: str) -> None:
+        """Delete a domain with all its names. Raises DnsDomainNotFound."""
+
+    @call
+    def entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> Entry:
+        """Raises DnsDomainNotFound, DnsEntryNotFound."""
+
+    @call
+    def entries_of(self, ctx: RequestContext, domain: str, address: str,
+                   project_id: str | None = None) -> list[Entry]:
+        """Return the names of an address in a domain. Raises DnsDomainNotFound."""
+
+    @call
+    def put_entry(self, ctx: RequestContext, entry: Entry, project_id: str | None = None) -> Entry:
+        """Create a name, or change its address. Raises DnsDomainNotFound, InvalidInput, QuotaLimit."""
+
+    @call
+    def delete_entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> None:
+        """Raises DnsDomainNotFound, DnsEntryNotFound."""
+
+
+class SecurityGroups(Interface):
+    """Security groups and their rules."""
+
+    topic = CONDUCTOR
+    namespace = "security_groups"
+
+    @call
+    def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
+        """Return security groups, and create the default group of the caller's project if it is missing."""
+
+    @call
+    def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> SecurityGroup: ...
+
+    @call
+    def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
+        """Raises SecurityGroupExists, QuotaLimit."""
+
+    @call
+    def update(self, ctx: RequestContext, group_id: int, name: str, description: str,
+               project_id: str | None = None) -> SecurityGroup: ...
+
+    @call
+    def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> None:
+        """Raises SecurityGroupInUse, InvalidInput (default group)."""
+
+    @call
+    def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
+                 project_id: str | None = None) -> SecurityGroupRule:
+        """Add a rule, which takes effect immediately. Raises InvalidInput for a duplicate."""
+
+    @call
+    def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:
+        """Raises SecurityGroupRuleNotFound."""
+
+
+class SecurityGroupDefaultRules(Interface):
+    """Rules of new default security groups. Existing groups are not changed."""
+
+    topic = CONDUCTOR
+    namespace = "security_group_default_rules"
+
+    @call
+    def index(self, ctx: RequestContext) -> list[DefaultRule]:
+        """Return all rules, oldest first."""
+
+    @call
+    def get(self, ctx: RequestContext, rule_id: int) -> DefaultRule:
+        """Raises SecurityGroupDefaultRuleNotFound."""
+
+    @call
+    def create(self, ctx: RequestContext, rule: DefaultRule) -> DefaultRule:
+        """Raises InvalidInput, SecurityGroupDefaultRuleExists, QuotaLimit."""
+
+    @call
+    def delete(self, ctx: RequestContext, rule_id: int) -> None:
+        """Raises SecurityGroupDefaultRuleNotFound."""

@@ -1,1 +1,0 @@
-"""RPC interfaces for networks, addresses and security groups."""

@@ -1,1 +1,0 @@
-"""RPC interfaces for servers, server groups, migrations, actions and consoles."""

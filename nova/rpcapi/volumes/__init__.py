@@ -1,1 +1,0 @@
-"""RPC interfaces for volumes, volume snapshots and shares."""
