@@ -13,30 +13,12 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nova import bus, context, exception
-from nova.conductor.background import drains, overdue, precaches, reclaim, share_accesses, usage_audit
+from nova.conductor.background import drains, migrations, overdue, precaches, reclaim, share_accesses, usage_audit
 from nova.conductor.background.gauges import Gauges
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
-from nova.conductor.endpoints.accounts import flavors, keypairs, quotas, usages
-from nova.conductor.endpoints.by_hosts import fleet, guests, heartbeat, journal, network_hosts
-from nova.conductor.endpoints.hosts import aggregates, availability_zones, hypervisors, overview, services
-from nova.conductor.endpoints.networks import (
-    fixed_ips,
-    floating_ip_dns,
-    floating_ips,
-    networks,
-    security_group_default_rules,
-    security_groups,
-)
-from nova.conductor.endpoints.servers import (
-    consoles,
-    external_events,
-    instance_actions,
-    migrations,
-    server_groups,
-    servers,
-)
-from nova.conductor.endpoints.volumes import shares, volume_snapshots, volumes
+from nova.conductor.endpoints import accounts, by_hosts, hosts, networks, servers, volumes
+from nova.conductor.endpoints.derived import endpoints_of, interface_of
 from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.usage import UsageFeed
 from nova.conductor.resources import volume_removals
@@ -44,28 +26,16 @@ from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.isolation_guard import IsolationGuard
 from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
-from nova.db.hosts import services as service_rows
+from nova.db.hosts import services
 from nova.db.servers import actions
 from nova.db.servers import consoles as console_tokens
 from nova.db.sql import clock
 from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid
-from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS, by_hosts
-from nova.rpcapi.accounts import Flavors, Keypairs, Quotas, Usages
-from nova.rpcapi.by_hosts import Fleet, Guests, Heartbeat, NetworkHosts
+from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS
+from nova.rpcapi import by_hosts as by_hosts_api
 from nova.rpcapi.compute import Compute
-from nova.rpcapi.hosts import Aggregates, Hypervisors, Overviews, Services, Zones
-from nova.rpcapi.networks import (
-    FixedIps,
-    FloatingIpDns,
-    FloatingIps,
-    Networks,
-    SecurityGroupDefaultRules,
-    SecurityGroups,
-)
 from nova.rpcapi.scheduler import Scheduler
-from nova.rpcapi.servers import Actions, Consoles, ExternalEvents, Migrations, ServerGroups, Servers
-from nova.rpcapi.volumes import Shares, Volumes, VolumeSnapshots
 from nova.service.drain import Drain
 from nova.service.liveness import Liveness
 from nova.service.periodic import Periodic
@@ -127,12 +97,13 @@ class ConductorService:
         self.engine = Engine(self.core)
         self._beats_db = open_database(_HEARTBEAT_CONNECTIONS, statement_seconds=CONF.database.statement_timeout,
                                        queue="heartbeats")
-        self._heartbeat = heartbeat.Heartbeat(dataclasses.replace(self.core, db=self._beats_db))
+        self._heartbeat = by_hosts.Heartbeat(dataclasses.replace(self.core, db=self._beats_db))
         self._liveness = Liveness(self._heartbeat, self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION, worker)
         self._isolation_guard = IsolationGuard()
+        self._recovery = Periodic("recovery", CONF.conductor.recovery_interval, self._recover)
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
-            Periodic("recovery", CONF.conductor.recovery_interval, self._recover),
+            self._recovery,
             Periodic("migrations", CONF.conductor.recovery_interval,
                      functools.partial(migrations.run_periodic, self.core, self.engine)),
             Periodic("reclaim", CONF.conductor.recovery_interval,
@@ -164,38 +135,12 @@ class ConductorService:
 
     def _endpoints(self) -> list[tuple[type[bus.Interface], Any]]:
         """Return every RPC interface of conductors, with its implementation."""
-        core = self.core
-        return [
-            (Servers, servers.Servers(core, self.engine)),
-            (Actions, instance_actions.Actions(core)),
-            (Flavors, flavors.Flavors(core)),
-            (Keypairs, keypairs.Keypairs(core)),
-            (Quotas, quotas.Quotas(core)),
-            (Services, services.Services(core)),
-            (Hypervisors, hypervisors.Hypervisors(core)),
-            (Zones, availability_zones.Zones(core)),
-            (Aggregates, aggregates.Aggregates(core)),
-            (ServerGroups, server_groups.ServerGroups(core)),
-            (Networks, networks.Networks(core)),
-            (FloatingIps, floating_ips.FloatingIps(core)),
-            (FloatingIpDns, floating_ip_dns.FloatingIpDns(core)),
-            (FixedIps, fixed_ips.FixedIps(core)),
-            (NetworkHosts, network_hosts.NetworkHosts(core)),
-            (SecurityGroups, security_groups.SecurityGroups(core)),
-            (SecurityGroupDefaultRules, security_group_default_rules.SecurityGroupDefaultRules(core)),
-            (Volumes, volumes.Volumes(core)),
-            (Shares, shares.Shares(core)),
-            (Usages, usages.Usages(core)),
-            (VolumeSnapshots, volume_snapshots.VolumeSnapshots(core)),
-            (Overviews, overview.Overviews(core)),
-            (Consoles, consoles.Consoles(core)),
-            (Migrations, migrations.Migrations(core)),
-            (ExternalEvents, external_events.ExternalEvents(self.engine)),
-            (by_hosts.Engine, journal.EngineReports(self.engine, self.periodic[1].wake)),
-            (Heartbeat, self._heartbeat),
-            (Guests, guests.Guests(core, self.engine)),
-            (Fleet, fleet.Fleet(core)),
-        ]
+        implementations: list[bus.Interface] = [
+            self._heartbeat, by_hosts.EngineReports(self.engine, self._recovery.wake),
+            by_hosts.Guests(self.core, self.engine), servers.Servers(self.core, self.engine),
+            servers.ExternalEvents(self.engine),
+            *(kind(self.core) for kind in endpoints_of(accounts, by_hosts, hosts, networks, servers, volumes))]
+        return [(interface_of(endpoint), endpoint) for endpoint in implementations]
 
     def start(self) -> None:
         """Start the service; return when it serves requests."""
@@ -242,7 +187,7 @@ class ConductorService:
             return
         LOG.info("Released the leases of %d operations to other conductors", left)
         try:
-            bus.client(self.core.transport, by_hosts.Engine).handed_over(context.admin())
+            bus.client(self.core.transport, by_hosts_api.Engine).handed_over(context.admin())
         except exception.ServiceUnavailable as error:
             LOG.warning("Cannot notify other conductors of released operations, which wait for the next check of "
                         "expired leases: %s", error)
@@ -265,13 +210,13 @@ class ConductorService:
                                 judge_hosts=self._isolation_guard.may_judge_hosts)
 
     def _find_silent(self) -> None:
-        silent = self.core.db.write(service_rows.mark_down)
+        silent = self.core.db.write(services.mark_down)
         if silent:
             LOG.warning("Hosts that stopped responding: %s", ", ".join(silent))
-            self.core.fleet.services(self.core.db.read(lambda connection: service_rows.flags(connection, silent)))
+            self.core.fleet.services(self.core.db.read(lambda connection: services.flags(connection, silent)))
 
 
 def _last_heard(connection: sa.Connection) -> datetime.datetime | None:
     """Return the newest heartbeat, and the time to compare it with."""
     clock.synchronize(connection)
-    return service_rows.last_heard(connection)
+    return services.last_heard(connection)

@@ -7,7 +7,7 @@ from typing import Any
 
 from nova import context, exception
 from nova.cmd.manage import common
-from nova.conductor.endpoints.networks.networks import Networks
+from nova.conductor.endpoints.networks import Networks
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import DHCPV6, SLAAC, Network
 

@@ -10,7 +10,7 @@ import msgspec
 
 from nova import context
 from nova.cmd.manage import common
-from nova.conductor.endpoints.hosts.services import Services
+from nova.conductor.endpoints.hosts import Services
 from nova.db.hosts import services
 from nova.objects.hosts.service import Service
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from nova import context
 from nova.cmd.manage import common
-from nova.conductor.endpoints.volumes.shares import Shares
+from nova.conductor.endpoints.volumes import Shares
 from nova.objects.base import new_uuid
 from nova.objects.volumes.share import Share
 

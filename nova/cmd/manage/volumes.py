@@ -7,7 +7,7 @@ from typing import Any
 
 from nova import context, exception, image
 from nova.cmd.manage import common
-from nova.conductor.endpoints.volumes.volumes import Volumes
+from nova.conductor.endpoints.volumes import Volumes
 from nova.objects.base import new_uuid
 from nova.objects.images.image import Image
 from nova.objects.volumes.volume import Volume

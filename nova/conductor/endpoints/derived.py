@@ -1,32 +1,53 @@
-"""Endpoint methods derived from a function of nova.db that runs in a transaction of its own.
+"""Endpoints: implementations of RPC interfaces, and methods derived from functions of nova.db.
 
-The function takes the connection, then the parameters of the interface's method under the same names.
+An endpoint is a subclass of the interface that it implements, so that mypy compares their methods. ``reads`` and
+``writes`` derive a method from a function of nova.db that runs in a transaction of its own. The function takes the
+connection, then the parameters of the interface's method under the same names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from types import ModuleType
+from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 import sqlalchemy as sa
 
+from nova.bus import Interface
 from nova.conductor.core import Core
 from nova.context import RequestContext
 from nova.objects.accounts.notification import Notification
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 Query = Callable[Concatenate[sa.Connection, P], R]
 # Runs a change (its third argument) and returns the notifications of it. The further arguments are those of the change.
 Notify = Callable[..., Sequence[Notification]]
-Method = Callable[Concatenate[Any, RequestContext, P], R]
 
 
-class Endpoint:
-    """The implementation of an RPC interface, with the shared state of the conductor."""
+class Method(Protocol[P, R_co]):
+    """A method of an interface, bound to its endpoint."""
+
+    def __call__(self, ctx: RequestContext, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class Endpoint(Interface):
+    """The implementation of an RPC interface that needs only the shared state of the conductor."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
+
+
+def endpoints_of(*modules: ModuleType) -> list[type[Endpoint]]:
+    """Return the subclasses of Endpoint in the modules."""
+    return [kind for module in modules for kind in vars(module).values()
+            if isinstance(kind, type) and issubclass(kind, Endpoint) and kind is not Endpoint]
+
+
+def interface_of(endpoint: Interface) -> type[Interface]:
+    """Return the RPC interface that the endpoint implements."""
+    return next(kind for kind in type(endpoint).__mro__ if "namespace" in vars(kind))
 
 
 def notifying(core: Core, ctx: RequestContext, function: Query[P, R], notify: Notify | None) -> Query[P, R]:
@@ -59,8 +80,7 @@ def reads(function: Query[P, R]) -> Method[P, R]:
     def method(self: Endpoint, ctx: RequestContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.core.db.read(lambda connection: function(connection, *args, **kwargs))
 
-    method.__wrapped__ = function  # type: ignore[attr-defined]
-    return method
+    return cast(Method[P, R], method)
 
 
 def writes(function: Query[P, R], notify: Notify | None = None) -> Method[P, R]:
@@ -68,5 +88,4 @@ def writes(function: Query[P, R], notify: Notify | None = None) -> Method[P, R]:
     def method(self: Endpoint, ctx: RequestContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return write(self.core, ctx, function, notify, *args, **kwargs)
 
-    method.__wrapped__ = function  # type: ignore[attr-defined]
-    return method
+    return cast(Method[P, R], method)

@@ -94,13 +94,12 @@ def create(connection: sa.Connection, flavor: Flavor) -> Flavor:
     return get(connection, flavor.flavorid)
 
 
-def update(connection: sa.Connection, flavorid: str, **values: Any) -> Flavor:
+def update(connection: sa.Connection, flavorid: str, description: str | None) -> Flavor:
     """Change the description of a flavor. Raises FlavorNotFound."""
     flavor = get(connection, flavorid, lock=True)
-    values["updated_at"] = clock.now()
-    connection.execute(sa.update(TABLE).where(TABLE.c.id == flavor.id).values(values))
-    for name, value in values.items():
-        setattr(flavor, name, value)
+    flavor.description, flavor.updated_at = description, clock.now()
+    connection.execute(sa.update(TABLE).where(TABLE.c.id == flavor.id).values(
+        description=flavor.description, updated_at=flavor.updated_at))
     return flavor
 
 

@@ -210,8 +210,9 @@ def owned(connection: sa.Connection, owner: str) -> list[Action]:
     return rows.to_objects(Action, connection.execute(statement))
 
 
-def index(connection: sa.Connection, instance_uuid: str, limit: int | None, marker: str | None,
-          changes_since: datetime.datetime | None, changes_before: datetime.datetime | None) -> list[Action]:
+def index(connection: sa.Connection, instance_uuid: str, limit: int | None = None, marker: str | None = None,
+          changes_since: datetime.datetime | None = None,
+          changes_before: datetime.datetime | None = None) -> list[Action]:
     """Return actions, newest first. ``marker``: a request id. Raises MarkerNotFound."""
     statement = sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id.desc())
     if marker is not None:

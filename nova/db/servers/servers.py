@@ -154,7 +154,8 @@ def on_host(connection: sa.Connection, host: str, limit: int, marker: str | None
     return rows.to_objects(Instance, connection.execute(statement))
 
 
-def expected(connection: sa.Connection, host: str, limit: int, marker: str | None) -> list[ExpectedGuest]:
+def expected(connection: sa.Connection, host: str, limit: int = 1000,
+             marker: str | None = None) -> list[ExpectedGuest]:
     """The guests that may be on a host by uuid after ``marker``, with what is compared only."""
     moving = sa.exists().where(MIGRATIONS.c.instance_uuid == TABLE.c.uuid, MIGRATIONS.c.open == sa.true())
     statement = (sa.select(TABLE.c.uuid, TABLE.c.power_state, TABLE.c.launched_at, TABLE.c.task_state, TABLE.c.host,

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from nova import bus, exception
 from nova.compute.service import ComputeService
-from nova.conductor.endpoints.hosts import services
+from nova.conductor.endpoints import hosts
 from nova.conf import CONF
 from nova.db import tables
 from tests.functional.client import wait_for
@@ -334,7 +334,7 @@ def test_a_host_that_cannot_remove_what_was_evacuated_stays_down_and_the_refusal
     def stuck(uuid, keep_disks):
         raise exception.NovaException("The guest does not go.")
 
-    monkeypatch.setattr(services, "_EVICTION_WAIT", 0.5)
+    monkeypatch.setattr(hosts, "_EVICTION_WAIT", 0.5)
     with monkeypatch.context() as broken:
         broken.setattr(pair.second.machine.driver.guests, "remove_orphan", stuck)
         code, message = refused(lambda: set_service(admin, SECOND, forced_down=False))
@@ -352,7 +352,7 @@ def test_a_host_that_has_just_ended_is_refused_with_what_is_waited_for(pair, adm
     def gone(_ctx, _uuid):
         raise exception.NoListeners("Nobody listens there.")
 
-    monkeypatch.setattr(services, "_EVICTION_WAIT", 0.5)
+    monkeypatch.setattr(hosts, "_EVICTION_WAIT", 0.5)
     with monkeypatch.context() as ended:
         ended.setattr(suite.conductor.core, "compute_at", lambda _host: types.SimpleNamespace(reap=gone))
         code, message = refused(lambda: set_service(admin, SECOND, forced_down=False))

@@ -12,6 +12,7 @@ from nova.db.servers import servers
 from nova.db.sql import clock
 from nova.objects.base import utcnow
 from nova.objects.servers import states
+from nova.rpcapi.servers import Servers
 from tests.functional.client import Client, wait_for
 from tests.functional.services.test_costs import measured
 from tests.functional.several_hosts import (
@@ -264,7 +265,7 @@ def test_whoever_restores_it_in_time_keeps_it(suite, admin, server):
     due = utcnow()
     admin.action(server, "restore")
     admin.wait(server, "ACTIVE")
-    conductor = suite.conductor.endpoints[0][1]
+    conductor = dict(suite.conductor.endpoints)[Servers]
     with pytest.raises(exception.InstanceInvalidState):
         conductor.operate(context.admin(), server, "reclaim", {"before": due}, None)
     soft_deleted(admin, server)

@@ -15,7 +15,7 @@ import pytest
 from nova import bus, context, exception
 from nova.bus import deadlines
 from nova.bus.broker import listeners
-from nova.conductor.endpoints.hosts.services import Services
+from nova.conductor.endpoints.hosts import Services
 from nova.db.hosts import services
 from nova.db.maintenance import migrate
 from tests.integration.bus import bus_desk

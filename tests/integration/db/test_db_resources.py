@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova import conf
-from nova.conductor.endpoints.networks.networks import Networks
+from nova.conductor.endpoints.networks import Networks
 from nova.conductor.saga.control import ConductorControl
 from nova.db import tables
 from nova.db.hosts import allocations, compute_nodes

@@ -17,8 +17,8 @@ import threading
 import msgspec
 
 import nova.conf
-from nova.conductor.endpoints.by_hosts.network_hosts import NetworkHosts
-from nova.conductor.endpoints.networks.networks import Networks
+from nova.conductor.endpoints.by_hosts import NetworkHosts
+from nova.conductor.endpoints.networks import Networks
 from nova.db.maintenance import migrate
 from nova.objects.networks.network import Network, RuleSet
 from tests.integration.network import linuxnet_lab

@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from nova.conductor.endpoints.networks.security_groups import SecurityGroups
+from nova.conductor.endpoints.networks import SecurityGroups
 from nova.db.networks import security_groups
 from nova.db.servers import servers
 from nova.network.linux import netns

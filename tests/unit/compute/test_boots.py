@@ -11,7 +11,7 @@ import pytest
 from nova import conf, context
 from nova.compute.host import Machine
 from nova.compute.reconcile import Reconciler
-from nova.conductor.endpoints.by_hosts.guests import Guests
+from nova.conductor.endpoints.by_hosts import Guests
 from nova.conf import CONF
 from nova.db.maintenance import migrate
 from nova.db.servers import servers

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from nova import conf
-from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
+from nova.conductor.endpoints.by_hosts import Heartbeat
 from nova.db.maintenance import migrate
 from nova.db.sql import clock
 from tests.unit.conductor.books import Books, ctx

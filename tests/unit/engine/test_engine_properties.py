@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nova import conf, context, exception
 from nova.conductor import create
 from nova.conductor.acceptance import start
-from nova.conductor.endpoints.by_hosts.guests import Guests as Reports
+from nova.conductor.endpoints.by_hosts import Guests as Reports
 from nova.conductor.network_events import process
 from nova.conductor.resources import addresses
 from nova.conductor.saga.engine import Engine

@@ -4,7 +4,7 @@ import pytest
 
 from nova import conf
 from nova.conductor.acceptance import start
-from nova.conductor.endpoints.by_hosts.guests import Guests as Reports
+from nova.conductor.endpoints.by_hosts import Guests as Reports
 from nova.conf import CONF
 from nova.db.servers import evictions, server_migrations
 from nova.objects.servers import migration as migration_states

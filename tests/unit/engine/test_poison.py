@@ -6,7 +6,7 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.conductor.acceptance import start
-from nova.conductor.endpoints.by_hosts.guests import Guests as Reports
+from nova.conductor.endpoints.by_hosts import Guests as Reports
 from nova.conductor.saga import deferred_cleanup, recovery, step_executor
 from nova.conf import CONF
 from nova.db import tables

@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 from nova import exception
-from nova.conductor.endpoints.accounts.flavors import Flavors
+from nova.conductor.endpoints.accounts import Flavors
 from nova.objects.accounts.flavor import FlavorQuery
 from tests.unit.conductor.books import Books, ctx, flavor
 

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.endpoints.accounts.quotas import Quotas
-from nova.conductor.endpoints.networks.networks import Networks
+from nova.conductor.endpoints.accounts import Quotas
+from nova.conductor.endpoints.networks import Networks
 from nova.db import tables
 from nova.db.accounts import quotas
 from nova.db.networks import fixed_ips
@@ -222,7 +222,7 @@ def test_servers_on_their_way_have_taken_their_addresses(core: Books) -> None:
 
 
 def test_usage_counts_what_is_not_servers(core: Books) -> None:
-    from nova.conductor.endpoints.servers.server_groups import ServerGroups
+    from nova.conductor.endpoints.servers import ServerGroups
     from nova.objects.servers.server_group import ServerGroup
 
     ServerGroups(core).create(ctx(), ServerGroup(uuid="", name="g", project_id="p1", user_id="u1", policy="affinity"))

@@ -7,9 +7,8 @@ import threading
 import pytest
 
 from nova import exception
-from nova.conductor.endpoints.accounts.keypairs import Keypairs
-from nova.conductor.endpoints.accounts.quotas import Quotas
-from nova.conductor.endpoints.servers.server_groups import ServerGroups
+from nova.conductor.endpoints.accounts import Keypairs, Quotas
+from nova.conductor.endpoints.servers import ServerGroups
 from nova.db.servers import servers
 from nova.objects.accounts.keypair import Keypair
 from nova.objects.base import new_uuid

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nova.conductor.endpoints.volumes.volumes import Volumes
+from nova.conductor.endpoints.volumes import Volumes
 from nova.db import audit, tables
 from nova.db.audit.volumes import Devices
 from nova.db.audit.volumes import Volumes as Check

@@ -8,10 +8,8 @@ import pytest
 
 from nova import exception
 from nova.conductor.announcer import report_nodes
-from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
-from nova.conductor.endpoints.hosts.aggregates import Aggregates
-from nova.conductor.endpoints.hosts.availability_zones import Zones
-from nova.conductor.endpoints.hosts.services import Services
+from nova.conductor.endpoints.by_hosts import Heartbeat
+from nova.conductor.endpoints.hosts import Aggregates, Services, Zones
 from nova.db.hosts import aggregates
 from tests.unit.conductor.books import Books, ctx, node, server
 

@@ -14,7 +14,7 @@ import pytest
 from nova.compute import reconcile
 from nova.compute.host import Machine
 from nova.compute.reconcile import Reconciler
-from nova.conductor.endpoints.by_hosts.guests import Guests
+from nova.conductor.endpoints.by_hosts import Guests
 from nova.conf import CONF
 from nova.db.servers import evictions, servers
 from nova.network.base import NoNetwork

@@ -8,7 +8,7 @@ import pytest
 
 from nova import context
 from nova.conductor.background import drains as keeper
-from nova.conductor.endpoints.hosts.services import Services
+from nova.conductor.endpoints.hosts import Services
 from nova.conductor.saga.engine import Engine
 from nova.db.hosts import drains, services
 from nova.db.sql import clock

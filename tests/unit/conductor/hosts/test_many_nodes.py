@@ -9,7 +9,7 @@ import pytest
 
 from nova.compute.inventory import NodeReports
 from nova.conductor import announcer
-from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
+from nova.conductor.endpoints.by_hosts import Heartbeat
 from nova.conf import CONF
 from nova.db import tables
 from nova.db.hosts import allocations, compute_nodes, services

@@ -11,11 +11,8 @@ import pytest
 
 from nova import exception
 from nova.conductor import announcer
-from nova.conductor.endpoints.by_hosts.fleet import Fleet
-from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
-from nova.conductor.endpoints.hosts.aggregates import Aggregates
-from nova.conductor.endpoints.hosts.hypervisors import Hypervisors
-from nova.conductor.endpoints.hosts.services import Services
+from nova.conductor.endpoints.by_hosts import Fleet, Heartbeat
+from nova.conductor.endpoints.hosts import Aggregates, Hypervisors, Services
 from nova.db.hosts import allocations, compute_nodes
 from nova.objects.base import new_uuid
 from nova.objects.dedicated_resources.numa import HostCell, HostTopology

@@ -7,8 +7,8 @@ import datetime
 import pytest
 
 from nova.conductor.announcer import report_nodes
-from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
-from nova.conductor.endpoints.hosts.overview import Overviews
+from nova.conductor.endpoints.by_hosts import Heartbeat
+from nova.conductor.endpoints.hosts import Overviews
 from nova.db import tables
 from nova.db.maintenance import overview as overview_rows
 from nova.db.servers import actions

@@ -8,8 +8,8 @@ import pytest
 
 from nova import context
 from nova.conductor.background import precaches as keeper
-from nova.conductor.endpoints.by_hosts.guests import Guests
-from nova.conductor.endpoints.hosts.aggregates import Aggregates
+from nova.conductor.endpoints.by_hosts import Guests
+from nova.conductor.endpoints.hosts import Aggregates
 from nova.db import tables
 from nova.db.hosts import precaches, services
 from nova.objects.hosts.aggregate import Aggregate

@@ -9,11 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.endpoints.by_hosts.guests import Guests
-from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
-from nova.conductor.endpoints.hosts.aggregates import Aggregates
-from nova.conductor.endpoints.hosts.hypervisors import Hypervisors
-from nova.conductor.endpoints.hosts.services import Services
+from nova.conductor.endpoints.by_hosts import Guests, Heartbeat
+from nova.conductor.endpoints.hosts import Aggregates, Hypervisors, Services
 from nova.conf import CONF
 from nova.db import tables
 from nova.db.hosts import allocations, drains, services

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oslo_db import exception as db_exception
 
 from nova import exception
-from nova.conductor.endpoints.networks.networks import Networks
+from nova.conductor.endpoints.networks import Networks
 from nova.conductor.resources import addresses
 from nova.db.networks import fixed_ips
 from nova.objects.base import new_uuid

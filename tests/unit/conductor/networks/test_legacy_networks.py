@@ -8,11 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from nova import exception
-from nova.conductor.endpoints.networks.fixed_ips import FixedIps
-from nova.conductor.endpoints.networks.floating_ip_dns import FloatingIpDns
-from nova.conductor.endpoints.networks.networks import Networks
-from nova.conductor.endpoints.networks.security_group_default_rules import SecurityGroupDefaultRules
-from nova.conductor.endpoints.networks.security_groups import SecurityGroups
+from nova.conductor.endpoints.networks import (
+    FixedIps,
+    FloatingIpDns,
+    Networks,
+    SecurityGroupDefaultRules,
+    SecurityGroups,
+)
 from nova.db.networks import fixed_ips
 from nova.objects.base import new_uuid
 from nova.objects.networks.floating_ip_dns import Domain, Entry

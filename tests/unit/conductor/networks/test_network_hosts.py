@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nova import exception
-from nova.conductor.endpoints.by_hosts.network_hosts import NetworkHosts
-from nova.conductor.endpoints.networks.networks import Networks
+from nova.conductor.endpoints.by_hosts import NetworkHosts
+from nova.conductor.endpoints.networks import Networks
 from nova.db.hosts import network_hosts, services
 from nova.db.networks import networks
 from nova.objects.base import utcnow

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nova import exception
-from nova.conductor.endpoints.networks.networks import Networks
+from nova.conductor.endpoints.networks import Networks
 from nova.db.networks import fixed_ips, networks
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network

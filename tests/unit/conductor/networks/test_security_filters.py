@@ -6,8 +6,7 @@ import msgspec
 import pytest
 import sqlalchemy as sa
 
-from nova.conductor.endpoints.networks.networks import Networks
-from nova.conductor.endpoints.networks.security_groups import SecurityGroups
+from nova.conductor.endpoints.networks import Networks, SecurityGroups
 from nova.conductor.feeds import feed
 from nova.db import tables
 from nova.db.networks import fixed_ips, security_filters, security_groups

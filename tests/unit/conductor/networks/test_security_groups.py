@@ -8,10 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.endpoints.accounts.quotas import Quotas
-from nova.conductor.endpoints.by_hosts.network_hosts import NetworkHosts
-from nova.conductor.endpoints.networks.networks import Networks
-from nova.conductor.endpoints.networks.security_groups import SecurityGroups
+from nova.conductor.endpoints.accounts import Quotas
+from nova.conductor.endpoints.by_hosts import NetworkHosts
+from nova.conductor.endpoints.networks import Networks, SecurityGroups
 from nova.db import versions
 from nova.db.networks import fixed_ips, security_filters, security_groups
 from nova.db.servers import servers

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nova.conductor.endpoints.by_hosts.network_hosts import NetworkHosts
-from nova.conductor.endpoints.networks.floating_ip_dns import FloatingIpDns
+from nova.conductor.endpoints.by_hosts import NetworkHosts
+from nova.conductor.endpoints.networks import FloatingIpDns
 from nova.db.hosts import aggregates, services
 from nova.db.networks import served_names
 from nova.objects.networks.floating_ip_dns import Domain, Entry, ServedDomain

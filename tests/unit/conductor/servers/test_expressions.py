@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nova import context, exception
-from nova.conductor.endpoints.accounts.flavors import Flavors
+from nova.conductor.endpoints.accounts import Flavors
 from nova.db.servers import server_search, servers
 from nova.objects import expression
 from nova.objects.accounts.flavor import FlavorQuery

@@ -8,7 +8,7 @@ import pytest
 
 from nova import operations
 from nova.conductor.acceptance import start
-from nova.conductor.endpoints.servers.external_events import ExternalEvents
+from nova.conductor.endpoints.servers import ExternalEvents
 from nova.conductor.saga.engine import Engine
 from nova.db.servers import external_events, servers
 from nova.objects.base import new_uuid, utcnow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-from nova.conductor.endpoints.servers.servers import Servers
+from nova.conductor.endpoints.servers import Servers
 from nova.db.servers import servers
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nova import context, exception
-from nova.conductor.endpoints.servers import migrations as endpoint
-from nova.conductor.endpoints.servers.migrations import Migrations
+from nova.conductor.background import migrations
+from nova.conductor.endpoints.servers import Migrations
 from nova.conductor.saga.engine import Engine
 from nova.db import tables
 from nova.db.hosts import services
@@ -139,11 +139,11 @@ def test_what_is_wanted_is_a_row_that_is_told_until_the_migration_has_ended(
     core.sent.broken = False
     engine = Engine(core, Later())  # type: ignore[arg-type]
     for _ in range(2):
-        endpoint.run_periodic(core, engine)
+        migrations.run_periodic(core, engine)
     assert core.sent.interrupts == [("h1", migration.action_uuid, what)] * 2
     core.db.write(lambda connection: server_migrations.update(
         connection, migration.uuid, {"open": False, "status": "cancelled"}))
-    endpoint.run_periodic(core, engine)
+    migrations.run_periodic(core, engine)
     assert len(core.sent.interrupts) == 2
 
 
@@ -218,17 +218,17 @@ def test_a_resize_is_confirmed_after_its_time(core: Books, engine: Engine, setti
     settings("resize_confirm_window", 60)
     instance, migration = resized(core)
     resized(core, waited=30)
-    endpoint.run_periodic(core, engine)
+    migrations.run_periodic(core, engine)
     assert begun(core) == [(instance.uuid, "confirmResize", None)]
     assert stored(core, migration).status == migration_states.CONFIRMING
-    endpoint.run_periodic(core, engine)
+    migrations.run_periodic(core, engine)
     assert len(begun(core)) == 1
 
 
 def test_a_lock_of_the_owner_does_not_keep_a_resize_open_for_ever(core: Books, engine: Engine, settings: Any) -> None:
     settings("resize_confirm_window", 60)
     instance, _migration = resized(core, locked_by="owner")
-    endpoint.run_periodic(core, engine)
+    migrations.run_periodic(core, engine)
     assert [found[0] for found in begun(core)] == [instance.uuid]
 
 
@@ -238,13 +238,13 @@ def test_servers_that_are_not_waiting_are_left_alone(
         core: Books, engine: Engine, settings: Any, changes: dict[str, Any]) -> None:
     settings("resize_confirm_window", 60)
     resized(core, **changes)
-    endpoint.run_periodic(core, engine)
+    migrations.run_periodic(core, engine)
     assert begun(core) == []
 
 
 def test_by_default_a_resize_waits_for_ever(core: Books, engine: Engine) -> None:
     resized(core, waited=10**8)
-    endpoint.run_periodic(core, engine)
+    migrations.run_periodic(core, engine)
     assert begun(core) == []
 
 
@@ -252,7 +252,7 @@ def test_a_resize_whose_old_host_is_down_is_not_tried_until_it_is_back(
         core: Books, engine: Engine, settings: Any) -> None:
     settings("resize_confirm_window", 60)
     core.statements()
-    endpoint.run_periodic(core, engine)
+    migrations.run_periodic(core, engine)
     idle = len(core.statements())
     instance, _migration = resized(core)
     services_of_h1 = tables.services.c.host == "h1"
@@ -260,28 +260,28 @@ def test_a_resize_whose_old_host_is_down_is_not_tried_until_it_is_back(
                     {"last_seen": utcnow(), "forced_down": True}):
         set_columns(core, tables.services, services_of_h1, **changes)
         core.statements()
-        endpoint.run_periodic(core, engine)
+        migrations.run_periodic(core, engine)
         assert len(core.statements()) == idle
         assert begun(core) == []
     set_columns(core, tables.services, services_of_h1, forced_down=False)
-    endpoint.run_periodic(core, engine)
+    migrations.run_periodic(core, engine)
     assert [found[0] for found in begun(core)] == [instance.uuid]
 
 
 def test_many_that_are_due_are_confirmed_some_in_each_look(
         core: Books, engine: Engine, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings("resize_confirm_window", 60)
-    monkeypatch.setattr(endpoint, "_AT_ONCE", 2)
+    monkeypatch.setattr(migrations, "_AT_ONCE", 2)
     due = [resized(core)[0].uuid for _ in range(5)]
     for look in (2, 4, 5):
-        endpoint.run_periodic(core, engine)
+        migrations.run_periodic(core, engine)
         assert [found[0] for found in begun(core)] == due[:look]
 
 
 def test_one_that_cannot_be_confirmed_holds_up_no_other(
         core: Books, engine: Engine, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings("resize_confirm_window", 60)
-    monkeypatch.setattr(endpoint, "_PAGE", 2)
+    monkeypatch.setattr(migrations, "_PAGE", 2)
     set_columns(core, tables.services, tables.services.c.host == "h1",
                 last_seen=utcnow() - datetime.timedelta(hours=1))
     for _ in range(4):
@@ -289,5 +289,5 @@ def test_one_that_cannot_be_confirmed_holds_up_no_other(
     instance, migration = resized(core)
     core.db.write(lambda connection: server_migrations.update(
         connection, migration.uuid, {"source_compute": "h2", "updated_at": EARLY}))
-    endpoint.run_periodic(core, engine)
+    migrations.run_periodic(core, engine)
     assert [found[0] for found in begun(core)] == [instance.uuid]

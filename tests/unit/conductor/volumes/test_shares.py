@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nova import exception
-from nova.conductor.endpoints.volumes.shares import Shares
+from nova.conductor.endpoints.volumes import Shares
 from nova.conductor.resources.shares import EmbeddedShares
 from nova.conductor.saga.control import ConductorControl
 from nova.db import audit

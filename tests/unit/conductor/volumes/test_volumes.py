@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.endpoints.by_hosts.heartbeat import Heartbeat
-from nova.conductor.endpoints.volumes.volumes import Volumes
+from nova.conductor.endpoints.by_hosts import Heartbeat
+from nova.conductor.endpoints.volumes import Volumes
 from nova.conductor.resources import volume_removals
 from nova.db import tables
 from nova.db.servers import servers

@@ -1,34 +1,50 @@
-"""Servers: reads of instances for the API, and changes that need no operation."""
+"""Endpoints of servers, their actions and migrations, server groups, external events and consoles."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import sqlalchemy as sa
 
-from nova import bus, context, exception
-from nova.conductor import create
+from nova import bus, exception
+from nova.conductor import create, network_events, volume_events
 from nova.conductor.acceptance import start
+from nova.conductor.background.migrations import send_interrupts
 from nova.conductor.core import Core
-from nova.conductor.endpoints.servers.instance_actions import done
+from nova.conductor.endpoints import notifications
+from nova.conductor.endpoints.derived import Endpoint, reads, writes
 from nova.conductor.saga.engine import Engine
 from nova.conf import CONF
+from nova.context import RequestContext
 from nova.db.accounts import quotas
 from nova.db.networks import security_filters, security_groups
-from nova.db.servers import actions, server_search, servers
+from nova.db.servers import actions, consoles, external_events, server_groups, server_migrations, server_search, servers
+from nova.db.sql import clock
 from nova.notifications.messages import NOTIFIED_COLUMNS, NotificationBuilder, ServerEvent, publisher
+from nova.objects.base import new_uuid
 from nova.objects.networks.network import VIF
+from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
-from nova.objects.servers.action import Accepted, Action, Failure
+from nova.objects.servers.action import Accepted, Action, Event, Failure
+from nova.objects.servers.console import Console, ConsoleSession
+from nova.objects.servers.external_event import IN_PROGRESS, ExternalEvent
 from nova.objects.servers.instance import Instance, without_secrets
+from nova.objects.servers.migration import Migration
 from nova.objects.servers.server_request import ServerCreate, ServerCreated, ServerPage, ServerQuery
-from nova.operations.framework.base import journal
+from nova.operations import REGISTRY
+from nova.operations.framework.base import event_key, journal
+from nova.operations.framework.rules import Rules, check
 from nova.operations.interfaces import AttachInterface, InterfaceData
 from nova.operations.live_migrate import LiveMigrate, LiveMigrateData
 from nova.operations.password import ChangePassword
 from nova.operations.reset_state import ResetState
+from nova.rpcapi import servers as servers_api
+
+LOG = logging.getLogger(__name__)
+
 
 _METADATA_STATES = frozenset({states.ACTIVE, states.PAUSED, states.SUSPENDED, states.STOPPED})
 
@@ -45,41 +61,41 @@ def _packed(page: server_search.ServerPage) -> list[Instance]:
     return [bus.packed(without_secrets(instance)) for instance in page.servers]
 
 
-class Servers:
-    """Implements :class:`nova.rpcapi.servers.Servers`."""
+class Servers(servers_api.Servers):
+    """Servers: reads of instances for the API, and changes that need no operation."""
 
     def __init__(self, core: Core, engine: Engine) -> None:
         self.core = core
         self.engine = engine
 
-    def get(self, ctx: context.RequestContext, uuid: str, project_id: str | None = None,
+    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None,
             deleted: bool = False) -> Instance:
         instance = self.core.db.read(lambda connection: servers.check_place(
             connection, servers.get(connection, uuid, project_id, deleted), ctx.calling_host))
         return without_secrets(instance)
 
-    def create(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
+    def create(self, ctx: RequestContext, request: ServerCreate) -> ServerCreated:
         return create.create(self.engine, ctx, request)
 
-    def made(self, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated | None:
+    def made(self, ctx: RequestContext, request: ServerCreate) -> ServerCreated | None:
         return create.made(self.engine, ctx, request)
 
-    def index(self, ctx: context.RequestContext, query: ServerQuery) -> list[Instance]:
+    def index(self, ctx: RequestContext, query: ServerQuery) -> list[Instance]:
         return self.core.db.read(lambda connection: _packed(server_search.search(connection, query)))
 
-    def page(self, ctx: context.RequestContext, query: ServerQuery) -> ServerPage:
+    def page(self, ctx: RequestContext, query: ServerQuery) -> ServerPage:
         def read(connection: sa.Connection) -> ServerPage:
             page = server_search.search(connection, query, partial=True)
             return ServerPage(servers=_packed(page), marker=page.marker)
 
         return self.core.db.read(read)
 
-    def operate(self, ctx: context.RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None,
-                project_id: str | None) -> Accepted:
+    def operate(self, ctx: RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None = None,
+                project_id: str | None = None) -> Accepted:
         return start(self.engine, ctx, uuid, operation, payload or {}, project_id)
 
-    def attached_interface(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
-                           project_id: str | None) -> VIF | None:
+    def attached_interface(self, ctx: RequestContext, uuid: str, action_uuid: str,
+                           project_id: str | None = None) -> VIF | None:
         state = journal(self._action(ctx, uuid, action_uuid, AttachInterface.name, project_id))
         if state.failure is not None:
             if state.failure.code < 500:
@@ -87,8 +103,8 @@ class Servers:
             raise exception.InterfaceAttachFailed(instance_uuid=uuid, reason=state.failure.message)
         return msgspec.convert(state.data, InterfaceData).vif
 
-    def live_migration_checked(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
-                               project_id: str | None) -> bool:
+    def live_migration_checked(self, ctx: RequestContext, uuid: str, action_uuid: str,
+                               project_id: str | None = None) -> bool:
         action = self._action(ctx, uuid, action_uuid, LiveMigrate.name, project_id)
         state = journal(action)
         if msgspec.convert(state.data, LiveMigrateData).target is not None or action.outcome == "success":
@@ -98,8 +114,8 @@ class Servers:
         failure = state.failure or Failure(message="Another operation took the server over.")
         raise exception.Invalid((ctx.is_admin and failure.inside) or failure.message)
 
-    def password_changed(self, ctx: context.RequestContext, uuid: str, action_uuid: str,
-                         project_id: str | None) -> bool:
+    def password_changed(self, ctx: RequestContext, uuid: str, action_uuid: str,
+                         project_id: str | None = None) -> bool:
         action = self._action(ctx, uuid, action_uuid, ChangePassword.name, project_id)
         if action.outcome in (None, "success"):
             return action.outcome is not None
@@ -110,8 +126,8 @@ class Servers:
             raise exception.InstancePasswordSetFailed(failure.message)
         raise exception.InstancePasswordSetFailed(instance=uuid, reason=failure.message)
 
-    def _action(self, ctx: context.RequestContext, uuid: str, action_uuid: str, operation: str,
-                project_id: str | None) -> Action:
+    def _action(self, ctx: RequestContext, uuid: str, action_uuid: str, operation: str,
+                project_id: str | None = None) -> Action:
         """Return the action of this operation on a server visible to the caller. Raises InstanceActionNotFound."""
         def read_action(connection: sa.Connection) -> Action | None:
             servers.get(connection, uuid, project_id)
@@ -122,8 +138,8 @@ class Servers:
             raise exception.InstanceActionNotFound(request_id=ctx.request_id, instance_uuid=uuid)
         return action
 
-    def update(self, ctx: context.RequestContext, uuid: str, changes: dict[str, Any],
-               project_id: str | None) -> Instance:
+    def update(self, ctx: RequestContext, uuid: str, changes: dict[str, Any],
+               project_id: str | None = None) -> Instance:
         plain = {name: value for name, value in changes.items() if name in _UPDATABLE}
 
         def write(connection: sa.Connection, instance: Instance) -> None:
@@ -135,8 +151,8 @@ class Servers:
 
         return self._change(ctx, uuid, project_id, write)
 
-    def set_metadata(self, ctx: context.RequestContext, uuid: str, metadata: dict[str, str], replace: bool,
-                     project_id: str | None) -> dict[str, str]:
+    def set_metadata(self, ctx: RequestContext, uuid: str, metadata: dict[str, str], replace: bool = False,
+                     project_id: str | None = None) -> dict[str, str]:
         def write(connection: sa.Connection, instance: Instance) -> None:
             _check_metadata_change(ctx, instance, "update metadata")
             merged = metadata if replace else {**instance.metadata, **metadata}
@@ -147,7 +163,7 @@ class Servers:
 
         return self._change(ctx, uuid, project_id, write).metadata
 
-    def delete_metadata(self, ctx: context.RequestContext, uuid: str, key: str, project_id: str | None) -> None:
+    def delete_metadata(self, ctx: RequestContext, uuid: str, key: str, project_id: str | None = None) -> None:
         def write(connection: sa.Connection, instance: Instance) -> None:
             if key not in instance.metadata:
                 raise exception.MetadataNotFound()
@@ -157,8 +173,8 @@ class Servers:
 
         self._change(ctx, uuid, project_id, write)
 
-    def set_tags(self, ctx: context.RequestContext, uuid: str, tags: list[str], mode: str,
-                 project_id: str | None) -> list[str]:
+    def set_tags(self, ctx: RequestContext, uuid: str, tags: list[str], mode: str = "replace",
+                 project_id: str | None = None) -> list[str]:
         before: list[str] = []
 
         def write(connection: sa.Connection, instance: Instance) -> None:
@@ -178,7 +194,7 @@ class Servers:
         return before
 
     # --- lock ------------------------------------------------------------------------------------
-    def lock(self, ctx: context.RequestContext, uuid: str, reason: str | None, project_id: str | None) -> None:
+    def lock(self, ctx: RequestContext, uuid: str, reason: str | None = None, project_id: str | None = None) -> None:
         def write(connection: sa.Connection, instance: Instance) -> str | None:
             owner = ctx.project_id == instance.project_id
             by = "owner" if owner else "admin"
@@ -188,7 +204,7 @@ class Servers:
 
         self._change(ctx, uuid, project_id, write)
 
-    def unlock(self, ctx: context.RequestContext, uuid: str, project_id: str | None) -> None:
+    def unlock(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
         def write(connection: sa.Connection, instance: Instance) -> str | None:
             if not instance.locked:
                 return None
@@ -196,10 +212,10 @@ class Servers:
 
         self._change(ctx, uuid, project_id, write)
 
-    def reset_state(self, ctx: context.RequestContext, uuid: str, state: str) -> None:
+    def reset_state(self, ctx: RequestContext, uuid: str, state: str) -> None:
         start(self.engine, ctx, uuid, ResetState.name, {"state": state})
 
-    def _instant(self, connection: sa.Connection, ctx: context.RequestContext, instance: Instance, name: str,
+    def _instant(self, connection: sa.Connection, ctx: RequestContext, instance: Instance, name: str,
                  **changes: Any) -> str:
         """Write a change and its completed instance action; return the name of the action."""
         actions.insert(connection, [done(ctx, instance.uuid, name)])
@@ -207,8 +223,8 @@ class Servers:
         return name
 
     # --- security groups -------------------------------------------------------------------------
-    def set_security_group(self, ctx: context.RequestContext, uuid: str, name: str, add: bool,
-                           project_id: str | None) -> None:
+    def set_security_group(self, ctx: RequestContext, uuid: str, name: str, add: bool,
+                           project_id: str | None = None) -> None:
         changed: set[str] = set()
 
         def write(connection: sa.Connection, instance: Instance) -> None:
@@ -230,7 +246,7 @@ class Servers:
         self.core.filters.touch(changed)
 
     # --- shared ----------------------------------------------------------------------------------
-    def _change(self, ctx: context.RequestContext, uuid: str, project_id: str | None,
+    def _change(self, ctx: RequestContext, uuid: str, project_id: str | None,
                 write: Callable[[sa.Connection, Instance], str | None]) -> Instance:
         """Lock the instance, change it, and return the changed instance, in one transaction.
 
@@ -245,7 +261,7 @@ class Servers:
 
         return self.core.db.write(transaction)
 
-    def _notify(self, connection: sa.Connection, ctx: context.RequestContext, event: str | None, before: Instance,
+    def _notify(self, connection: sa.Connection, ctx: RequestContext, event: str | None, before: Instance,
                 after: Instance) -> None:
         outbox, by = self.core.outbox, publisher("nova-api", CONF.host)
         if not outbox.on:
@@ -265,7 +281,7 @@ def _change_row(connection: sa.Connection, instance: Instance, changes: dict[str
         servers.update(connection, instance.uuid, new)
 
 
-def _check_metadata_change(ctx: context.RequestContext, instance: Instance, method: str) -> None:
+def _check_metadata_change(ctx: RequestContext, instance: Instance, method: str) -> None:
     if instance.locked and not ctx.is_admin:
         raise exception.InstanceIsLocked(instance_uuid=instance.uuid)
     _check_metadata_state(instance, method)
@@ -286,3 +302,155 @@ def _pin(instance: Instance, zone: str | None) -> str | None:
     if zone != instance.availability_zone:
         raise exception.Conflict(f"Instance {instance.uuid} is not in availability zone {zone}.")
     return zone
+
+
+class Actions(Endpoint, servers_api.Actions):
+    """Instance actions: the operations that were performed on servers."""
+
+    index = reads(actions.index)
+    get = reads(actions.by_request)
+
+
+def done(ctx: RequestContext, instance_uuid: str, name: str, event: str = "",
+         host: str | None = None) -> Action:
+    """Return a completed action with an optional completed ``event`` on ``host``."""
+    now = clock.now()
+    events = [Event(event=event, start_time=now, finish_time=now, result="Success", host=host)] if event else []
+    return Action(
+        uuid=new_uuid(), instance_uuid=instance_uuid, action=name, outcome="success", request_id=ctx.request_id,
+        user_id=ctx.user_id, project_id=ctx.project_id, start_time=now, finish_time=now, updated_at=now, events=events)
+
+
+class _Interrupt(NamedTuple):
+    """An interrupt of a live migration: required server states, names of its instance action, and its notification."""
+
+    rules: Rules
+    action: str
+    event: str
+    notification: str
+
+
+_INTERRUPTS = {
+    migration_states.CANCEL: _Interrupt(
+        Rules(label="abort live migration", task_states=frozenset({states.MIGRATING})),
+        "live_migration_cancel", "compute_live_migration_abort", "live_migration_abort"),
+    migration_states.FORCE_COMPLETE: _Interrupt(
+        Rules(label="force_complete", vm_states=frozenset({states.ACTIVE}), task_states=frozenset({states.MIGRATING})),
+        "live_migration_force_complete", "compute_live_migration_force_complete", "live_migration_force_complete"),
+}
+
+
+class Migrations(Endpoint, servers_api.Migrations):
+    """Migrations of servers: lists, interrupts of running live migrations, and automatic confirmation of resizes."""
+
+    index = reads(server_migrations.index)
+
+    def in_progress(self, ctx: RequestContext, instance_uuid: str, project_id: str | None = None) -> list[Migration]:
+        def read(connection: sa.Connection) -> list[Migration]:
+            servers.get(connection, instance_uuid, project_id)
+            return server_migrations.in_progress(connection, instance_uuid)
+
+        return self.core.db.read(read)
+
+    def get(self, ctx: RequestContext, instance_uuid: str, migration_id: int,
+            project_id: str | None = None) -> Migration:
+        def read(connection: sa.Connection) -> Migration:
+            servers.get(connection, instance_uuid, project_id)
+            migration = server_migrations.live(connection, instance_uuid, migration_id)
+            if migration.status not in migration_states.IN_PROGRESS:
+                raise exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_id=instance_uuid)
+            return migration
+
+        return self.core.db.read(read)
+
+    def interrupt(self, ctx: RequestContext, instance_uuid: str, migration_id: int, what: str,
+                  statuses: list[str], project_id: str | None = None) -> None:
+        wanted = _INTERRUPTS.get(what)
+        if wanted is None:
+            raise exception.InvalidInput(reason=f"{what} is not an interrupt of a migration.")
+
+        def write(connection: sa.Connection) -> Migration:
+            instance = servers.lock(connection, instance_uuid, project_id)
+            check(wanted.rules, instance, bool(ctx.is_admin), lambda: True)
+            migration = server_migrations.live(connection, instance_uuid, migration_id)
+            if migration.status not in statuses or not migration.open:
+                raise exception.InvalidMigrationState(
+                    migration_id=migration_id, instance_uuid=instance_uuid, state=migration.status, method=what)
+            server_migrations.update(connection, migration.uuid, {"wanted": what})
+            migration.wanted = what
+            actions.insert(connection, [done(ctx, instance_uuid, wanted.action, wanted.event,
+                                             migration.source_compute)])
+            self._notify(connection, ctx, wanted, migration.source_compute, instance)
+            return migration
+
+        migration = self.core.db.write(write)
+        LOG.info("[instance: %s] Sending interrupt to the live migration from %s to %s: %s", instance_uuid,
+                 migration.source_compute, migration.dest_compute, what)
+        send_interrupts(self.core, ctx, [migration])
+
+    def _notify(self, connection: sa.Connection, ctx: RequestContext, wanted: _Interrupt, host: str,
+                instance: Instance) -> None:
+        """Write the start and end notifications of the interrupt to the outbox."""
+        outbox = self.core.outbox
+        if outbox.on:
+            builder, by = NotificationBuilder(outbox.settings, ctx), publisher("nova-compute", host)
+            outbox.write(connection, [message for phase in ("start", "end") for message in builder.server(
+                ServerEvent(wanted.notification, phase, by, instance))])
+
+
+class ServerGroups(Endpoint, servers_api.ServerGroups):
+    """Server groups."""
+
+    index = reads(server_groups.index)
+    get = reads(server_groups.get)
+    create = writes(server_groups.create, notify=notifications.group_created)
+    delete = writes(server_groups.delete, notify=notifications.group_deleted)
+
+
+OK, UNKNOWN_SERVER, UNPROCESSABLE = 200, 404, 422
+
+
+class ExternalEvents(servers_api.ExternalEvents):
+    """Events about servers that external services report."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+
+    def create(self, ctx: RequestContext, events: list[ExternalEvent]) -> list[int]:
+        named = sorted({event.instance_uuid for event in events})
+        hosts = self.engine.core.db.read(lambda connection: servers.placed(connection, named))
+        codes: list[int] = []
+        reported: dict[str, dict[str, str]] = {}
+        for event in events:
+            uuid, key = event.instance_uuid, event_key(event.name, event.tag)
+            codes.append(OK if hosts.get(uuid) else UNPROCESSABLE if uuid in hosts else UNKNOWN_SERVER)
+            # An event in progress ends no wait. Operations cannot wait for an event whose key is too long.
+            if hosts.get(uuid) and event.status != IN_PROGRESS and len(key) <= external_events.LONGEST:
+                reported.setdefault(uuid, {})[key] = event.status
+        for uuid, statuses in reported.items():
+            self.engine.wake(ctx, uuid, statuses)
+        placed = [event for event in events if hosts.get(event.instance_uuid)]
+        if self.engine.core.allocator.external:
+            network_events.process(self.engine, placed)
+        if self.engine.core.attachments.external:
+            volume_events.process(self.engine, placed)
+        return codes
+
+
+# Operations that end console sessions: they replace, move or stop the guest, so its tokens become invalid.
+ENDINGS = frozenset(name for name, operation in REGISTRY.items() if operation.ends_consoles)
+
+
+class Consoles(Endpoint, servers_api.Consoles):
+    """Console tokens."""
+
+    def create(self, ctx: RequestContext, digest: str, console: Console) -> Console:
+        until = clock.after(CONF.consoleauth.token_ttl)
+        return self.core.db.write(
+            lambda connection: consoles.create(connection, digest, msgspec.structs.replace(console), until))
+
+    def get(self, ctx: RequestContext, digest: str) -> Console:
+        return self.core.db.read(lambda connection: consoles.get(connection, digest, ENDINGS))
+
+    def over(self, ctx: RequestContext, sessions: list[ConsoleSession]) -> list[str]:
+        return self.core.db.read(lambda connection: consoles.over(connection, sessions, ENDINGS))

@@ -1,21 +1,54 @@
-"""Quota limits and usage."""
+"""Endpoints of flavors, key pairs, quotas and usage."""
 
 from __future__ import annotations
 
-from typing import Any
+import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.core import Core
+from nova.conductor.endpoints import notifications
+from nova.conductor.endpoints.derived import Endpoint, notifying, reads, writes
 from nova.context import RequestContext
-from nova.db.accounts import quotas
+from nova.db.accounts import flavors, keypairs, quotas, usages
+from nova.objects.accounts.keypair import Keypair
 from nova.objects.accounts.quota import Quotas as QuotaSet
+from nova.rpcapi import accounts as accounts_api
 
 
-class Quotas:
-    """Implements :class:`nova.rpcapi.accounts.Quotas`."""
+class Flavors(Endpoint, accounts_api.Flavors):
+    """Flavors, their extra specs and their access lists."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    index = reads(flavors.index)
+    get = reads(flavors.get)
+    create = writes(flavors.create, notify=notifications.flavor_created)
+    update = writes(flavors.update, notify=notifications.flavor_changed)
+    delete = writes(flavors.delete, notify=notifications.flavor_deleted)
+    set_extra_specs = writes(flavors.set_extra_specs, notify=notifications.flavor_changed)
+    delete_extra_spec = writes(flavors.delete_extra_spec, notify=notifications.flavor_changed)
+    access = reads(flavors.access)
+    add_access = writes(flavors.add_access, notify=notifications.flavor_changed)
+    remove_access = writes(flavors.remove_access, notify=notifications.flavor_changed)
+
+
+class Keypairs(Endpoint, accounts_api.Keypairs):
+    """Key pairs of users."""
+
+    index = reads(keypairs.index)
+    get = reads(keypairs.get)
+    delete = writes(keypairs.delete, notify=notifications.key_deleted)
+
+    def create(self, ctx: RequestContext, keypair: Keypair, imported: bool = False) -> Keypair:
+        def transaction(connection: sa.Connection) -> Keypair:
+            # Key pairs belong to users, not to projects. The limit is that of the caller's project.
+            most = quotas.limits(connection, ctx.project_id or "", keypair.user_id)["key_pairs"]
+            return create(connection, keypair, most)
+
+        notify = notifications.key_imported if imported else notifications.key_created
+        create = notifying(self.core, ctx, keypairs.create, notify)
+        return self.core.db.write(transaction)
+
+
+class Quotas(Endpoint, accounts_api.Quotas):
+    """Quota limits and usage."""
 
     def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None, usage: bool = False) -> QuotaSet:
         return self.core.db.read(lambda connection: QuotaSet(
@@ -30,7 +63,7 @@ class Quotas:
         if project_id.startswith("class:"):
             raise exception.InvalidInput(reason=f"{project_id} is not a project")
 
-        def transaction(connection: Any) -> QuotaSet:
+        def transaction(connection: sa.Connection) -> QuotaSet:
             _check(connection, project_id, user_id, limits, force)
             quotas.set_limits(connection, project_id, user_id, limits)
             return QuotaSet(limits=quotas.limits(connection, project_id, user_id))
@@ -49,7 +82,8 @@ class Quotas:
             lambda connection: QuotaSet(limits=quotas.set_class_limits(connection, name, limits)))
 
 
-def _check(connection: Any, project_id: str, user_id: str | None, limits: dict[str, int], force: bool) -> None:
+def _check(connection: sa.Connection, project_id: str, user_id: str | None, limits: dict[str, int],
+           force: bool) -> None:
     """Check new limits against the usage and the limits of the project. Raises QuotaBelowUsage, QuotaAboveProject."""
     used = {} if force else quotas.usage(connection, project_id, user_id)
     of_project = quotas.limits(connection, project_id) if user_id else {}
@@ -59,3 +93,9 @@ def _check(connection: Any, project_id: str, user_id: str | None, limits: dict[s
         most = of_project.get(name, -1)
         if most >= 0 and (limit < 0 or limit > most):
             raise exception.QuotaAboveProject(limit=limit, key=name, maximum=most)
+
+
+class Usages(Endpoint, accounts_api.Usages):
+    """Resource usage of servers."""
+
+    index = reads(usages.index)

@@ -1,1 +1,0 @@
-"""RPC endpoints for flavors, key pairs, quotas and usage."""

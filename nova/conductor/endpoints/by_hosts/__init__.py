@@ -1,1 +1,0 @@
-"""RPC endpoints that hosts call: guests, heartbeats, orders, networks and the fleet."""

@@ -1,1 +1,0 @@
-"""RPC endpoints for services, hypervisors, aggregates and availability zones."""

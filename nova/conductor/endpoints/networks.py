@@ -1,0 +1,227 @@
+"""Endpoints of the embedded networks, their addresses and security groups."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import sqlalchemy as sa
+from oslo_db import exception as db_exception
+
+from nova import exception
+from nova.common import plain_ip
+from nova.conductor.endpoints.derived import Endpoint, reads, writes
+from nova.context import RequestContext
+from nova.db.networks import (
+    fixed_ips,
+    floating_ip_dns,
+    floating_ips,
+    networks,
+    security_group_default_rules,
+    security_groups,
+)
+from nova.db.networks.security_filters import members_of, rules_of
+from nova.db.servers import servers
+from nova.objects.networks.floating_ip_dns import Domain, Entry
+from nova.objects.networks.network import DefaultRule, FloatingIp, Network, SecurityGroup, SecurityGroupRule
+from nova.objects.servers.instance import Instance
+from nova.rpcapi import networks as networks_api
+
+LOG = logging.getLogger(__name__)
+
+
+class Networks(Endpoint, networks_api.Networks):
+    """The embedded networks."""
+
+    index = reads(networks.index)
+    get = reads(networks.get)
+    associate = writes(networks.associate)
+    disassociate = writes(networks.disassociate)
+    associate_host = writes(networks.associate_host)
+
+    def create(self, ctx: RequestContext, network: Network) -> Network:
+        created = self.core.db.write(lambda connection: networks.create(connection, network))
+        LOG.info("Network %s (%s) was created with %s", created.label, created.uuid, created.cidr)
+        return created
+
+    def delete(self, ctx: RequestContext, uuid: str) -> None:
+        self.core.db.write(lambda connection: networks.delete(connection, uuid))
+        LOG.info("Network %s was deleted", uuid)
+
+
+class FixedIps(Endpoint, networks_api.FixedIps):
+    """Fixed IP addresses of the embedded networks, for administrators."""
+
+    show = reads(fixed_ips.show)
+    reserve = writes(fixed_ips.reserve)
+
+
+class FloatingIps(Endpoint, networks_api.FloatingIps):
+    """Floating IP addresses. The hosts of a server receive them with its security group rules."""
+
+    pools = reads(floating_ips.pools)
+    index = reads(floating_ips.index)
+    get = reads(floating_ips.get)
+    on_host = reads(floating_ips.on_host)
+    create = writes(floating_ips.create)
+    delete = writes(floating_ips.delete)
+
+    def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
+        floating_ip = self.core.db.write(lambda connection: floating_ips.allocate(connection, project_id, pool))
+        LOG.info("Floating IP %s of pool %s was allocated to project %s", floating_ip.address, floating_ip.pool,
+                 project_id)
+        return floating_ip
+
+    def release(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
+        server = self.core.db.write(lambda connection: floating_ips.release(connection, uuid, project_id))
+        LOG.info("Floating IP %s was released", uuid)
+        if server is not None:
+            self.core.filters.publish_server(server)
+
+    def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
+             project_id: str | None = None) -> None:
+        def transaction(connection: sa.Connection) -> set[str]:
+            instance = servers.get(connection, instance_uuid, project_id)
+            former = floating_ips.server_of(connection, address, instance.project_id)
+            uuids = {instance_uuid} | ({former} if former else set())
+            # Lock in sorted order: a concurrent request may lock the same two servers in the opposite order.
+            locked = {uuid: _lock(ctx, connection, uuid, project_id) for uuid in sorted(uuids)}
+            try:
+                if former is not None:
+                    floating_ips.take(connection, locked[former], address)
+                floating_ips.give(connection, servers.get(connection, instance_uuid), address, fixed_address)
+            except (exception.FloatingIpNotAssociated, exception.FloatingIpInUse) as error:  # reassigned meanwhile
+                raise db_exception.RetryRequest(error) from error
+            return uuids
+
+        for uuid in self.core.db.write(transaction):
+            self.core.filters.publish_server(uuid)
+        LOG.info("[instance: %s] Floating IP %s was associated", instance_uuid, address)
+
+    def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
+        self._change(ctx, instance_uuid, project_id,
+                     lambda connection, instance: floating_ips.take(connection, instance, address))
+        LOG.info("[instance: %s] Floating IP %s was disassociated", instance_uuid, address)
+
+    def _change(self, ctx: RequestContext, uuid: str, project_id: str | None,
+                change: Callable[[sa.Connection, Instance], None]) -> None:
+        def transaction(connection: sa.Connection) -> None:
+            change(connection, _lock(ctx, connection, uuid, project_id))
+
+        self.core.db.write(transaction)
+        self.core.filters.publish_server(uuid)
+
+
+def _lock(ctx: RequestContext, connection: sa.Connection, uuid: str, project_id: str | None) -> Instance:
+    """Lock the row of the server. Raises InstanceIsLocked, InstanceNotFound."""
+    instance = servers.lock(connection, uuid, project_id)
+    if instance.locked and not ctx.is_admin:
+        raise exception.InstanceIsLocked(instance_uuid=uuid)
+    return instance
+
+
+class FloatingIpDns(Endpoint, networks_api.FloatingIpDns):
+    """DNS names of floating IP addresses. Hosts receive the names, because their guests query them."""
+
+    index = reads(floating_ip_dns.index)
+    entry = reads(floating_ip_dns.entry)
+    entries_of = reads(floating_ip_dns.entries_of)
+
+    def put_domain(self, ctx: RequestContext, domain: Domain) -> Domain:
+        stored = self.core.db.write(lambda connection: floating_ip_dns.put_domain(connection, domain))
+        self.core.names.touch({stored.domain})
+        return stored
+
+    def delete_domain(self, ctx: RequestContext, domain: str) -> None:
+        self.core.db.write(lambda connection: floating_ip_dns.delete_domain(connection, domain))
+        self.core.names.touch({domain.lower()})
+
+    def put_entry(self, ctx: RequestContext, entry: Entry, project_id: str | None = None) -> Entry:
+        stored = self.core.db.write(lambda connection: floating_ip_dns.put_entry(connection, entry, project_id))
+        self.core.names.touch({stored.domain})
+        return stored
+
+    def delete_entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> None:
+        self.core.db.write(lambda connection: floating_ip_dns.delete_entry(connection, domain, name, project_id))
+        self.core.names.touch({domain.lower()})
+
+
+class SecurityGroups(Endpoint, networks_api.SecurityGroups):
+    """Security groups. A change of rules is sent to the hosts of the affected servers."""
+
+    get = reads(security_groups.get)
+    update = writes(security_groups.update)
+
+    def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
+        if ctx.project_id and project_id in (None, ctx.project_id):
+            self._ensure_default(ctx.project_id)
+        return self.core.db.read(lambda connection: security_groups.index(connection, project_id))
+
+    def _ensure_default(self, project_id: str) -> None:
+        if not self.core.db.read(lambda connection: security_groups.has_default(connection, project_id)):
+            self.core.db.write(lambda connection: security_groups.ensure_default(connection, project_id))
+
+    def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
+        project_id = ctx.project_id
+        if not project_id:
+            raise exception.InvalidInput(reason="a security group needs a project")
+        return self.core.db.write(lambda connection: security_groups.create(connection, project_id, name, description))
+
+    def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> None:
+        had_rules = self.core.db.write(lambda connection: security_groups.delete(connection, group_id, project_id))
+        self.core.filters.touch([rules_of(other) for other in had_rules])
+
+    def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
+                 project_id: str | None = None) -> SecurityGroupRule:
+        checked = check_rule(rule)
+        stored = self.core.db.write(lambda connection: security_groups.add_rule(connection, checked, project_id))
+        # The hosts may not have the members of the remote group yet.
+        self.core.filters.touch([rules_of(stored.parent_group_id)]
+                                + ([members_of(stored.group_id)] if stored.group_id is not None else []))
+        return stored
+
+    def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:
+        self.core.filters.touch([rules_of(self.core.db.write(
+            lambda connection: security_groups.delete_rule(connection, rule_id, project_id)))])
+
+
+def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
+    """Return the rule with normalized values. Raises InvalidInput, which names the field."""
+    protocol = rule.protocol.lower() if rule.protocol else None
+    low, high = rule.from_port, rule.to_port
+    if protocol not in (None, "tcp", "udp", "icmp"):
+        raise exception.InvalidInput(reason=f"ip_protocol '{rule.protocol}' is not tcp, udp or icmp")
+    if protocol is None and (low, high) != (None, None):
+        raise exception.InvalidInput(reason="from_port and to_port need an ip_protocol")
+    if (low is None) != (high is None):
+        raise exception.InvalidInput(reason="from_port and to_port belong together")
+    if protocol == "icmp":
+        if low is not None and high is not None and not (-1 <= low <= 255 and -1 <= high <= 255):
+            raise exception.InvalidInput(reason="from_port (icmp type) and to_port (icmp code) must be -1 to 255")
+    elif low is not None and high is not None and not 1 <= low <= high <= 65535:
+        raise exception.InvalidInput(reason=f"from_port {low} and to_port {high} are not a range within 1 to 65535")
+    if rule.cidr is not None and rule.group_id is not None:
+        raise exception.InvalidInput(reason="a rule has a cidr or a group_id, not both")
+    cidr = None
+    if rule.cidr is not None:
+        try:
+            cidr = str(plain_ip.interface(rule.cidr))  # keep the host bits: clients compare it with their request
+        except ValueError as error:
+            raise exception.InvalidInput(reason=f"cidr '{rule.cidr}' is not a network") from error
+    return SecurityGroupRule(parent_group_id=rule.parent_group_id, protocol=protocol, from_port=low, to_port=high,
+                             cidr=cidr, group_id=rule.group_id)
+
+
+class SecurityGroupDefaultRules(Endpoint, networks_api.SecurityGroupDefaultRules):
+    """The initial rules of the default security group of a project."""
+
+    index = reads(security_group_default_rules.index)
+    get = reads(security_group_default_rules.get)
+    delete = writes(security_group_default_rules.delete)
+
+    def create(self, ctx: RequestContext, rule: DefaultRule) -> DefaultRule:
+        checked = check_rule(SecurityGroupRule(parent_group_id=0, protocol=rule.protocol, from_port=rule.from_port,
+                                               to_port=rule.to_port, cidr=rule.cidr))
+        stored = DefaultRule(protocol=checked.protocol, from_port=checked.from_port, to_port=checked.to_port,
+                             cidr=checked.cidr)
+        return self.core.db.write(lambda connection: security_group_default_rules.create(connection, stored))

@@ -1,1 +1,0 @@
-"""RPC endpoints for networks, addresses and security groups."""

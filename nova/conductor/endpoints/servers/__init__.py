@@ -1,1 +1,0 @@
-"""RPC endpoints for servers, server groups, migrations, actions and consoles."""

@@ -1,1 +1,0 @@
-"""RPC endpoints for volumes, volume snapshots and shares."""
