@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import secrets
 import uuid
-from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -34,7 +33,13 @@ from nova.objects.requirements import local_disks
 from nova.objects.requirements.requested_resources import request_spec
 from nova.objects.servers import states
 from nova.objects.servers.hostname import hostname_of
-from nova.objects.servers.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME, Instance, root_volume
+from nova.objects.servers.instance import (
+    OWNER_PROJECT_NAME,
+    OWNER_USER_NAME,
+    Instance,
+    ServerProperties,
+    root_volume,
+)
 from nova.objects.servers.server_request import ServerCreate, ServerCreated
 from nova.objects.volumes.volume import Volume
 from nova.operations.build import Build, BuildData
@@ -140,19 +145,15 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
 
     reservation_id = "r-" + secrets.token_hex(4)
     template = Instance(
+        **{name: getattr(request, name) for name in ServerProperties.__struct_fields__},
         uuid="", project_id=project_id, user_id=user_id, display_name=request.name, hostname="",
-        display_description=request.description, task_state=states.SCHEDULING, flavor=flavor, image=request.image,
+        display_description=request.description, task_state=states.SCHEDULING, flavor=flavor, key=key,
         image_ref=request.image.id if request.image and not volume_backed else "",
-        kernel_id=request.kernel_id, ramdisk_id=request.ramdisk_id,
-        key=key, user_data=request.user_data, metadata=request.metadata, tags=request.tags,
         system_metadata=_system_metadata(ctx, request.image),
         security_groups=[group.name for group in groups] or group_names, requested_networks=requested_networks,
-        block_devices=request.block_devices, personality=request.personality, config_drive=_wants_drive(request),
-        disk_config=request.disk_config, access_ip_v4=request.access_ip_v4, access_ip_v6=request.access_ip_v6,
+        config_drive=_wants_drive(request), disk_config=request.disk_config,
         reservation_id=reservation_id, pinned_availability_zone=zone, availability_zone=zone,
-        scheduler_hints=request.scheduler_hints, server_group=group.uuid if group else None,
-        trusted_certs=request.trusted_certs, encrypted_pass=engine.core.cipher.encrypt(request.admin_pass),
-        request_digest=request.request_digest,
+        server_group=group.uuid if group else None, encrypted_pass=engine.core.cipher.encrypt(request.admin_pass),
         created_at=clock.now(), updated_at=clock.now())
     runs = []
     for index in range(count):
@@ -320,13 +321,5 @@ def _spec(instance: Instance, request: ServerCreate, group: GroupSpec | None, ho
 
 
 def _wants_drive(request: ServerCreate) -> bool:
-    return (request.config_drive or CONF.force_config_drive
-            or _property(request.image, "img_config_drive") == "mandatory")
-
-
-def _properties(image: Image | None) -> dict[str, Any]:
-    return image.properties if image else {}
-
-
-def _property(image: Image | None, name: str) -> str:
-    return str(_properties(image).get(name) or "")
+    properties = request.image.properties if request.image else {}
+    return request.config_drive or CONF.force_config_drive or properties.get("img_config_drive") == "mandatory"

@@ -151,7 +151,29 @@ class Personality(Object, kw_only=True):
     contents: str
 
 
-class Instance(Object, kw_only=True):
+class ServerProperties(Object, kw_only=True):
+    """The properties that a server takes unchanged from its create request.
+
+    ``image``: boot image, also of a boot volume; None: a volume decides. ``kernel_id``, ``ramdisk_id``: named by
+    ``image``. ``request_digest``: digest of the body of the request, if the request had an Idempotency-Key.
+    """
+
+    image: Image | None = None
+    kernel_id: str = ""
+    ramdisk_id: str = ""
+    user_data: str | None = None
+    metadata: dict[str, str] = {}
+    tags: list[str] = []
+    block_devices: list[BlockDevice] = []
+    personality: list[Personality] = []
+    access_ip_v4: str | None = None
+    access_ip_v6: str | None = None
+    scheduler_hints: dict[str, Any] = {}
+    trusted_certs: list[str] | None = None
+    request_digest: str | None = None
+
+
+class Instance(ServerProperties, kw_only=True):
     id: int = 0
     uuid: str
     project_id: str
@@ -168,25 +190,15 @@ class Instance(Object, kw_only=True):
     availability_zone: str | None = None
     pinned_availability_zone: str | None = None
     flavor: Flavor
-    image: Image | None = None
     image_ref: str = ""
-    kernel_id: str = ""
-    ramdisk_id: str = ""
     key: Key | None = None
-    user_data: str | None = None
-    metadata: dict[str, str] = {}
     system_metadata: dict[str, str] = {}
-    tags: list[str] = []
     security_groups: list[str] = []
     requested_networks: list[NetworkRequest] | None = None
     network_info: list[VIF] = []
-    block_devices: list[BlockDevice] = []
     shares: list[ShareMapping] | None = None
-    personality: list[Personality] = []
     config_drive: bool = False
     disk_config: str = "MANUAL"
-    access_ip_v4: str | None = None
-    access_ip_v6: str | None = None
     launch_index: int = 0
     reservation_id: str = ""
     root_device_name: str = "/dev/vda"
@@ -195,10 +207,6 @@ class Instance(Object, kw_only=True):
     # Set only in orders for hosts that need it. Conductors store it encrypted (nova.conductor.secret_cipher).
     admin_pass: str | None = None
     encrypted_pass: str | None = None
-    # Digest of the body of the create request, if the request had an Idempotency-Key.
-    request_digest: str | None = None
-    trusted_certs: list[str] | None = None
-    scheduler_hints: dict[str, Any] = {}
     server_group: str | None = None
     # Dedicated resources of the host; None: none.
     numa_topology: GuestTopology | None = None

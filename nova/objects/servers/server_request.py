@@ -8,7 +8,7 @@ from typing import Any
 from nova.objects.base import Object
 from nova.objects.images.image import Image
 from nova.objects.networks.network import NetworkRequest
-from nova.objects.servers.instance import BlockDevice, Instance, Personality
+from nova.objects.servers.instance import Instance, ServerProperties
 
 
 class ServerQuery(Object, kw_only=True):
@@ -42,48 +42,34 @@ class ServerPage(Object, kw_only=True):
     marker: str | None = None
 
 
-class ServerCreate(Object, kw_only=True):
+class ServerCreate(ServerProperties, kw_only=True):
     """A parsed create request. The conductor checks what needs the database.
 
     ``networks``: None for the project's default (auto); [] for none. ``forced_host``, ``forced_node``: from
-    zone:host:node, skip the filters; ``requested_host`` and ``requested_node`` (API 2.74) do not. ``image``: boot
-    image, also of a boot volume; None: a volume decides. ``device_images``: by id, images of other volumes.
-    ``kernel_id``, ``ramdisk_id``: named by ``image``. All images are visible to the caller.
+    zone:host:node, skip the filters; ``requested_host`` and ``requested_node`` (API 2.74) do not. ``device_images``:
+    by id, images of volumes other than the boot volume. All images are visible to the caller. ``first_uuid`` is derived
+    from the Idempotency-Key if ``request_digest`` is set.
     """
 
     name: str
     flavor_id: str
-    image: Image | None = None
-    kernel_id: str = ""
-    ramdisk_id: str = ""
     description: str | None = None
     hostname: str | None = None
-    metadata: dict[str, str] = {}
-    tags: list[str] = []
     networks: list[NetworkRequest] | None = None
     security_groups: list[str] = []
     key_name: str | None = None
-    user_data: str | None = None
     config_drive: bool = False
     disk_config: str = "AUTO"
-    access_ip_v4: str | None = None
-    access_ip_v6: str | None = None
     availability_zone: str | None = None
     forced_host: str | None = None
     forced_node: str | None = None
     requested_host: str | None = None
     requested_node: str | None = None
-    block_devices: list[BlockDevice] = []
     device_images: dict[str, Image] = {}
-    personality: list[Personality] = []
-    scheduler_hints: dict[str, Any] = {}
-    trusted_certs: list[str] | None = None
     admin_pass: str | None = None
     # Uuid of the first server; the uuids of the others are derived from it, so that a repeated delivery creates no
     # second server.
     first_uuid: str = ""
-    # Digest of the body if the request has an Idempotency-Key, from which first_uuid is derived.
-    request_digest: str | None = None
     # True if the caller may use a flavor with zero disk with an image (policy servers:create:zero_disk_flavor).
     zero_disk_allowed: bool = False
     # True if multi-attach volumes are allowed (API 2.60).
