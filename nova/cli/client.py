@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from nova.cli import errors, login
-from nova.cli.errors import CommandError, LoginFailed, UsageError
+from nova.cli.errors import CommandError, LoginFailed, Refused, UsageError
 
 # The newest microversion that this client supports.
 NEWEST = 104
+# The last microversions with the APIs of embedded networks, and with the server actions for them.
+LEGACY, LEGACY_ACTIONS = 35, 43
 _ROOT = re.compile(r"(?P<root>.*/v2(\.1)?)(/.*)?")
 # The version suffix to append if the URL of a service in the catalog lacks it.
 _VERSIONS = {"image": ("/v2", r"/v2(\.\d+)?$"), "network": ("/v2.0", r"/v2\.0$"), "block-storage": ("", ""),
@@ -86,6 +88,18 @@ class Nova:
 
     def action(self, server: Mapping[str, Any], name: str, value: Any = None, **options: Any) -> Any:
         return self.call("POST", f"/servers/{server['id']}/action", {name: value}, **options)
+
+    def legacy(self, method: str, path: str, body: Any = None, otherwise: str = "") -> Any:
+        """Send a request of nova-network, which upstream removed and [api]legacy enables.
+
+        Raises CommandError with ``otherwise`` (a hint) if the API does not serve it.
+        """
+        try:
+            return self.call(method, path, body, version=LEGACY)
+        except Refused as error:
+            if error.status != 410:
+                raise
+            raise CommandError(otherwise or "This API does not serve the request: it requires [api]legacy.") from error
 
     def pages(self, path: str, key: str, *, limit: int | None = None, mark: str = "id", **query: Any) -> Iterator[Any]:
         """Yield the items of a list, page by page; at most ``limit`` items unless it is None or negative."""

@@ -1,98 +1,87 @@
-"""The table of Compute commands: the name and the function of each. A module is imported when its command runs."""
+"""The tables of commands: the module of each, which is imported when its command runs. Functions are named alike."""
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 
 from nova.cli.declare import Declared
 
-# name: module of nova.cli.resources, function
-COMMANDS: dict[str, tuple[str, str]] = {
-    name: (module, function) for module, functions in {
-        "servers": {
-            "list": "list_servers", "show": "show_server", "update": "update", "delete": "delete", "meta": "meta",
-            "diagnostics": "diagnostics", "server-topology": "topology", "server-tag-list": "tag_list",
-            "server-tag-add": "tag_add", "server-tag-delete": "tag_delete", "server-tag-delete-all": "tag_delete_all",
-            "server-tag-set": "tag_set"},
-        "boot": {"boot": "boot"},
-        "power": {
-            "start": "start", "stop": "stop", "reboot": "reboot", "pause": "pause", "unpause": "unpause",
-            "suspend": "suspend", "resume": "resume", "lock": "lock", "unlock": "unlock", "restore": "restore",
-            "force-delete": "force_delete", "reset-state": "reset_state", "shelve": "shelve",
-            "shelve-offload": "shelve_offload", "unshelve": "unshelve", "unrescue": "unrescue",
-            "resize-confirm": "resize_confirm", "resize-revert": "resize_revert",
-            "trigger-crash-dump": "trigger_crash_dump", "refresh-network": "refresh_network",
-            "add-secgroup": "add_secgroup", "remove-secgroup": "remove_secgroup"},
-        "rebuild": {
-            "rebuild": "rebuild", "rescue": "rescue", "resize": "resize", "set-password": "set_password",
-            "get-password": "get_password", "clear-password": "clear_password"},
-        "flavors": {
-            "flavor-list": "list_flavors", "flavor-show": "show_flavor", "flavor-create": "create",
-            "flavor-delete": "delete", "flavor-update": "update", "flavor-key": "key",
-            "flavor-access-list": "access_list", "flavor-access-add": "access_add",
-            "flavor-access-remove": "access_remove"},
-        "images": {"image-list": "list_images", "image-show": "show_image", "image-create": "create",
-                   "backup": "backup"},
-        "networks": {
-            "network-list": "list_networks", "network-show": "show_network", "network-create": "create",
-            "network-delete": "delete", "interface-list": "interface_list", "interface-attach": "attach",
-            "interface-detach": "detach", "list-secgroup": "secgroups",
-            "add-fixed-ip": "add_fixed_ip", "remove-fixed-ip": "remove_fixed_ip"},
-        "floating_ips": {
-            "floating-ip-list": "list_addresses", "floating-ip-pool-list": "pools", "floating-ip-create": "create",
-            "floating-ip-delete": "delete", "floating-ip-associate": "associate",
-            "floating-ip-disassociate": "disassociate", "floating-ip-bulk-list": "bulk_list",
-            "floating-ip-bulk-create": "bulk_create", "floating-ip-bulk-delete": "bulk_delete",
-            "dns-domains": "dns_domains", "dns-create-private-domain": "dns_create_private_domain",
-            "dns-create-public-domain": "dns_create_public_domain", "dns-delete-domain": "dns_delete_domain",
-            "dns-list": "dns_list", "dns-create": "dns_create", "dns-delete": "dns_delete"},
-        "secgroups": {
-            "secgroup-list": "list_groups", "secgroup-create": "create", "secgroup-update": "update",
-            "secgroup-delete": "delete", "secgroup-list-rules": "list_rules", "secgroup-add-rule": "add_rule",
-            "secgroup-delete-rule": "delete_rule", "secgroup-add-group-rule": "add_group_rule",
-            "secgroup-delete-group-rule": "delete_group_rule"},
-        "keypairs": {"keypair-list": "list_keypairs", "keypair-show": "show", "keypair-add": "add",
-                     "keypair-delete": "delete"},
-        "volumes": {"volume-attachments": "attachments", "volume-attach": "attach", "volume-detach": "detach",
-                    "volume-update": "update"},
-        "groups": {"server-group-list": "list_groups", "server-group-get": "get", "server-group-create": "create",
-                   "server-group-delete": "delete"},
-        "moves": {
-            "migrate": "migrate", "live-migration": "live_migration", "live-migration-abort": "abort",
-            "live-migration-force-complete": "force_complete", "evacuate": "evacuate",
-            "migration-list": "list_migrations", "server-migration-list": "of_server",
-            "server-migration-show": "show_migration"},
-        "whole_hosts": {
-            "host-evacuate": "evacuate", "host-evacuate-live": "evacuate_live", "host-servers-migrate": "migrate",
-            "host-meta": "meta"},
-        "services": {
-            "service-list": "list_services", "service-enable": "enable", "service-disable": "disable",
-            "service-force-down": "force_down", "service-delete": "delete", "hypervisor-list": "list_hypervisors",
-            "hypervisor-show": "show_hypervisor", "hypervisor-servers": "hypervisor_servers",
-            "hypervisor-uptime": "uptime", "hypervisor-stats": "stats", "availability-zone-list": "zones"},
-        "shares": {
-            "share-list": "list_shares", "share-show": "show_share", "share-attach": "attach",
-            "share-detach": "detach"},
-        "aggregates": {
-            "aggregate-list": "list_aggregates", "aggregate-show": "show_aggregate", "aggregate-create": "create",
-            "aggregate-delete": "delete", "aggregate-update": "update", "aggregate-set-metadata": "set_metadata",
-            "aggregate-add-host": "add_host", "aggregate-remove-host": "remove_host",
-            "aggregate-cache-images": "cache_images"},
-        "quotas": {
-            "quota-show": "show_quota", "quota-defaults": "defaults", "quota-update": "update",
-            "quota-delete": "delete",
-            "quota-class-show": "show_class", "quota-class-update": "update_class", "limits": "limits"},
-        "usage": {"usage": "usage", "usage-list": "list_usage", "instance-usage-audit-log": "audit_log"},
-        "actions": {
-            "instance-action-list": "list_actions", "instance-action": "show_action", "watch": "watch",
-            "explain": "explain"},
-        "consoles": {
-            "console-log": "log", "get-vnc-console": "vnc", "get-spice-console": "spice",
-            "get-serial-console": "serial",
-            "get-mks-console": "mks", "get-rdp-console": "rdp", "ssh": "ssh"},
-        "top": {"top": "top"},
-        "client": {"version-list": "versions", "completion": "completion"},
-    }.items() for name, function in functions.items()}
+
+def _table(package: str, modules: Mapping[str, str]) -> dict[str, str]:
+    """Return the modules of commands by name. A comma separates the names, which may have two words."""
+    return {name: f"nova.cli.{package}.{module}" for module, names in modules.items() for name in names.split(", ")}
+
+
+# Commands of the Compute API.
+COMMANDS = _table("resources", {
+    "servers":
+        "list, show, update, delete, meta, diagnostics, server-topology, server-tag-list, server-tag-add, "
+        "server-tag-delete, server-tag-delete-all, server-tag-set",
+    "boot": "boot",
+    "power":
+        "start, stop, reboot, pause, unpause, suspend, resume, lock, unlock, restore, force-delete, shelve, "
+        "shelve-offload, unshelve, unrescue, resize-confirm, resize-revert, reset-state, trigger-crash-dump, "
+        "refresh-network, add-secgroup, remove-secgroup",
+    "rebuild": "rebuild, rescue, resize, set-password, get-password, clear-password",
+    "flavors":
+        "flavor-list, flavor-show, flavor-create, flavor-delete, flavor-update, flavor-key, flavor-access-list, "
+        "flavor-access-add, flavor-access-remove",
+    "images": "image-list, image-show, image-create, backup",
+    "networks":
+        "network-list, network-show, network-create, network-delete, interface-list, interface-attach, "
+        "interface-detach, list-secgroup, add-fixed-ip, remove-fixed-ip",
+    "floating_ips":
+        "floating-ip-list, floating-ip-pool-list, floating-ip-create, floating-ip-delete, floating-ip-associate, "
+        "floating-ip-disassociate, floating-ip-bulk-list, floating-ip-bulk-create, floating-ip-bulk-delete, "
+        "dns-domains, dns-create-private-domain, dns-create-public-domain, dns-delete-domain, dns-list, dns-create, "
+        "dns-delete",
+    "secgroups":
+        "secgroup-list, secgroup-create, secgroup-update, secgroup-delete, secgroup-list-rules, secgroup-add-rule, "
+        "secgroup-delete-rule, secgroup-add-group-rule, secgroup-delete-group-rule",
+    "keypairs": "keypair-list, keypair-show, keypair-add, keypair-delete",
+    "volumes":
+        "volume-attachments, volume-attach, volume-detach, volume-update, share-list, share-show, share-attach, "
+        "share-detach",
+    "groups": "server-group-list, server-group-get, server-group-create, server-group-delete",
+    "moves":
+        "migrate, live-migration, live-migration-abort, live-migration-force-complete, evacuate, migration-list, "
+        "server-migration-list, server-migration-show, host-evacuate, host-evacuate-live, host-servers-migrate, "
+        "host-meta",
+    "services":
+        "service-list, service-enable, service-disable, service-force-down, service-delete, hypervisor-list, "
+        "hypervisor-show, hypervisor-servers, hypervisor-uptime, hypervisor-stats, availability-zone-list, "
+        "version-list",
+    "aggregates":
+        "aggregate-list, aggregate-show, aggregate-create, aggregate-delete, aggregate-update, aggregate-set-metadata, "
+        "aggregate-add-host, aggregate-remove-host, aggregate-cache-images",
+    "usage":
+        "quota-show, quota-defaults, quota-update, quota-delete, quota-class-show, quota-class-update, limits, usage, "
+        "usage-list, instance-usage-audit-log",
+    "actions": "instance-action-list, instance-action, watch, explain",
+    "consoles":
+        "console-log, get-vnc-console, get-spice-console, get-serial-console, get-mks-console, get-rdp-console, ssh",
+    "top": "top",
+    "completion": "completion"})
+
+# Commands of novad.
+PLATFORM = _table("platform", {
+    "deployments": "deploy, plan, history, rollback, restart, remove",
+    "show": "platform-info, service-info, service-logs, info, health",
+    "daemons": "discover, nodes list, nodes accept, nodes secret, nodes forget, update",
+    "backups": "backup list, backup create, backup prune, backup restore, secrets list, secrets rotate"})
+
+# The first commands of ``nova help`` and their descriptions; the docstrings describe the other commands.
+DESCRIPTIONS = {
+    "discover": "Discover Axyon Nova Services",
+    "deploy": "deploy platform",
+    "platform-info": "show current platform info",
+    "service-info": "show service info",
+    "service-logs": "stream service logs",
+    "restart": "restart platform services (default: all)",
+    "remove": "remove all components of the platform",
+    "info": "show app info",
+    "update": "update the application"}
 
 # Alternative names of commands.
 ALIASES = {
@@ -102,8 +91,8 @@ ALIASES = {
     "service-info platform-info": "platform-info"}
 
 
-def load(name: str) -> Declared:
+def load(name: str, table: Mapping[str, str] = COMMANDS) -> Declared:
     """Return the command with this name. Raises KeyError."""
-    module, function = COMMANDS[name]
-    declared: Declared = getattr(importlib.import_module(f"nova.cli.resources.{module}"), function).declared
+    function = "list_" if name == "list" else name.translate(str.maketrans("- ", "__"))
+    declared: Declared = getattr(importlib.import_module(table[name]), function).declared
     return declared

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from nova.cli.client import NEWEST, Nova
@@ -122,6 +122,16 @@ def truth(text: str) -> bool:
     return values[text.lower()]
 
 
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values that are set: the fields of a request."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def table(columns: Mapping[str, str], resources: Iterable[Mapping[str, Any]]) -> Any:
+    """Return the result of a ``listing`` command; ``columns``: the key of the value in each resource, by title."""
+    return tuple(columns), [tuple(resource.get(key) for key in columns.values()) for resource in resources]
+
+
 def _declare(kind: str, arguments: Sequence[Argument], since: int, title: str = "") -> Callable[[Function], Function]:
     def mark(function: Function) -> Function:
         function.declared = Declared(kind, tuple(arguments), since, function, title)  # type: ignore[attr-defined]
@@ -149,4 +159,4 @@ SERVER = arg("server", metavar="SERVER", help="name or id of a server")
 SERVERS = arg("servers", metavar="SERVER", nargs="+", help="names or ids of servers")
 ALL_TENANTS = flag("--all-tenants", help="search names in all projects (administrators)")
 __all__ = ["ALL_TENANTS", "NEWEST", "SERVER", "SERVERS", "Argument", "Declared", "arg", "doing", "either", "flag",
-           "listing", "pair", "pairs", "showing", "truth"]
+           "listing", "pair", "pairs", "showing", "table", "truth", "without_none"]

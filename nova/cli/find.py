@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+import urllib.parse
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from nova.cli.client import Nova
+from nova.cli.client import LEGACY, Nova
 from nova.cli.errors import CommandError, NotFound, Refused
 
 Thing = Mapping[str, Any]
@@ -20,10 +21,10 @@ def is_id(text: str) -> bool:
 
 
 def by_id_or_name(kind: str, wanted: str, resources: Iterable[Thing], ids: Iterable[str] = ("id",),
-                  command: str = "") -> Thing:
-    """Return the resource whose id, else whose name, is ``wanted``; ``command``: the list command for the error.
+                  command: str = "", scope: str = "") -> Thing:
+    """Return the resource whose id, else whose name, is ``wanted``.
 
-    Raises NotFound if no resource or several resources match.
+    Raises NotFound if no resource or several resources match, which names ``scope`` and the list command.
     """
     candidates = list(resources)
     for key in (*ids, "name"):
@@ -37,35 +38,44 @@ def by_id_or_name(kind: str, wanted: str, resources: Iterable[Thing], ids: Itera
             raise NotFound("\n".join((f"There are {len(fitting)} {kind}s with the name {wanted}; use an id:",
                                       *listed, *more)))
     hint = f" {command} shows what there is." if command else ""
-    raise NotFound(f"There is no {kind} with the name or id {wanted}.{hint}")
+    raise NotFound(f"There is no {kind} with the name or id {wanted}{scope}.{hint}")
 
 
 def server(nova: Nova, wanted: str, all_tenants: bool = False) -> Thing:
     """Return a server by id or name, in the representation of the API. Raises NotFound."""
-    if is_id(wanted):
-        answer = _or_none(lambda: nova.get(f"/servers/{wanted}"))
-        if answer is not None:
-            return answer["server"]  # type: ignore[no-any-return]
+    if is_id(wanted) and (existing := existing_server(nova, wanted, (400, 404))) is not None:
+        return existing  # type: ignore[no-any-return]
     servers = nova.pages("/servers/detail", "servers", name=f"^{re.escape(wanted)}$",
-                       all_tenants="1" if all_tenants else None)
-    try:
-        return by_id_or_name("server", wanted, servers)
-    except NotFound as error:
-        if "There is no" not in str(error):
-            raise
-        hint = "" if all_tenants else " in this project (administrators: use the id for servers of other projects)"
-        raise NotFound(f"There is no server with the name or id {wanted}{hint}. "
-                       "nova list shows what there is.") from None
+                         all_tenants="1" if all_tenants else None)
+    scope = "" if all_tenants else " in this project (administrators: use the id for servers of other projects)"
+    return by_id_or_name("server", wanted, servers, command="nova list", scope=scope)
 
 
-def _or_none(request: Callable[[], Any]) -> Any:
-    """Return the result of ``request``, or None if the resource does not exist or the id is malformed."""
+def server_path(nova: Nova, wanted: str) -> str:
+    """Return the path of a server, by id or name, in the Compute API. Raises NotFound."""
+    return f"/servers/{server(nova, wanted)['id']}"
+
+
+def existing_server(nova: Nova, server_id: str, statuses: Collection[int] = (404,)) -> Any:
+    """Return the server with this id, or None if it does not exist."""
+    return (_or_none(lambda: nova.get(f"/servers/{server_id}"), statuses) or {}).get("server")
+
+
+def existing_image(nova: Nova, image_id: str, statuses: Collection[int] = (404,)) -> Any:
+    """Return the image with this id, or None if it does not exist."""
+    if nova.has("image"):
+        return _or_none(lambda: nova.ask("image", "GET", f"/images/{image_id}"), statuses)
+    return (_or_none(lambda: nova.get(f"/images/{image_id}", version=LEGACY), statuses) or {}).get("image")
+
+
+def _or_none(request: Callable[[], Any], statuses: Collection[int] = (400, 404)) -> Any:
+    """Return the result of ``request``; None for these error statuses (malformed id, missing resource)."""
     try:
         return request()
     except Refused as error:
-        if error.status in (400, 404):
-            return None
-        raise
+        if error.status not in statuses:
+            raise
+        return None
 
 
 def flavor(nova: Nova, wanted: str) -> Thing:
@@ -74,19 +84,17 @@ def flavor(nova: Nova, wanted: str) -> Thing:
     if answer is not None:
         return answer["flavor"]  # type: ignore[no-any-return]
     return by_id_or_name("flavor", wanted, nova.pages("/flavors/detail", "flavors", is_public="None"),
-                  command="nova flavor-list --all")
+                         command="nova flavor-list --all")
 
 
 def quoted(text: str) -> str:
-    from urllib.parse import quote
-
-    return quote(text, safe="")
+    return urllib.parse.quote(text, safe="")
 
 
 def images(nova: Nova) -> list[Thing]:
     """Return all images from the image service or, if the cloud has none, from the Compute API."""
     if not nova.has("image"):
-        return list(nova.get("/images/detail", version=35)["images"])
+        return list(nova.get("/images/detail", version=LEGACY)["images"])
     collected: list[Thing] = []
     query: dict[str, Any] = {"limit": 1000}
     while True:
@@ -99,13 +107,8 @@ def images(nova: Nova) -> list[Thing]:
 
 def image(nova: Nova, wanted: str) -> Thing:
     """Return an image by id or name. Raises NotFound."""
-    if is_id(wanted):
-        if nova.has("image"):
-            answer = _or_none(lambda: nova.ask("image", "GET", f"/images/{wanted}"))
-        else:
-            answer = (_or_none(lambda: nova.get(f"/images/{wanted}", version=35)) or {}).get("image")
-        if answer is not None:
-            return answer  # type: ignore[no-any-return]
+    if is_id(wanted) and (existing := existing_image(nova, wanted, (400, 404))) is not None:
+        return existing  # type: ignore[no-any-return]
     return by_id_or_name("image", wanted, images(nova), command="nova image-list")
 
 
@@ -113,7 +116,7 @@ def networks(nova: Nova) -> list[Thing]:
     """Return all networks from the network service or, if the cloud has none, the embedded ones (name: label)."""
     if nova.has("network"):
         return list(nova.ask("network", "GET", "/networks")["networks"])
-    return [{**entry, "name": entry["label"]} for entry in nova.get("/os-tenant-networks", version=35)["networks"]]
+    return [{**entry, "name": entry["label"]} for entry in nova.get("/os-tenant-networks", version=LEGACY)["networks"]]
 
 
 def network(nova: Nova, wanted: str) -> Thing:
@@ -129,18 +132,18 @@ def volume(nova: Nova, wanted: str) -> Thing:
         volumes = nova.ask("block-storage", "GET", "/volumes/detail", name=wanted)["volumes"]
     else:
         volumes = [{**entry, "name": entry["displayName"], "status": entry["status"]}
-                   for entry in nova.get("/os-volumes/detail", version=35)["volumes"]]
+                   for entry in nova.get("/os-volumes/detail", version=LEGACY)["volumes"]]
     return by_id_or_name("volume", wanted, volumes)
 
 
 def aggregate(nova: Nova, wanted: str) -> Thing:
     return by_id_or_name("aggregate", wanted, nova.get("/os-aggregates")["aggregates"], ids=("id", "uuid"),
-                  command="nova aggregate-list")
+                         command="nova aggregate-list")
 
 
 def server_group(nova: Nova, wanted: str) -> Thing:
     return by_id_or_name("server group", wanted, nova.get("/os-server-groups")["server_groups"],
-                  command="nova server-group-list")
+                         command="nova server-group-list")
 
 
 def hypervisor(nova: Nova, wanted: str) -> Thing:

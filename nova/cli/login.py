@@ -69,7 +69,9 @@ class SessionCache:
             return
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._remove_old()
+            for other in self.path.parent.glob("*.json"):
+                if other.stat().st_mtime < time.time() - 24 * 3600:
+                    other.unlink(missing_ok=True)
             with tempfile.NamedTemporaryFile("w", dir=self.path.parent, delete=False, encoding="utf-8") as file:
                 json.dump(dataclasses.asdict(session), file)  # NamedTemporaryFile creates files with mode 0600
             os.replace(file.name, self.path)
@@ -80,12 +82,6 @@ class SessionCache:
         """Remove the cache file after a service refused the token."""
         if self.path is not None:
             self.path.unlink(missing_ok=True)
-
-    def _remove_old(self) -> None:
-        assert self.path is not None
-        for other in self.path.parent.glob("*.json"):
-            if other.stat().st_mtime < time.time() - 24 * 3600:
-                other.unlink(missing_ok=True)
 
 
 def key_of(options: argparse.Namespace, environ: Mapping[str, str]) -> str:

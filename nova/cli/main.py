@@ -14,11 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from nova import __version__
-from nova.cli.commands import ALIASES, COMMANDS, load
+from nova.cli.commands import ALIASES, COMMANDS, DESCRIPTIONS, PLATFORM, load
 from nova.cli.errors import CommandError, UsageError
-from nova.cli.platform.commands import COMMANDS as PLATFORM
-from nova.cli.platform.commands import DESCRIPTIONS
-from nova.cli.platform.commands import load as load_platform
 
 # The exit code that shells report for a program terminated by SIGINT.
 _INTERRUPTED = 130
@@ -138,8 +135,12 @@ def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     name = ALIASES.get(name, name)
     verb = " ".join([name, *words[:1]])
     verb = ALIASES.get(verb, verb)
-    if name in COMMANDS and name in PLATFORM:
-        return _run_shared_name(name, words, options)
+    if name in COMMANDS and name in PLATFORM:  # update: of a server if the arguments name one, otherwise of novad
+        if {"-h", "--help"} & set(words):
+            with contextlib.suppress(SystemExit):  # raised by the parser after it prints its help
+                _command(name, words, options)
+        elif any(not word.startswith("-") for word in words):
+            return _command(name, words, options)
     if verb in PLATFORM or name in PLATFORM:
         return _platform_verb(verb, words[1:], options) if verb in PLATFORM else _platform_verb(name, words, options)
     if name not in COMMANDS:
@@ -159,22 +160,12 @@ def _command(name: str, words: Sequence[str], options: argparse.Namespace) -> in
     return shell.run(name, load(name), words, nova, sys.stdout)
 
 
-def _run_shared_name(name: str, words: Sequence[str], options: argparse.Namespace) -> int:
-    """Run ``update``: of a server if the arguments name one, otherwise of novad."""
-    if {"-h", "--help"} & set(words):
-        with contextlib.suppress(SystemExit):  # raised by the parser after it prints its help
-            _command(name, words, options)
-        return _platform_verb(name, words, options)
-    of_server = any(not word.startswith("-") for word in words)
-    return (_command if of_server else _platform_verb)(name, words, options)
-
-
 def _platform_verb(name: str, words: Sequence[str], options: argparse.Namespace) -> int:
     from nova.cli import shell
     from nova.cli.platform.client import Novad
 
     novad: Any = None if {"-h", "--help"} & set(words) else Novad(options)
-    return shell.run(name, load_platform(name), words, novad, sys.stdout)
+    return shell.run(name, load(name, PLATFORM), words, novad, sys.stdout)
 
 
 def _help() -> str:
@@ -183,7 +174,7 @@ def _help() -> str:
 
     def platform_help(name: str) -> str:
         try:
-            return load_platform(name).help
+            return load(name, PLATFORM).help
         except ModuleNotFoundError:
             return "(pip install 'nova[novad]')"
 

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from nova.cli import find
 from nova.cli.client import Nova
-from nova.cli.errors import CommandError, NotFound, Refused
+from nova.cli.errors import CommandError, NotFound
 
 # Seconds between two polls: short at first, since most operations are short.
 _PAUSES = (0.2, 0.2, 0.5, 0.5, 1.0)
@@ -64,18 +65,16 @@ def wait(nova: Nova, server_id: str, doing: str, done: Collection[str]) -> Mappi
 
 
 def _get_server(nova: Nova, server_id: str) -> Any:
-    try:
-        return nova.get(f"/servers/{server_id}")["server"]
-    except Refused as error:
-        if error.status != 404:
-            raise
-        raise NotFound(f"Server {server_id} was deleted.") from None
+    server = find.existing_server(nova, server_id)
+    if server is None:
+        raise NotFound(f"Server {server_id} was deleted.")
+    return server
 
 
 def wait_for_image(nova: Nova, server_id: str, image_id: str) -> None:
     """Wait until the image of a snapshot is active. Raises CommandError if the snapshot failed."""
     line = Line()
-    for image in polls(lambda: _image(nova, image_id)):
+    for image in polls(lambda: find.existing_image(nova, image_id)):
         task = _get_server(nova, server_id).get("OS-EXT-STS:task_state")
         status = (image or {}).get("status", "killed").lower()
         line.say(f"Server snapshotting... {status}" + (f" ({task})" if task else ""))
@@ -86,14 +85,3 @@ def wait_for_image(nova: Nova, server_id: str, image_id: str) -> None:
             line.end("Error snapshotting server")
             raise CommandError(f"Image {image_id} was not created; "
                                f"nova instance-action-list {server_id} shows the reason.")
-
-
-def _image(nova: Nova, image_id: str) -> Any:
-    try:
-        if nova.has("image"):
-            return nova.ask("image", "GET", f"/images/{image_id}")
-        return nova.get(f"/images/{image_id}", version=35)["image"]
-    except Refused as error:
-        if error.status != 404:
-            raise
-        return None

@@ -12,7 +12,7 @@ from nova.novad.api import novad_pb2 as pb
 _COMPONENT = arg("component", nargs="?", default="", metavar="COMPONENT", help="default: all")
 
 
-def _rows(answer: Any) -> Any:
+def _table(answer: pb.BackupsAnswer) -> Any:
     return ("ID", "Component", "Version", "Before deployment", "Size", "Made"), [
         (backup.id, backup.component, backup.version, backup.deployment, size(backup.size), when(backup.made))
         for backup in answer.backups]
@@ -21,7 +21,7 @@ def _rows(answer: Any) -> Any:
 @listing(_COMPONENT)
 def backup_list(novad: Novad, args: argparse.Namespace) -> Any:
     """List backups, newest first."""
-    return _rows(novad.ask(novad.client.backups.List, pb.BackupsRequest(component=args.component)))
+    return _table(novad.ask(novad.client.backups.List, pb.BackupsRequest(component=args.component)))
 
 
 @doing(_COMPONENT)
@@ -39,7 +39,7 @@ def backup_restore(novad: Novad, args: argparse.Namespace) -> None:
 @listing()
 def backup_prune(novad: Novad, args: argparse.Namespace) -> Any:
     """Remove backups beyond the retention limits of novad (keep_backups, keep_days)."""
-    return _rows(novad.ask(novad.client.backups.Prune, pb.Empty()))
+    return _table(novad.ask(novad.client.backups.Prune, pb.Empty()))
 
 
 @listing()

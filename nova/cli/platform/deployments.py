@@ -13,7 +13,6 @@ from nova.novad.api import novad_pb2 as pb
 
 _COMPONENTS = arg("components", nargs="*", metavar="COMPONENT[=VERSION]", help="default: all, at their latest version")
 _NAMES = arg("names", nargs="*", metavar="COMPONENT", help="default: all")
-Rows = tuple[tuple[str, ...], list[tuple[Any, ...]]]
 
 
 def _wanted(words: list[str]) -> list[pb.ComponentVersion]:
@@ -28,22 +27,19 @@ def deploy(novad: Novad, args: argparse.Namespace) -> None:
 
 
 @listing(_COMPONENTS)
-def plan(novad: Novad, args: argparse.Namespace) -> Rows:
+def plan(novad: Novad, args: argparse.Namespace) -> Any:
     """Show what deploy would do."""
     answer = novad.ask(novad.client.platform.Plan, pb.DeployRequest(components=_wanted(args.components)))
     return ("Component", "Action", "Now", "Image", "Digest", "Backup", "Node"), [
         (change.component, "refuse: name the digest" if change.refused else change.action, change.before or "-",
-         change.reference, _digests(change), size(change.backup), change.node) for change in answer.changes]
-
-
-def _digests(change: pb.PlannedChange) -> str:
-    """Return the digest that runs, and the digest that would run if it differs."""
-    digests = [digest for digest in (change.digest, change.fetched) if digest]
-    return " -> ".join(dict.fromkeys(digests)) or "-"
+         change.reference,
+         # The digest that runs, and the digest that would run if it differs.
+         " -> ".join(dict.fromkeys(filter(None, (change.digest, change.fetched)))) or "-",
+         size(change.backup), change.node) for change in answer.changes]
 
 
 @listing(arg("--limit", type=int, default=20, help="maximum number of deployments (default: 20)"))
-def history(novad: Novad, args: argparse.Namespace) -> Rows:
+def history(novad: Novad, args: argparse.Namespace) -> Any:
     """List deployments, newest first."""
     answer = novad.ask(novad.client.platform.History, pb.HistoryRequest(limit=args.limit))
     return ("ID", "Kind", "State", "Started", "Seconds", "Components", "Nodes", "Error"), [

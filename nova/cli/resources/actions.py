@@ -9,8 +9,8 @@ from typing import Any
 
 from nova.cli import find, progress
 from nova.cli.client import Nova
-from nova.cli.declare import SERVER, arg, doing, flag, listing, showing
-from nova.cli.errors import CommandError, NotFound, Refused
+from nova.cli.declare import SERVER, arg, doing, flag, listing, showing, table
+from nova.cli.errors import CommandError, NotFound
 
 Action = Mapping[str, Any]
 
@@ -33,7 +33,7 @@ def _actions(nova: Nova, server_id: str, **query: Any) -> Any:
          arg("--limit", metavar="N", type=int, since=58, help="maximum number of actions"),
          arg("--changes-since", metavar="TIME", since=58, help="changed at or after this time (ISO 8601)"),
          arg("--changes-before", metavar="TIME", since=66, help="changed at or before this time (ISO 8601)"))
-def list_actions(nova: Nova, args: argparse.Namespace) -> Any:
+def instance_action_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List the actions of a server."""
     query = {"limit": args.limit, "marker": args.marker, "changes-since": args.changes_since,
              "changes-before": args.changes_before}
@@ -42,11 +42,11 @@ def list_actions(nova: Nova, args: argparse.Namespace) -> Any:
     columns = {"Action": "action", "Request_ID": "request_id", "Message": "message", "Start_Time": "start_time"}
     if nova.version >= 58:
         columns["Updated_At"] = "updated_at"
-    return tuple(columns), [tuple(action.get(name) for name in columns.values()) for action in actions]
+    return table(columns, actions)
 
 
 @showing(SERVER, arg("request_id", metavar="REQUEST", help="request id of the action (nova instance-action-list)"))
-def show_action(nova: Nova, args: argparse.Namespace) -> Any:
+def instance_action(nova: Nova, args: argparse.Namespace) -> Any:
     """Show an action of a server with its steps."""
     return dict(sorted(_action(nova, _server_id(nova, args.server), args.request_id).items()))
 
@@ -102,11 +102,11 @@ class _Watched:
 
         A newer action becomes current when the previous one has ended.
         """
-        server = _server(self._nova, self._server_id)
-        newest = _newest(self._nova, self._server_id)
-        if newest is None:
+        server = find.existing_server(self._nova, self._server_id)
+        actions = _actions(self._nova, self._server_id, limit=1 if self._nova.version >= 58 else None)
+        if not actions:
             raise CommandError(f"Server {self._server_id} has no actions.")
-        self._newest = newest["request_id"]
+        self._newest = actions[0]["request_id"]
         current = self._action.get("request_id", self._newest)
         self._print_action(current)
         if current != self._newest and _all_ended(self._action):
@@ -132,21 +132,6 @@ class _Watched:
             if key not in self._seen:
                 self._seen.add(key)
                 print(f"{when[11:19]} {line}", flush=True)
-
-
-def _server(nova: Nova, server_id: str) -> Any:
-    """Return the server, or None if it is deleted."""
-    try:
-        return nova.get(f"/servers/{server_id}")["server"]
-    except Refused as error:
-        if error.status != 404:
-            raise
-        return None
-
-
-def _newest(nova: Nova, server_id: str) -> Any:
-    actions = _actions(nova, server_id, limit=1 if nova.version >= 58 else None)
-    return actions[0] if actions else None
 
 
 def _all_ended(action: Action) -> bool:
@@ -185,7 +170,7 @@ def explain(nova: Nova, args: argparse.Namespace) -> int:
     Administrators also see which filters rejected which hosts. Exits with 0 if nothing failed, else with 1.
     """
     server_id = _server_id(nova, args.server)
-    server = _server(nova, server_id)
+    server = find.existing_server(nova, server_id)
     failed = next((action for action in _actions(nova, server_id) if action.get("message")), None)
     fault = (server or {}).get("fault")
     if not failed and not fault:
@@ -205,16 +190,13 @@ def explain(nova: Nova, args: argparse.Namespace) -> int:
                 for detail in dict.fromkeys((event.get("details"), event.get("traceback"))):
                     if detail and detail not in str(action["message"]):
                         print(_indented(detail))
-    print(_advice(str((fault or failed or {}).get("message"))))
+    if "valid host" in str((fault or failed or {}).get("message")).lower():
+        print("What to do: request a smaller flavor (nova flavor-list), another zone (nova availability-zone-list) "
+              "or another group.\nAdministrators: nova hypervisor-list, service-list; nova-manage schedule explain.")
+    else:
+        print("What to do: nova instance-action-list shows all actions.")
     return 1
 
 
 def _indented(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.rstrip().splitlines())
-
-
-def _advice(message: str) -> str:
-    if "valid host" in message.lower():
-        return ("What to do: request a smaller flavor (nova flavor-list), another zone (nova availability-zone-list) "
-                "or another group.\nAdministrators: nova hypervisor-list, service-list; nova-manage schedule explain.")
-    return "What to do: nova instance-action-list shows all actions."

@@ -8,7 +8,7 @@ from typing import Any
 
 from nova.cli import find
 from nova.cli.client import Nova
-from nova.cli.declare import arg, doing, listing
+from nova.cli.declare import arg, doing, listing, table, without_none
 from nova.cli.errors import UsageError
 
 _AGGREGATE = arg("aggregate", metavar="AGGREGATE", help="name or id of an aggregate")
@@ -31,23 +31,22 @@ def _quoted(words: Any) -> str:
 
 
 @listing()
-def list_aggregates(nova: Nova, _args: argparse.Namespace) -> Any:
+def aggregate_list(nova: Nova, _args: argparse.Namespace) -> Any:
     """List aggregates (administrators)."""
     columns = {"Id": "id", "Name": "name", "Availability Zone": "availability_zone"}
     if nova.version >= _UUIDS:
         columns["UUID"] = "uuid"
-    aggregates = nova.get("/os-aggregates")["aggregates"]
-    return tuple(columns), [tuple(aggregate[name] for name in columns.values()) for aggregate in aggregates]
+    return table(columns, nova.get("/os-aggregates")["aggregates"])
 
 
 @listing(_AGGREGATE)
-def show_aggregate(nova: Nova, args: argparse.Namespace) -> Any:
+def aggregate_show(nova: Nova, args: argparse.Namespace) -> Any:
     """Show an aggregate (administrators)."""
     return _detail(nova, find.aggregate(nova, args.aggregate))
 
 
 @listing(arg("name", metavar="NAME"), arg("availability_zone", metavar="ZONE", nargs="?", help="zone of the hosts"))
-def create(nova: Nova, args: argparse.Namespace) -> Any:
+def aggregate_create(nova: Nova, args: argparse.Namespace) -> Any:
     """Create an aggregate (administrators)."""
     wanted = {"name": args.name, "availability_zone": args.availability_zone}
     made = nova.post("/os-aggregates", {"aggregate": wanted})["aggregate"]
@@ -56,7 +55,7 @@ def create(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @doing(_AGGREGATE)
-def delete(nova: Nova, args: argparse.Namespace) -> None:
+def aggregate_delete(nova: Nova, args: argparse.Namespace) -> None:
     """Delete an aggregate (administrators)."""
     aggregate = find.aggregate(nova, args.aggregate)
     nova.delete(f"/os-aggregates/{aggregate['id']}")
@@ -65,10 +64,9 @@ def delete(nova: Nova, args: argparse.Namespace) -> None:
 
 @listing(_AGGREGATE, arg("--name", metavar="NAME", help="the new name"),
          arg("--availability-zone", metavar="ZONE", help="zone of the hosts"))
-def update(nova: Nova, args: argparse.Namespace) -> Any:
+def aggregate_update(nova: Nova, args: argparse.Namespace) -> Any:
     """Update the name or the availability zone of an aggregate (administrators)."""
-    given = {"name": args.name, "availability_zone": args.availability_zone}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = without_none({"name": args.name, "availability_zone": args.availability_zone})
     if not changes:
         raise UsageError("Nothing to change: specify --name or --availability-zone")
     path = f"/os-aggregates/{find.aggregate(nova, args.aggregate)['id']}"
@@ -81,7 +79,7 @@ def _act(nova: Nova, args: argparse.Namespace, action: str, value: Mapping[str, 
 
 
 @listing(_AGGREGATE, arg("metadata", metavar="KEY=VALUE", nargs="+", help="KEY without a value deletes the key"))
-def set_metadata(nova: Nova, args: argparse.Namespace) -> Any:
+def aggregate_set_metadata(nova: Nova, args: argparse.Namespace) -> Any:
     """Set or delete metadata of an aggregate (administrators)."""
     pairs = [word.partition("=") for word in args.metadata]
     return _act(nova, args, "set_metadata",
@@ -89,19 +87,19 @@ def set_metadata(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @doing(_AGGREGATE, arg("images", metavar="IMAGE", nargs="+", help="names or ids of images"), since=81)
-def cache_images(nova: Nova, args: argparse.Namespace) -> None:
+def aggregate_cache_images(nova: Nova, args: argparse.Namespace) -> None:
     """Cache images on the hosts of an aggregate, so that later boots need no download (administrators)."""
     path = f"/os-aggregates/{find.aggregate(nova, args.aggregate)['id']}/images"
     nova.post(path, {"cache": [{"id": find.image(nova, image)["id"]} for image in args.images]})
 
 
 @listing(_AGGREGATE, _HOST)
-def add_host(nova: Nova, args: argparse.Namespace) -> Any:
+def aggregate_add_host(nova: Nova, args: argparse.Namespace) -> Any:
     """Add a host to an aggregate (administrators)."""
     return _act(nova, args, "add_host", {"host": args.host})
 
 
 @listing(_AGGREGATE, _HOST)
-def remove_host(nova: Nova, args: argparse.Namespace) -> Any:
+def aggregate_remove_host(nova: Nova, args: argparse.Namespace) -> Any:
     """Remove a host from an aggregate (administrators)."""
     return _act(nova, args, "remove_host", {"host": args.host})

@@ -10,7 +10,7 @@ from typing import Any
 
 from nova.cli import find, progress
 from nova.cli.client import Nova
-from nova.cli.declare import arg, flag, pairs, showing, truth
+from nova.cli.declare import arg, flag, pairs, showing, truth, without_none
 from nova.cli.errors import CommandError, UsageError
 from nova.cli.resources.servers import details
 
@@ -61,8 +61,7 @@ _NETWORKS_NEEDED = 37
     flag("--poll", help="report the progress until the server is active"))
 def boot(nova: Nova, args: argparse.Namespace) -> Any:
     """Boot a new server."""
-    server = _server(nova, args)
-    body: dict[str, Any] = {"server": server}
+    body: dict[str, Any] = {"server": _server(nova, args)}
     if args.hint:
         body["os:scheduler_hints"] = _hints(args.hint)
     created = nova.post("/servers", body)
@@ -78,7 +77,7 @@ def _server(nova: Nova, args: argparse.Namespace) -> dict[str, Any]:
     image = _image(nova, args)
     if image is None and not (args.boot_volume or args.snapshot or args.block_device or args.block_device_mapping):
         raise UsageError("No boot source: specify --image, --boot-volume, --snapshot or --block-device")
-    values = {
+    return without_none({
         "name": args.name, "flavorRef": find.flavor(nova, args.flavor)["id"], "imageRef": image,
         "min_count": args.min_count, "max_count": args.max_count, "metadata": dict(args.meta) or None,
         "key_name": args.key_name, "user_data": file_of(args.user_data) if args.user_data else None,
@@ -90,8 +89,7 @@ def _server(nova: Nova, args: argparse.Namespace) -> dict[str, Any]:
         "description": args.description, "tags": args.tags.split(",") if args.tags else None,
         "return_reservation_id": args.return_reservation_id or None,
         "trusted_image_certificates": certificates(args.trusted_image_certificate_id), "host": args.host,
-        "hypervisor_hostname": args.hypervisor_hostname, "hostname": args.hostname}
-    return {name: value for name, value in values.items() if value is not None}
+        "hypervisor_hostname": args.hypervisor_hostname, "hostname": args.hostname})
 
 
 def file_of(path: str) -> str:
@@ -202,8 +200,7 @@ def _mapped(text: str, has_boot_device: bool) -> dict[str, Any]:
     if not equals or not uuid:
         raise UsageError(f"--block-device-mapping {text}: not DEVICE=ID:TYPE:SIZE:DELETE")
     device = _device(uuid, "snapshot" if kind.startswith("snap") else "volume", -1 if has_boot_device else 0,
-                     device_name=name,
-                   delete_on_termination=delete not in ("", "0"))
+                     device_name=name, delete_on_termination=delete not in ("", "0"))
     return device | ({"volume_size": _number("SIZE", size)} if size else {})
 
 

@@ -18,7 +18,7 @@ _REMOTE = 6
 
 
 @doing(SERVER, arg("--length", metavar="LINES", type=int, help="number of lines from the end (default: all)"))
-def log(nova: Nova, args: argparse.Namespace) -> None:
+def console_log(nova: Nova, args: argparse.Namespace) -> None:
     """Show the console log of a server."""
     wanted = {} if args.length is None else {"length": args.length}
     print(nova.action(find.server(nova, args.server), "os-getConsoleOutput", wanted)["output"])
@@ -43,11 +43,11 @@ def _console(protocol: str, old: str, kinds: tuple[str, ...], since: int = 1) ->
     return listing(SERVER, kind, since=since)(get)
 
 
-vnc = _console("vnc", "os-getVNCConsole", ("novnc", "xvpvnc"))
-spice = _console("spice", "os-getSPICEConsole", ("spice-html5", "spice-direct"))
-serial = _console("serial", "os-getSerialConsole", ("serial",))
-mks = _console("mks", "", ("webmks",), since=8)
-rdp = _console("rdp", "os-getRDPConsole", ("rdp-html5",))
+get_vnc_console = _console("vnc", "os-getVNCConsole", ("novnc", "xvpvnc"))
+get_spice_console = _console("spice", "os-getSPICEConsole", ("spice-html5", "spice-direct"))
+get_serial_console = _console("serial", "os-getSerialConsole", ("serial",))
+get_mks_console = _console("mks", "", ("webmks",), since=8)
+get_rdp_console = _console("rdp", "os-getRDPConsole", ("rdp-html5",))
 
 
 @doing(arg("server", metavar="[USER@]SERVER", help="name or id of a server"),

@@ -36,7 +36,7 @@ def _value(flavor: Mapping[str, Any], name: str) -> Any:
          arg("--limit", metavar="N", type=int, help="maximum number of flavors"),
          arg("--min-disk", metavar="GIB"), arg("--min-ram", metavar="MIB"),
          arg("--sort-key", metavar="KEY"), arg("--sort-dir", choices=("asc", "desc")))
-def list_flavors(nova: Nova, args: argparse.Namespace) -> Any:
+def flavor_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List flavors."""
     flavors = list(nova.pages(
         "/flavors/detail", "flavors", limit=args.limit, marker=args.marker, minDisk=args.min_disk, minRam=args.min_ram,
@@ -51,7 +51,7 @@ def _with_specs(nova: Nova, flavor: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 @showing(FLAVOR)
-def show_flavor(nova: Nova, args: argparse.Namespace) -> Any:
+def flavor_show(nova: Nova, args: argparse.Namespace) -> Any:
     """Show a flavor."""
     flavor = _with_specs(nova, find.flavor(nova, args.flavor))
     return {name: _value(flavor, name) for name in sorted(flavor) if name != "links"}
@@ -65,7 +65,7 @@ def show_flavor(nova: Nova, args: argparse.Namespace) -> Any:
          arg("--rxtx-factor", type=float, metavar="FACTOR", help="up to version 2.101 of the API"),
          arg("--is-public", type=truth, metavar="BOOLEAN", default=True, help="for all projects (default: true)"),
          arg("--description", metavar="TEXT", since=55))
-def create(nova: Nova, args: argparse.Namespace) -> Any:
+def flavor_create(nova: Nova, args: argparse.Namespace) -> Any:
     """Create a flavor (administrators)."""
     flavor = {"name": args.name, "id": None if args.id == "auto" else args.id, "ram": args.ram, "disk": args.disk,
               "vcpus": args.vcpus, "OS-FLV-EXT-DATA:ephemeral": args.ephemeral, "swap": args.swap,
@@ -81,7 +81,7 @@ def create(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @listing(FLAVOR)
-def delete(nova: Nova, args: argparse.Namespace) -> Any:
+def flavor_delete(nova: Nova, args: argparse.Namespace) -> Any:
     """Delete a flavor (administrators)."""
     flavor = find.flavor(nova, args.flavor)
     nova.delete(f"/flavors/{flavor['id']}")
@@ -89,7 +89,7 @@ def delete(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @listing(FLAVOR, arg("description", metavar="DESCRIPTION", help='"" removes it'), since=55)
-def update(nova: Nova, args: argparse.Namespace) -> Any:
+def flavor_update(nova: Nova, args: argparse.Namespace) -> Any:
     """Update the description of a flavor (administrators)."""
     body = {"flavor": {"description": args.description or None}}
     return _table([nova.put(f"/flavors/{find.flavor(nova, args.flavor)['id']}", body)["flavor"]])
@@ -97,7 +97,7 @@ def update(nova: Nova, args: argparse.Namespace) -> Any:
 
 @doing(FLAVOR, arg("action", choices=("set", "unset")),
        arg("specs", metavar="KEY=VALUE", nargs="+", help="for unset, KEY is sufficient"))
-def key(nova: Nova, args: argparse.Namespace) -> None:
+def flavor_key(nova: Nova, args: argparse.Namespace) -> None:
     """Set or unset extra specs of a flavor (administrators)."""
     change_items(nova, f"/flavors/{find.flavor(nova, args.flavor)['id']}/os-extra_specs", "extra_specs", args.action,
                  args.specs)
@@ -108,7 +108,7 @@ _ACCESS = ("Flavor_ID", "Tenant_ID")
 
 
 @listing(arg("--flavor", metavar="FLAVOR", required=True, help="name or id of a flavor"))
-def access_list(nova: Nova, args: argparse.Namespace) -> Any:
+def flavor_access_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List the projects with access to a private flavor (administrators)."""
     flavor = find.flavor(nova, args.flavor)
     if flavor["os-flavor-access:is_public"]:
@@ -126,12 +126,12 @@ def _change_access(nova: Nova, args: argparse.Namespace, action: str) -> Any:
 
 
 @listing(FLAVOR, arg("tenant", metavar="PROJECT"))
-def access_add(nova: Nova, args: argparse.Namespace) -> Any:
+def flavor_access_add(nova: Nova, args: argparse.Namespace) -> Any:
     """Grant a project access to a flavor (administrators)."""
     return _change_access(nova, args, "addTenantAccess")
 
 
 @listing(FLAVOR, arg("tenant", metavar="PROJECT"))
-def access_remove(nova: Nova, args: argparse.Namespace) -> Any:
+def flavor_access_remove(nova: Nova, args: argparse.Namespace) -> Any:
     """Revoke the access of a project to a flavor (administrators)."""
     return _change_access(nova, args, "removeTenantAccess")

@@ -5,119 +5,108 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from nova.cli import find, legacy
-from nova.cli.client import Nova
-from nova.cli.declare import SERVER, arg, doing, listing
+from nova.cli import find
+from nova.cli.client import LEGACY, LEGACY_ACTIONS, Nova
+from nova.cli.declare import SERVER, arg, doing, listing, table, without_none
 from nova.cli.errors import NotFound, UsageError
 from nova.cli.find import quoted
 
 _NO_BULK = ("This API does not serve the request: it requires [api]legacy. Alternative on a machine with Nova's "
             "configuration: nova-manage floating.")
 _ADDRESS = arg("address", metavar="ADDRESS", help="the floating address")
-_COLUMNS = ("Id", "IP", "Server Id", "Fixed IP", "Pool")
+_COLUMNS = {"Id": "id", "IP": "ip", "Server Id": "instance_id", "Fixed IP": "fixed_ip", "Pool": "pool"}
 _RANGE = arg("ip_range", metavar="RANGE", help="addresses, such as 203.0.113.0/28")
 _DOMAIN = arg("domain", metavar="DOMAIN")
 
 
-def _row(address: find.Thing) -> tuple[Any, ...]:
-    return (address["id"], address["ip"], address["instance_id"], address["fixed_ip"], address["pool"])
-
-
 @listing()
-def list_addresses(nova: Nova, _args: argparse.Namespace) -> Any:
+def floating_ip_list(nova: Nova, _args: argparse.Namespace) -> Any:
     """List the floating addresses of the project."""
-    return _COLUMNS, [_row(address) for address in nova.get("/os-floating-ips", version=legacy.OLD)["floating_ips"]]
+    return table(_COLUMNS, nova.get("/os-floating-ips", version=LEGACY)["floating_ips"])
 
 
 @listing()
-def pools(nova: Nova, _args: argparse.Namespace) -> Any:
+def floating_ip_pool_list(nova: Nova, _args: argparse.Namespace) -> Any:
     """List the pools of floating addresses."""
-    pools_served = nova.get("/os-floating-ip-pools", version=legacy.OLD)["floating_ip_pools"]
-    return ("Name",), [(pool["name"],) for pool in pools_served]
+    return table({"Name": "name"}, nova.get("/os-floating-ip-pools", version=LEGACY)["floating_ip_pools"])
 
 
 @listing(arg("pool", metavar="POOL", nargs="?", help="pool of the address (default: any pool)"))
-def create(nova: Nova, args: argparse.Namespace) -> Any:
+def floating_ip_create(nova: Nova, args: argparse.Namespace) -> Any:
     """Allocate a floating address from a pool."""
-    made = nova.post("/os-floating-ips", {"pool": args.pool} if args.pool else None, version=legacy.OLD)
-    return _COLUMNS, [_row(made["floating_ip"])]
+    made = nova.post("/os-floating-ips", {"pool": args.pool} if args.pool else None, version=LEGACY)
+    return table(_COLUMNS, [made["floating_ip"]])
 
 
 @doing(_ADDRESS)
-def delete(nova: Nova, args: argparse.Namespace) -> None:
+def floating_ip_delete(nova: Nova, args: argparse.Namespace) -> None:
     """Release a floating address to its pool; it is disassociated from its server first."""
-    for address in nova.get("/os-floating-ips", version=legacy.OLD)["floating_ips"]:
+    for address in nova.get("/os-floating-ips", version=LEGACY)["floating_ips"]:
         if args.address in (address["ip"], address["id"]):
-            nova.delete(f"/os-floating-ips/{address['id']}", version=legacy.OLD)
+            nova.delete(f"/os-floating-ips/{address['id']}", version=LEGACY)
             return
     raise NotFound(f"The project has no floating address {args.address}. nova floating-ip-list shows its addresses.")
 
 
 @doing(SERVER, _ADDRESS, arg("--fixed-address", metavar="ADDRESS", help="fixed address of the server"))
-def associate(nova: Nova, args: argparse.Namespace) -> None:
+def floating_ip_associate(nova: Nova, args: argparse.Namespace) -> None:
     """Associate a floating address of the project with a server."""
     wanted = {"address": args.address} | ({"fixed_address": args.fixed_address} if args.fixed_address else {})
-    nova.action(find.server(nova, args.server), "addFloatingIp", wanted, version=legacy.OLD_ACTIONS)
+    nova.action(find.server(nova, args.server), "addFloatingIp", wanted, version=LEGACY_ACTIONS)
 
 
 @doing(SERVER, _ADDRESS)
-def disassociate(nova: Nova, args: argparse.Namespace) -> None:
+def floating_ip_disassociate(nova: Nova, args: argparse.Namespace) -> None:
     """Disassociate a floating address from a server; the project keeps the address."""
-    nova.action(find.server(nova, args.server), "removeFloatingIp", {"address": args.address},
-                version=legacy.OLD_ACTIONS)
+    nova.action(find.server(nova, args.server), "removeFloatingIp", {"address": args.address}, version=LEGACY_ACTIONS)
 
 
 # --- pools (administrators) --------------------------------------------------------------------------
 def _bulk(nova: Nova, method: str, path: str, body: Any = None) -> Any:
-    return legacy.call(nova, method, f"/os-floating-ips-bulk{path}", body, _NO_BULK)
+    return nova.legacy(method, f"/os-floating-ips-bulk{path}", body, _NO_BULK)
 
 
 @listing(arg("--host", metavar="HOST", help="list addresses of servers on this host"))
-def bulk_list(nova: Nova, args: argparse.Namespace) -> Any:
+def floating_ip_bulk_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List the floating addresses of all pools and projects (administrators, [api]legacy)."""
     addresses = _bulk(nova, "GET", f"/{quoted(args.host)}" if args.host else "")["floating_ip_info"]
     columns = ("project_id", "address", "instance_uuid", "pool", "interface")
-    return columns, [tuple(address[column] for column in columns) for address in addresses]
+    return table(dict(zip(columns, columns, strict=True)), addresses)
 
 
 @doing(_RANGE, arg("--pool", metavar="POOL", help="default: the default pool of the API"),
        arg("--interface", metavar="INTERFACE"))
-def bulk_create(nova: Nova, args: argparse.Namespace) -> None:
+def floating_ip_bulk_create(nova: Nova, args: argparse.Namespace) -> None:
     """Add the addresses of a range to a pool (administrators, [api]legacy)."""
-    wanted = {"ip_range": args.ip_range, "pool": args.pool, "interface": args.interface}
-    _bulk(nova, "POST", "", {
-        "floating_ips_bulk_create": {name: value for name, value in wanted.items() if value is not None}})
+    wanted = without_none({"ip_range": args.ip_range, "pool": args.pool, "interface": args.interface})
+    _bulk(nova, "POST", "", {"floating_ips_bulk_create": wanted})
 
 
 @doing(_RANGE)
-def bulk_delete(nova: Nova, args: argparse.Namespace) -> None:
+def floating_ip_bulk_delete(nova: Nova, args: argparse.Namespace) -> None:
     """Remove the unused addresses of a range from their pools (administrators, [api]legacy)."""
     _bulk(nova, "PUT", "/delete", {"ip_range": args.ip_range})
 
 
 # --- names in the DNS --------------------------------------------------------------------------------
+_DNS = "/os-floating-ip-dns"
 _TYPE = arg("--type", metavar="TYPE", default="A", choices=("A", "a"), help="record type: A")
 
 
-def _dns(nova: Nova, method: str, path: str = "", body: Any = None) -> Any:
-    return legacy.call(nova, method, f"/os-floating-ip-dns{path}", body)
-
-
 def _entry(domain: str, name: str) -> str:
-    return f"/{quoted(domain)}/entries/{quoted(name)}"
+    return f"{_DNS}/{quoted(domain)}/entries/{quoted(name)}"
 
 
 @listing()
 def dns_domains(nova: Nova, _args: argparse.Namespace) -> Any:
     """List the DNS domains that are available to the project ([api]legacy)."""
     columns = ("domain", "scope", "project", "availability_zone")
-    domains = _dns(nova, "GET")["domain_entries"]
-    return columns, [tuple(domain[column] for column in columns) for domain in domains]
+    return table(dict(zip(columns, columns, strict=True)), nova.legacy("GET", _DNS)["domain_entries"])
 
 
 def _put_domain(nova: Nova, domain: str, scope: str, **restriction: str | None) -> None:
-    given = {name: value for name, value in restriction.items() if value is not None}
-    _dns(nova, "PUT", f"/{quoted(domain)}", {"domain_entry": {"scope": scope} | given})
+    entry = {"scope": scope, **without_none(restriction)}
+    nova.legacy("PUT", f"{_DNS}/{quoted(domain)}", {"domain_entry": entry})
 
 
 @doing(_DOMAIN, arg("--availability-zone", metavar="ZONE", help="availability zone of the servers"))
@@ -135,7 +124,7 @@ def dns_create_public_domain(nova: Nova, args: argparse.Namespace) -> None:
 @doing(_DOMAIN)
 def dns_delete_domain(nova: Nova, args: argparse.Namespace) -> None:
     """Delete a DNS domain with all its names (administrators, [api]legacy)."""
-    _dns(nova, "DELETE", f"/{quoted(args.domain)}")
+    nova.legacy("DELETE", f"{_DNS}/{quoted(args.domain)}")
 
 
 @listing(_DOMAIN, arg("--ip", metavar="ADDRESS", help="list the names of this address"),
@@ -144,19 +133,18 @@ def dns_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List the names of an address, or the address of a name ([api]legacy)."""
     if bool(args.ip) == bool(args.name):
         raise UsageError("Specify either --ip or --name.")
-    answer = _dns(nova, "GET", _entry(args.domain, args.ip or args.name))
+    answer = nova.legacy("GET", _entry(args.domain, args.ip or args.name))
     entries = answer["dns_entries"] if args.ip else [answer["dns_entry"]]
-    columns = ("ip", "name", "domain")
-    return columns, [tuple(entry[column] for column in columns) for entry in entries]
+    return table({"ip": "ip", "name": "name", "domain": "domain"}, entries)
 
 
 @doing(arg("ip", metavar="ADDRESS"), arg("name", metavar="NAME"), _DOMAIN, _TYPE)
 def dns_create(nova: Nova, args: argparse.Namespace) -> None:
     """Create a DNS name for an address, or assign an existing name to another address ([api]legacy)."""
-    _dns(nova, "PUT", _entry(args.domain, args.name), {"dns_entry": {"ip": args.ip, "dns_type": args.type}})
+    nova.legacy("PUT", _entry(args.domain, args.name), {"dns_entry": {"ip": args.ip, "dns_type": args.type}})
 
 
 @doing(_DOMAIN, arg("name", metavar="NAME"))
 def dns_delete(nova: Nova, args: argparse.Namespace) -> None:
     """Delete a DNS name ([api]legacy)."""
-    _dns(nova, "DELETE", _entry(args.domain, args.name))
+    nova.legacy("DELETE", _entry(args.domain, args.name))

@@ -11,20 +11,17 @@ from nova.cli.declare import SERVER, arg, doing, flag, listing, pairs, showing
 
 
 @listing()
-def list_images(nova: Nova, _args: argparse.Namespace) -> Any:
+def image_list(nova: Nova, _args: argparse.Namespace) -> Any:
     """List images."""
     images = sorted(find.images(nova), key=lambda image: str(image.get("name")))
     return ("ID", "Name", "Status", "Server"), [
-        (image["id"], image.get("name"), str(image["status"]).upper(), _server_of(image)) for image in images]
-
-
-def _server_of(image: Any) -> str:
-    """Return the id of the server that the image was created from; Glance has it as the property instance_uuid."""
-    return str(image.get("server", {}).get("id") or image.get("instance_uuid") or "")
+        (image["id"], image.get("name"), str(image["status"]).upper(),
+         image.get("server", {}).get("id") or image.get("instance_uuid") or "")  # the latter in Glance
+        for image in images]
 
 
 @showing(arg("image", metavar="IMAGE", help="name or id of an image"))
-def show_image(nova: Nova, args: argparse.Namespace) -> Any:
+def image_show(nova: Nova, args: argparse.Namespace) -> Any:
     """Show an image."""
     image = find.image(nova, args.image)
     properties = {f"metadata {name}": value for name, value in image.get("metadata", {}).items()}
@@ -40,7 +37,7 @@ def _plain(image: Any) -> dict[str, Any]:
     pairs("--metadata", help="property of the image; may be repeated"),
     flag("--show", help="show all properties of the image"),
     flag("--poll", help="report the progress until the image is active"))
-def create(nova: Nova, args: argparse.Namespace) -> Any:
+def image_create(nova: Nova, args: argparse.Namespace) -> Any:
     """Create an image from a server (snapshot)."""
     server = find.server(nova, args.server)
     answer = nova.action(server, "createImage", {"name": args.name, "metadata": dict(args.metadata)})

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from nova.cli.client import Nova
-from nova.cli.declare import arg, doing, listing, showing
+from nova.cli.declare import arg, doing, listing, showing, table, without_none
 from nova.cli.errors import CommandError, UsageError
 from nova.cli.find import quoted
 
@@ -18,15 +18,14 @@ _NO_KEYS = 92
 
 @listing(_USER, arg("--marker", metavar="NAME", since=35, help="last key pair of the previous page"),
          arg("--limit", metavar="N", type=int, since=35, help="maximum number of key pairs"))
-def list_keypairs(nova: Nova, args: argparse.Namespace) -> Any:
+def keypair_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List key pairs."""
     if nova.version < 35:
         keypairs = [entry["keypair"] for entry in nova.get("/os-keypairs", user_id=args.user)["keypairs"]]
     else:
         keypairs = _pages(nova, args)
     keypairs.sort(key=lambda entry: str(entry["name"]))
-    return ("Name", "Type", "Fingerprint"), [
-        (keypair["name"], keypair.get("type"), keypair["fingerprint"]) for keypair in keypairs]
+    return table({"Name": "name", "Type": "type", "Fingerprint": "fingerprint"}, keypairs)
 
 
 def _pages(nova: Nova, args: argparse.Namespace) -> list[Any]:
@@ -45,13 +44,13 @@ def _pages(nova: Nova, args: argparse.Namespace) -> list[Any]:
 
 
 @doing(arg("name", metavar="NAME"), _USER)
-def delete(nova: Nova, args: argparse.Namespace) -> None:
+def keypair_delete(nova: Nova, args: argparse.Namespace) -> None:
     """Delete a key pair."""
     nova.delete(f"/os-keypairs/{quoted(args.name)}", user_id=args.user)
 
 
 @showing(arg("keypair", metavar="NAME"), _USER)
-def show(nova: Nova, args: argparse.Namespace) -> Any:
+def keypair_show(nova: Nova, args: argparse.Namespace) -> Any:
     """Show a key pair."""
     keypair = nova.get(f"/os-keypairs/{quoted(args.keypair)}", user_id=args.user)["keypair"]
     return dict(sorted(keypair.items()))
@@ -62,7 +61,7 @@ def show(nova: Nova, args: argparse.Namespace) -> Any:
            help="file with the public key; -: standard input. Optional before 2.92: Nova generates a pair, and the "
                 "private key is printed"),
        arg("--key-type", choices=("ssh", "x509"), since=2), _USER)
-def add(nova: Nova, args: argparse.Namespace) -> None:
+def keypair_add(nova: Nova, args: argparse.Namespace) -> None:
     """Import a public key for logins to servers."""
     keypair = {"name": args.name, "type": args.key_type, "user_id": args.user}
     if args.pub_key:
@@ -70,9 +69,9 @@ def add(nova: Nova, args: argparse.Namespace) -> None:
     elif nova.version >= _NO_KEYS:
         raise UsageError(f"Since 2.{_NO_KEYS} Nova generates no keys: run ssh-keygen -t ed25519, then use --pub-key "
                          "~/.ssh/id_ed25519.pub (or --os-compute-api-version 2.91, and Nova generates a pair)")
-    made = nova.post("/os-keypairs", {"keypair": {name: value for name, value in keypair.items() if value is not None}})
-    if "private_key" in made["keypair"]:
-        print(made["keypair"]["private_key"])
+    made = nova.post("/os-keypairs", {"keypair": without_none(keypair)})["keypair"]
+    if "private_key" in made:
+        print(made["private_key"])
 
 
 def _read(path: str) -> str:

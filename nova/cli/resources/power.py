@@ -8,7 +8,7 @@ from typing import Any
 
 from nova.cli import find, progress
 from nova.cli.client import Nova
-from nova.cli.declare import ALL_TENANTS, SERVER, SERVERS, Argument, arg, doing, flag
+from nova.cli.declare import ALL_TENANTS, SERVER, SERVERS, Argument, arg, doing, flag, without_none
 from nova.cli.resources.servers import for_servers
 
 Command = Callable[[Nova, argparse.Namespace], Any]
@@ -18,25 +18,21 @@ def _server_action(action: str, help: str, *arguments: Argument,
                    value: Callable[[argparse.Namespace], Any] | None = None, since: int = 1) -> Command:
     """Return a command that sends the action to a server."""
     def act(nova: Nova, args: argparse.Namespace) -> None:
-        nova.action(find.server(nova, args.server), action, value(args) if value else None)
+        nova.action(find.server(nova, args.server), action, (value(args) or None) if value else None)
 
     act.__doc__ = help
     return doing(SERVER, *arguments, since=since)(act)
 
 
 def _for_many(action: str, help: str, done: str, *arguments: Argument,
-          value: Callable[[argparse.Namespace], Any] | None = None) -> Command:
+              value: Callable[[argparse.Namespace], Any] | None = None) -> Command:
     """Return a command that sends the action to several servers."""
     def act(nova: Nova, args: argparse.Namespace) -> int:
         return for_servers(nova, args.servers, args.all_tenants,
-                               lambda server: nova.action(server, action, value(args) if value else None), done)
+                           lambda server: nova.action(server, action, value(args) if value else None), done)
 
     act.__doc__ = help
     return doing(SERVERS, ALL_TENANTS, *arguments)(act)
-
-
-def _given(**values: Any) -> dict[str, Any] | None:
-    return {name: value for name, value in values.items() if value is not None} or None
 
 
 start = _for_many("os-start", "Start servers.", "Request to start server {} has been accepted.")
@@ -52,8 +48,8 @@ unpause = _server_action("unpause", "Unpause a server.")
 suspend = _server_action("suspend", "Suspend a server: its memory is saved to disk.")
 resume = _server_action("resume", "Resume a suspended server.")
 lock = _server_action("lock", "Lock a server: only administrators can act on it.",
-            arg("--reason", metavar="TEXT", since=73, help="reason, visible in show"),
-            value=lambda args: _given(locked_reason=args.reason))
+                      arg("--reason", metavar="TEXT", since=73, help="reason, visible in show"),
+                      value=lambda args: without_none({"locked_reason": args.reason}))
 unlock = _server_action("unlock", "Unlock a server.")
 restore = _server_action("restore", "Restore a soft-deleted server.")
 force_delete = _server_action("forceDelete", "Force delete a server: at once, whatever operation is running.")
@@ -63,7 +59,7 @@ unshelve = _server_action(
     "unshelve", "Unshelve a server.",
     arg("--availability-zone", metavar="ZONE", since=77, help="availability zone of the server"),
     arg("--host", metavar="HOST", since=91, help="host of the server (administrators)"),
-    value=lambda args: _given(availability_zone=args.availability_zone, host=args.host))
+    value=lambda args: without_none({"availability_zone": args.availability_zone, "host": args.host}))
 unrescue = _server_action("unrescue", "Unrescue a server: start it from its own disk again.")
 resize_confirm = _server_action("confirmResize", "Confirm a resize or a migration.")
 resize_revert = _server_action("revertResize", "Revert a resize or a migration.")
@@ -86,8 +82,7 @@ def reboot(nova: Nova, args: argparse.Namespace) -> int:
         servers.append(server)
 
     try:
-        return for_servers(nova, args.servers, False, request_reboot,
-                               "Request to reboot server {} has been accepted.")
+        return for_servers(nova, args.servers, False, request_reboot, "Request to reboot server {} has been accepted.")
     finally:
         for server in servers if args.poll else ():
             progress.wait(nova, server["id"], "rebooting", ("ACTIVE",))

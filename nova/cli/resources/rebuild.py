@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import getpass
+import subprocess
 from typing import Any
 
 from nova.cli import find, progress
 from nova.cli.client import Nova
-from nova.cli.declare import SERVER, arg, doing, either, flag, pairs, showing
+from nova.cli.declare import SERVER, arg, doing, either, flag, pairs, showing, without_none
 from nova.cli.errors import UsageError
 from nova.cli.resources.boot import certificates, file_of
 from nova.cli.resources.servers import MINIMAL, details
@@ -32,12 +34,12 @@ _POLL = flag("--poll", help="report the progress until the operation completes")
 def rebuild(nova: Nova, args: argparse.Namespace) -> Any:
     """Rebuild a server: recreate its disks from an image."""
     server = find.server(nova, args.server)
-    given = {"imageRef": find.image(nova, args.image)["id"], "adminPass": args.rebuild_password, "name": args.name,
-             "description": args.description, "metadata": dict(args.meta) or None, "key_name": args.key_name,
-             "preserve_ephemeral": args.preserve_ephemeral or None, "hostname": args.hostname,
-             "user_data": file_of(args.user_data) if args.user_data else None,
-             "trusted_image_certificates": certificates(args.trusted_image_certificate_id)}
-    wanted: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    wanted = without_none({
+        "imageRef": find.image(nova, args.image)["id"], "adminPass": args.rebuild_password, "name": args.name,
+        "description": args.description, "metadata": dict(args.meta) or None, "key_name": args.key_name,
+        "preserve_ephemeral": args.preserve_ephemeral or None, "hostname": args.hostname,
+        "user_data": file_of(args.user_data) if args.user_data else None,
+        "trusted_image_certificates": certificates(args.trusted_image_certificate_id)})
     for name, unset in (("key_name", args.key_unset), ("user_data", args.user_data_unset),
                         ("trusted_image_certificates", args.trusted_image_certificates_unset)):
         if unset:
@@ -53,8 +55,8 @@ def rebuild(nova: Nova, args: argparse.Namespace) -> Any:
          arg("--image", metavar="IMAGE", help="the rescue system (default: the server's image)"))
 def rescue(nova: Nova, args: argparse.Namespace) -> Any:
     """Rescue a server: start it from a rescue image with its own disk attached."""
-    given = {"adminPass": args.password, "rescue_image_ref": find.image(nova, args.image)["id"] if args.image else None}
-    wanted = {name: value for name, value in given.items() if value is not None}
+    wanted = without_none({"adminPass": args.password,
+                           "rescue_image_ref": find.image(nova, args.image)["id"] if args.image else None})
     return nova.action(find.server(nova, args.server), "rescue", wanted or None)
 
 
@@ -82,24 +84,18 @@ def set_password(nova: Nova, args: argparse.Namespace) -> None:
                    help="file with the private key; without it the encrypted password is printed"))
 def get_password(nova: Nova, args: argparse.Namespace) -> None:
     """Show the administrator password that the guest has reported."""
-    password = nova.get(f"/servers/{find.server(nova, args.server)['id']}/os-server-password")["password"]
-    print(_decrypted(password, args.private_key) if password and args.private_key else password)
-
-
-def _decrypted(password: str, path: str) -> str:
-    """Decrypt the password with openssl(1): the guest encrypted it with the public key. Raises UsageError."""
-    import base64
-    import subprocess
-
-    command = ["openssl", "pkeyutl", "-decrypt", "-inkey", path]
-    try:
-        result = subprocess.run(command, input=base64.b64decode(password), capture_output=True, check=True)
-    except (OSError, subprocess.CalledProcessError, ValueError) as error:
-        raise UsageError(f"Cannot decrypt the password with {path}: {error}") from error
-    return result.stdout.decode()
+    password = nova.get(f"{find.server_path(nova, args.server)}/os-server-password")["password"]
+    if password and args.private_key:  # The guest encrypted it with the public key.
+        command = ["openssl", "pkeyutl", "-decrypt", "-inkey", args.private_key]
+        try:
+            result = subprocess.run(command, input=base64.b64decode(password), capture_output=True, check=True)
+        except (OSError, subprocess.CalledProcessError, ValueError) as error:
+            raise UsageError(f"Cannot decrypt the password with {args.private_key}: {error}") from error
+        password = result.stdout.decode()
+    print(password)
 
 
 @doing(SERVER)
 def clear_password(nova: Nova, args: argparse.Namespace) -> None:
     """Clear the stored administrator password; it stays valid in the guest."""
-    nova.delete(f"/servers/{find.server(nova, args.server)['id']}/os-server-password")
+    nova.delete(f"{find.server_path(nova, args.server)}/os-server-password")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from nova.cli import find
+from nova.cli import declare, find
 from nova.cli.client import Nova
 from nova.cli.declare import ALL_TENANTS, SERVER, SERVERS, arg, doing, either, flag, listing, showing, truth
 from nova.cli.errors import CommandError, UsageError
@@ -55,7 +55,7 @@ _HYPHENED = ("changes-since", "changes-before", "tags-any", "not-tags", "not-tag
     arg("--sort", metavar="KEY[:asc|desc],…", help="sort keys (default: name)"),
     arg("--marker", metavar="ID", help="last server of the previous page"),
     arg("--limit", metavar="N", type=int, help="maximum number of servers (default: all)"))
-def list_servers(nova: Nova, args: argparse.Namespace) -> Any:
+def list_(nova: Nova, args: argparse.Namespace) -> Any:
     """List servers."""
     if args.minimal and args.fields:
         raise UsageError("--minimal and --fields are mutually exclusive")
@@ -90,7 +90,8 @@ def _columns(args: argparse.Namespace) -> dict[str, Callable[[Mapping[str, Any]]
     columns: dict[str, Callable[[Mapping[str, Any]], Any]] = {"ID": lambda server: server["id"]}
     if args.fields:
         for field in args.fields.split(","):
-            columns[_title(field)] = lambda server, field=field: _field(server, field)  # type: ignore[misc]
+            title = field if ":" in field else field.replace("_", " ").title()
+            columns[title] = lambda server, field=field: _field(server, field)  # type: ignore[misc]
         return columns
     columns["Name"] = lambda server: server.get("name")
     if args.minimal:
@@ -101,12 +102,8 @@ def _columns(args: argparse.Namespace) -> dict[str, Callable[[Mapping[str, Any]]
         "Status": lambda server: server.get("status"),
         "Task State": lambda server: server.get("OS-EXT-STS:task_state"),
         "Power State": lambda server: _POWER.get(server.get("OS-EXT-STS:power_state"), "N/A"),
-        "Networks": lambda server: networks_of(server),
+        "Networks": networks_of,
     }
-
-
-def _title(field: str) -> str:
-    return field if ":" in field else field.replace("_", " ").title()
 
 
 def _field(server: Mapping[str, Any], field: str) -> Any:
@@ -130,7 +127,7 @@ MINIMAL = flag("--minimal", help="do not query the names of image and flavor")
 
 
 @showing(SERVER, ALL_TENANTS, MINIMAL)
-def show_server(nova: Nova, args: argparse.Namespace) -> Any:
+def show(nova: Nova, args: argparse.Namespace) -> Any:
     """Show a server."""
     return details(nova, find.server(nova, args.server, args.all_tenants)["id"], args.minimal)
 
@@ -185,12 +182,12 @@ def _image_of(image: Any, nova: Nova | None) -> str:
 def update(nova: Nova, args: argparse.Namespace) -> None:
     """Update the name, description or host name of a server."""
     given = {"name": args.name, "description": args.description, "hostname": args.hostname}
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = declare.without_none(given)
     if changes.get("description") == "":
         changes["description"] = None
     if not changes:
         raise UsageError("Nothing to change: specify --name, --description or --hostname")
-    nova.put(f"/servers/{find.server(nova, args.server)['id']}", {"server": changes})
+    nova.put(find.server_path(nova, args.server), {"server": changes})
 
 
 def for_servers(nova: Nova, names: Iterable[str], all_tenants: bool, request: Callable[[Mapping[str, Any]], Any],
@@ -225,14 +222,13 @@ def delete(nova: Nova, args: argparse.Namespace) -> int:
 @showing(SERVER)
 def diagnostics(nova: Nova, args: argparse.Namespace) -> Any:
     """Show the diagnostics of a server."""
-    values = nova.get(f"/servers/{find.server(nova, args.server)['id']}/diagnostics")
-    return dict(sorted(values.items()))
+    return dict(sorted(nova.get(f"{find.server_path(nova, args.server)}/diagnostics").items()))
 
 
 @showing(SERVER, since=78)
-def topology(nova: Nova, args: argparse.Namespace) -> Any:
+def server_topology(nova: Nova, args: argparse.Namespace) -> Any:
     """Show the NUMA topology of a server."""
-    return dict(sorted(nova.get(f"/servers/{find.server(nova, args.server)['id']}/topology").items()))
+    return dict(sorted(nova.get(f"{find.server_path(nova, args.server)}/topology").items()))
 
 
 # --- metadata and tags -------------------------------------------------------------------------------
@@ -240,8 +236,7 @@ def topology(nova: Nova, args: argparse.Namespace) -> Any:
        arg("metadata", metavar="KEY=VALUE", nargs="+", help="for delete, KEY is sufficient"))
 def meta(nova: Nova, args: argparse.Namespace) -> None:
     """Set or delete metadata of a server."""
-    change_items(nova, f"/servers/{find.server(nova, args.server)['id']}/metadata", "metadata", args.action,
-                 args.metadata)
+    change_items(nova, f"{find.server_path(nova, args.server)}/metadata", "metadata", args.action, args.metadata)
 
 
 def change_items(nova: Nova, path: str, field: str, action: str, words: Sequence[str]) -> None:
@@ -265,41 +260,37 @@ def dict_of(words: Sequence[str]) -> dict[str, str]:
 TAGS = arg("tags", metavar="TAG", nargs="+")
 
 
-def _tags(nova: Nova, name: str) -> str:
-    return f"/servers/{find.server(nova, name)['id']}/tags"
-
-
 @listing(SERVER, since=26)
-def tag_list(nova: Nova, args: argparse.Namespace) -> Any:
+def server_tag_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List the tags of a server."""
-    return ("Tag",), [(tag,) for tag in nova.get(_tags(nova, args.server))["tags"]]
+    return ("Tag",), [(tag,) for tag in nova.get(f"{find.server_path(nova, args.server)}/tags")["tags"]]
 
 
 @doing(SERVER, TAGS, since=26)
-def tag_add(nova: Nova, args: argparse.Namespace) -> None:
+def server_tag_add(nova: Nova, args: argparse.Namespace) -> None:
     """Add tags to a server."""
-    path = _tags(nova, args.server)
+    path = f"{find.server_path(nova, args.server)}/tags"
     for tag in args.tags:
         nova.put(f"{path}/{find.quoted(tag)}", None)
         print(f"Request to add tag {tag} to specified server has been accepted.")
 
 
 @doing(SERVER, TAGS, since=26)
-def tag_delete(nova: Nova, args: argparse.Namespace) -> None:
+def server_tag_delete(nova: Nova, args: argparse.Namespace) -> None:
     """Delete tags from a server."""
-    path = _tags(nova, args.server)
+    path = f"{find.server_path(nova, args.server)}/tags"
     for tag in args.tags:
         nova.delete(f"{path}/{find.quoted(tag)}")
         print(f"Request to delete tag {tag} from specified server has been accepted.")
 
 
 @doing(SERVER, since=26)
-def tag_delete_all(nova: Nova, args: argparse.Namespace) -> None:
+def server_tag_delete_all(nova: Nova, args: argparse.Namespace) -> None:
     """Delete all tags from a server."""
-    nova.delete(_tags(nova, args.server))
+    nova.delete(f"{find.server_path(nova, args.server)}/tags")
 
 
 @doing(SERVER, TAGS, since=26)
-def tag_set(nova: Nova, args: argparse.Namespace) -> None:
+def server_tag_set(nova: Nova, args: argparse.Namespace) -> None:
     """Replace the tags of a server."""
-    nova.put(_tags(nova, args.server), {"tags": args.tags})
+    nova.put(f"{find.server_path(nova, args.server)}/tags", {"tags": args.tags})

@@ -1,14 +1,15 @@
-"""Commands for services, hypervisors and availability zones."""
+"""Commands for services, hypervisors, availability zones and versions of the API."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from nova.cli import find
-from nova.cli.client import Nova
-from nova.cli.declare import arg, doing, flag, listing, showing
+from nova.cli.client import NEWEST, Nova
+from nova.cli.declare import arg, doing, flag, listing, showing, table
 from nova.cli.errors import NotFound, Refused
 
 _SERVICE = arg("service", metavar="SERVICE", help="id of a service, or the host of a nova-compute")
@@ -19,14 +20,13 @@ _UUIDS = 53
 
 @listing(arg("--host", metavar="HOST", help="list services on this host"),
          arg("--binary", metavar="NAME", help="list services with this binary, such as nova-compute"))
-def list_services(nova: Nova, args: argparse.Namespace) -> Any:
+def service_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List services (administrators)."""
     columns = {"Id": "id", "Binary": "binary", "Host": "host", "Zone": "zone", "Status": "status", "State": "state",
                "Updated_at": "updated_at", "Disabled Reason": "disabled_reason"}
     if nova.version >= 11:
         columns["Forced down"] = "forced_down"
-    services = nova.get("/os-services", host=args.host, binary=args.binary)["services"]
-    return tuple(columns), [tuple(service.get(name) for name in columns.values()) for service in services]
+    return table(columns, nova.get("/os-services", host=args.host, binary=args.binary)["services"])
 
 
 def _change(nova: Nova, wanted: str, changes: Mapping[str, Any], action: str) -> Mapping[str, Any]:
@@ -41,33 +41,33 @@ def _change(nova: Nova, wanted: str, changes: Mapping[str, Any], action: str) ->
     return nova.put(f"/os-services/{action}", named | rest)["service"]  # type: ignore[no-any-return]
 
 
-def _row(service: Mapping[str, Any], **columns: str) -> Any:
-    names = {"ID": "id", "Host": "host", "Binary": "binary", **columns}
-    return tuple(name.replace("_", " ") for name in names), [tuple(service.get(name) for name in names.values())]
+def _row(service: Mapping[str, Any], columns: Mapping[str, str]) -> Any:
+    return table({"ID": "id", "Host": "host", "Binary": "binary", **columns}, [service])
 
 
 @listing(_SERVICE)
-def enable(nova: Nova, args: argparse.Namespace) -> Any:
+def service_enable(nova: Nova, args: argparse.Namespace) -> Any:
     """Enable a service: the scheduler selects its host again (administrators)."""
-    return _row(_change(nova, args.service, {"status": "enabled"}, "enable"), Status="status")
+    return _row(_change(nova, args.service, {"status": "enabled"}, "enable"), {"Status": "status"})
 
 
 @listing(_SERVICE, arg("--reason", metavar="TEXT", help="reason, visible in service-list"))
-def disable(nova: Nova, args: argparse.Namespace) -> Any:
+def service_disable(nova: Nova, args: argparse.Namespace) -> Any:
     """Disable a service: the scheduler no longer selects its host (administrators)."""
     reason = {"disabled_reason": args.reason} if args.reason else {}
     changed = _change(nova, args.service, {"status": "disabled", **reason}, "disable")
-    return _row(changed, Status="status", **({"Disabled_Reason": "disabled_reason"} if args.reason else {}))
+    return _row(changed, {"Status": "status", **({"Disabled Reason": "disabled_reason"} if args.reason else {})})
 
 
 @listing(_SERVICE, flag("--unset", help="clear the forced-down state"), since=11)
-def force_down(nova: Nova, args: argparse.Namespace) -> Any:
+def service_force_down(nova: Nova, args: argparse.Namespace) -> Any:
     """Force a service down regardless of its reports: the host is fenced (administrators)."""
-    return _row(_change(nova, args.service, {"forced_down": not args.unset}, "force-down"), Forced_down="forced_down")
+    changed = _change(nova, args.service, {"forced_down": not args.unset}, "force-down")
+    return _row(changed, {"Forced down": "forced_down"})
 
 
 @doing(_SERVICE)
-def delete(nova: Nova, args: argparse.Namespace) -> None:
+def service_delete(nova: Nova, args: argparse.Namespace) -> None:
     """Delete a service (administrators). Stop its process first: a running process registers again."""
     nova.delete(f"/os-services/{find.service(nova, args.service)['id']}")
 
@@ -76,20 +76,19 @@ def delete(nova: Nova, args: argparse.Namespace) -> None:
 @listing(arg("--matching", metavar="HOST", help="list hypervisors whose host names contain this text"),
          arg("--marker", metavar="ID", since=33, help="last hypervisor of the previous page"),
          arg("--limit", metavar="N", type=int, since=33, help="maximum number of hypervisors"))
-def list_hypervisors(nova: Nova, args: argparse.Namespace) -> Any:
+def hypervisor_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List hypervisors (administrators)."""
     if args.matching and nova.version < _UUIDS:
         hypervisors = nova.get(f"/os-hypervisors/{find.quoted(args.matching)}/search")["hypervisors"]
     else:
         hypervisors = nova.pages("/os-hypervisors", "hypervisors", limit=args.limit, marker=args.marker,
-                           hypervisor_hostname_pattern=args.matching)
-    rows = [(hypervisor["id"], hypervisor["hypervisor_hostname"], hypervisor["state"], hypervisor["status"])
-            for hypervisor in hypervisors]
-    return ("ID", "Hypervisor hostname", "State", "Status"), sorted(rows, key=lambda row: str(row[1]))
+                                 hypervisor_hostname_pattern=args.matching)
+    columns = {"ID": "id", "Hypervisor hostname": "hypervisor_hostname", "State": "state", "Status": "status"}
+    return table(columns, sorted(hypervisors, key=lambda hypervisor: str(hypervisor["hypervisor_hostname"])))
 
 
 @showing(_HYPERVISOR)
-def show_hypervisor(nova: Nova, args: argparse.Namespace) -> Any:
+def hypervisor_show(nova: Nova, args: argparse.Namespace) -> Any:
     """Show a hypervisor (administrators)."""
     hypervisor = nova.get(f"/os-hypervisors/{find.hypervisor(nova, args.hypervisor)['id']}")["hypervisor"]
     return dict(sorted(_flat(hypervisor)))
@@ -105,13 +104,11 @@ def _flat(document: Mapping[str, Any], prefix: str = "") -> Any:
 
 
 @showing(_HYPERVISOR)
-def uptime(nova: Nova, args: argparse.Namespace) -> Any:
+def hypervisor_uptime(nova: Nova, args: argparse.Namespace) -> Any:
     """Show the uptime of the host of a hypervisor (administrators)."""
-    hypervisor_id = find.hypervisor(nova, args.hypervisor)["id"]
-    if nova.version >= 88:  # part of the hypervisor document since 2.88
-        hypervisor = nova.get(f"/os-hypervisors/{hypervisor_id}")["hypervisor"]
-    else:
-        hypervisor = nova.get(f"/os-hypervisors/{hypervisor_id}/uptime")["hypervisor"]
+    path = f"/os-hypervisors/{find.hypervisor(nova, args.hypervisor)['id']}"
+    # Part of the hypervisor document since 2.88.
+    hypervisor = nova.get(path if nova.version >= 88 else f"{path}/uptime")["hypervisor"]
     return {name: hypervisor.get(name) for name in ("hypervisor_hostname", "id", "state", "status", "uptime")}
 
 
@@ -122,7 +119,7 @@ def hypervisor_servers(nova: Nova, args: argparse.Namespace) -> Any:
         hypervisors = nova.get(f"/os-hypervisors/{find.quoted(args.hostname)}/servers")["hypervisors"]
     else:
         hypervisors = nova.get("/os-hypervisors", hypervisor_hostname_pattern=args.hostname,
-                         with_servers="true")["hypervisors"]
+                               with_servers="true")["hypervisors"]
     if not hypervisors:
         raise NotFound(f"No hypervisor's host name contains {args.hostname}; nova hypervisor-list lists them.")
     return ("ID", "Name", "Hypervisor ID", "Hypervisor Hostname"), [
@@ -131,7 +128,7 @@ def hypervisor_servers(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @showing()
-def stats(nova: Nova, _args: argparse.Namespace) -> Any:
+def hypervisor_stats(nova: Nova, _args: argparse.Namespace) -> Any:
     """Show the totals of all hypervisors (administrators; up to version 2.87 of the API)."""
     answer = nova.call("GET", "/os-hypervisors/statistics", version=min(nova.version, 87))
     return dict(sorted(answer["hypervisor_statistics"].items()))
@@ -139,7 +136,7 @@ def stats(nova: Nova, _args: argparse.Namespace) -> Any:
 
 # --- zones -------------------------------------------------------------------------------------------
 @listing()
-def zones(nova: Nova, _args: argparse.Namespace) -> Any:
+def availability_zone_list(nova: Nova, _args: argparse.Namespace) -> Any:
     """List availability zones; administrators also see their hosts and services."""
     try:
         zone_infos = nova.get("/os-availability-zone/detail")["availabilityZoneInfo"]
@@ -152,10 +149,16 @@ def zones(nova: Nova, _args: argparse.Namespace) -> Any:
         rows.append((zone["zoneName"], "available" if zone["zoneState"]["available"] else "not available"))
         for host, binaries in sorted((zone["hosts"] or {}).items()):
             rows.append((f"|- {host}", ""))
-            rows += [(f"| |- {binary}", _service_state(state)) for binary, state in sorted(binaries.items())]
+            rows += [(f"| |- {binary}", f"{'enabled' if state['active'] else 'disabled'} "
+                      f"{':-)' if state['available'] else 'XXX'} {state['updated_at']}")
+                     for binary, state in sorted(binaries.items())]
     return ("Name", "Status"), rows
 
 
-def _service_state(state: Mapping[str, Any]) -> str:
-    enabled = "enabled" if state["active"] else "disabled"
-    return f"{enabled} {':-)' if state['available'] else 'XXX'} {state['updated_at']}"
+# --- versions of the API -----------------------------------------------------------------------------
+@listing()
+def version_list(nova: Nova, _args: argparse.Namespace) -> Any:
+    """List the versions of the API and the selected version."""
+    print(f"This client supports 2.1 to 2.{NEWEST} and uses 2.{nova.version}.", file=sys.stderr)
+    return table({"Id": "id", "Status": "status", "Updated": "updated", "Min Version": "min_version",
+                  "Version": "version"}, nova.versions(every=True)["versions"])

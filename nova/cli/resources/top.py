@@ -29,7 +29,13 @@ def top(nova: Nova, args: argparse.Namespace) -> int:
     """Show hosts, capacity, running operations and recent failures, refreshed periodically (administrators)."""
     live = sys.stdout.isatty() and not args.once
     while True:
-        overview = _overview(nova)
+        try:
+            overview = nova.overview()
+        except Refused as error:
+            if error.status != 404:
+                raise
+            raise CommandError("This cloud serves no status page: [api]status_page of its nova-api is disabled."
+                               ) from error
         size = shutil.get_terminal_size((160, 0))
         # Three tables share the lines below the header and captions.
         rows = max(3, (size.lines - 14) // 3) if live and size.lines else _ROWS
@@ -38,15 +44,6 @@ def top(nova: Nova, args: argparse.Namespace) -> int:
         if not live:
             return 0
         time.sleep(max(0.5, args.interval))
-
-
-def _overview(nova: Nova) -> Any:
-    try:
-        return nova.overview()
-    except Refused as error:
-        if error.status != 404:
-            raise
-        raise CommandError("This cloud serves no status page: [api]status_page of its nova-api is disabled.") from error
 
 
 def _lines(overview: Document, rows: int) -> Iterator[str]:

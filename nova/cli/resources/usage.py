@@ -1,4 +1,4 @@
-"""Commands that report the usage of projects."""
+"""Commands for quotas, limits and usage of projects."""
 
 from __future__ import annotations
 
@@ -10,13 +10,22 @@ from typing import Any
 
 from nova.cli import find
 from nova.cli.client import Nova
-from nova.cli.declare import arg, listing, showing
+from nova.cli.declare import Argument, arg, doing, flag, listing, showing
 from nova.cli.errors import UsageError
 
 _RANGE = (arg("--start", metavar="DATE", help="such as 2026-01-20 (default: four weeks ago)"),
           arg("--end", metavar="DATE", help="such as 2026-02-20 (default: tomorrow)"))
 _COLUMNS = ("Servers", "RAM MiB-Hours", "CPU Hours", "Disk GiB-Hours")
 _SUMS = ("total_memory_mb_usage", "total_vcpus_usage", "total_local_gb_usage")
+# Quotas in the order of the output; which ones the API returns depends on the microversion.
+_QUOTAS = ("instances", "cores", "ram", "floating_ips", "fixed_ips", "metadata_items", "injected_files",
+           "injected_file_content_bytes", "injected_file_path_bytes", "key_pairs", "security_groups",
+           "security_group_rules", "server_groups", "server_group_members")
+_TENANT = arg("--tenant", metavar="PROJECT", help="name or id of the project (default: your own)")
+_USER = arg("--user", metavar="USER", help="id of a user of the project")
+_CLASS = arg("class_name", metavar="CLASS", help="class name; default: the defaults of all projects")
+_LIMITS: tuple[Argument, ...] = tuple(
+    arg(f"--{name.replace('_', '-')}", metavar="N", type=int, help="-1: unlimited") for name in _QUOTAS)
 
 
 def _range(args: argparse.Namespace) -> dict[str, str]:
@@ -51,7 +60,7 @@ def _pages(nova: Nova, path: str, key: str, last: Any, query: dict[str, Any]) ->
         query = {**query, "marker": marker}
 
 
-@listing(*_RANGE, arg("--tenant", metavar="PROJECT", help="name or id of the project (default: your own)"))
+@listing(*_RANGE, _TENANT)
 def usage(nova: Nova, args: argparse.Namespace) -> Any:
     """Show the usage of a project."""
     def last(page: Mapping[str, Any]) -> Any:
@@ -63,7 +72,7 @@ def usage(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @listing(*_RANGE)
-def list_usage(nova: Nova, args: argparse.Namespace) -> Any:
+def usage_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List the usage of all projects (administrators)."""
     def last(entries: list[Mapping[str, Any]]) -> Any:
         return entries[-1]["server_usages"][-1]["instance_id"] if entries else None
@@ -76,8 +85,80 @@ def list_usage(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 @showing(arg("--before", metavar="TIME", help="the last audit before this time (UTC), such as 2026-08-27 09:49:58"))
-def audit_log(nova: Nova, args: argparse.Namespace) -> Any:
+def instance_usage_audit_log(nova: Nova, args: argparse.Namespace) -> Any:
     """Show which hosts have completed their usage audit (administrators)."""
     path = "/os-instance_usage_audit_log" + (f"/{find.quoted(args.before)}" if args.before else "")
     key = "instance_usage_audit_log" + ("" if args.before else "s")
     return dict(sorted(nova.get(path)[key].items()))
+
+
+# --- quotas -------------------------------------------------------------------------------------------
+def _quotas(quota: Mapping[str, Any]) -> Any:
+    return ("Quota", "Limit"), [(name, quota[name]) for name in _QUOTAS if name in quota]
+
+
+@listing(_TENANT, _USER, flag("--detail", help="also show usage and reservations"))
+def quota_show(nova: Nova, args: argparse.Namespace) -> Any:
+    """Show the quotas of a project."""
+    path = f"/os-quota-sets/{find.project(nova, args.tenant)}{'/detail' if args.detail else ''}"
+    return _quotas(nova.get(path, user_id=args.user)["quota_set"])
+
+
+@listing(_TENANT)
+def quota_defaults(nova: Nova, args: argparse.Namespace) -> Any:
+    """Show the default quotas of projects."""
+    return _quotas(nova.get(f"/os-quota-sets/{find.project(nova, args.tenant)}/defaults")["quota_set"])
+
+
+def _changes(args: argparse.Namespace) -> dict[str, Any]:
+    changes = {name: getattr(args, name) for name in _QUOTAS if getattr(args, name) is not None}
+    if not changes:
+        raise UsageError("Nothing to change: specify a quota, such as --instances 20")
+    return changes
+
+
+@doing(arg("tenant", metavar="PROJECT"), _USER, *_LIMITS, flag("--force", help="allow limits below the current usage"))
+def quota_update(nova: Nova, args: argparse.Namespace) -> None:
+    """Update the quotas of a project (administrators)."""
+    changes = _changes(args) | ({"force": True} if args.force else {})
+    path = f"/os-quota-sets/{find.project(nova, args.tenant)}"
+    nova.call("PUT", path, {"quota_set": changes}, user_id=args.user)
+
+
+@doing(arg("--tenant", metavar="PROJECT", required=True), _USER)
+def quota_delete(nova: Nova, args: argparse.Namespace) -> None:
+    """Delete the quotas of a project, so that the defaults apply (administrators)."""
+    nova.delete(f"/os-quota-sets/{find.project(nova, args.tenant)}", user_id=args.user)
+
+
+@listing(_CLASS)
+def quota_class_show(nova: Nova, args: argparse.Namespace) -> Any:
+    """Show the quotas of a quota class (administrators)."""
+    return _quotas(nova.get(f"/os-quota-class-sets/{find.quoted(args.class_name)}")["quota_class_set"])
+
+
+@doing(_CLASS, *_LIMITS)
+def quota_class_update(nova: Nova, args: argparse.Namespace) -> None:
+    """Update the quotas of a quota class (administrators)."""
+    nova.put(f"/os-quota-class-sets/{find.quoted(args.class_name)}", {"quota_class_set": _changes(args)})
+
+
+# --- limits ------------------------------------------------------------------------------------------
+_NAMES = {"Cores": ("totalCoresUsed", "maxTotalCores"), "FloatingIPs": ("totalFloatingIpsUsed", "maxTotalFloatingIps"),
+          "ImageMeta": (None, "maxImageMeta"), "Instances": ("totalInstancesUsed", "maxTotalInstances"),
+          "Keypairs": (None, "maxTotalKeypairs"), "Personality": (None, "maxPersonality"),
+          "Personality Size": (None, "maxPersonalitySize"), "RAM": ("totalRAMUsed", "maxTotalRAMSize"),
+          "SecurityGroupRules": (None, "maxSecurityGroupRules"),
+          "SecurityGroups": ("totalSecurityGroupsUsed", "maxSecurityGroups"), "Server Meta": (None, "maxServerMeta"),
+          "ServerGroupMembers": (None, "maxServerGroupMembers"),
+          "ServerGroups": ("totalServerGroupsUsed", "maxServerGroups")}
+
+
+@listing(arg("--tenant", metavar="PROJECT", help="name or id of the project (administrators)"),
+         flag("--reserved", help="include reservations"))
+def limits(nova: Nova, args: argparse.Namespace) -> Any:
+    """Show the usage and limits of a project."""
+    tenant = find.project(nova, args.tenant) if args.tenant else None
+    absolute = nova.get("/limits", tenant_id=tenant, reserved=1 if args.reserved else None)["limits"]["absolute"]
+    return ("Name", "Used", "Max"), [(name, absolute.get(used), absolute[maximum])
+                                     for name, (used, maximum) in _NAMES.items() if maximum in absolute]

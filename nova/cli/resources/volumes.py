@@ -1,4 +1,4 @@
-"""Commands for the volumes of servers."""
+"""Commands for the volumes and shares of servers."""
 
 from __future__ import annotations
 
@@ -8,24 +8,23 @@ from typing import Any
 
 from nova.cli import find
 from nova.cli.client import Nova
-from nova.cli.declare import SERVER, arg, doing, either, flag, listing, showing
+from nova.cli.declare import SERVER, arg, doing, either, flag, listing, showing, table, without_none
 
 _VOLUME = arg("volume", metavar="VOLUME", help="name or id of a volume")
+_SHARE = arg("share", metavar="SHARE", help="id of a share")
 
 
-def _path(nova: Nova, name: str) -> str:
-    return f"/servers/{find.server(nova, name)['id']}/os-volume_attachments"
+def _attachments(nova: Nova, args: argparse.Namespace) -> str:
+    return f"{find.server_path(nova, args.server)}/os-volume_attachments"
+
+
+def _shares(nova: Nova, args: argparse.Namespace) -> str:
+    return f"{find.server_path(nova, args.server)}/shares"
 
 
 @listing(SERVER)
-def attachments(nova: Nova, args: argparse.Namespace) -> Any:
+def volume_attachments(nova: Nova, args: argparse.Namespace) -> Any:
     """List the volumes attached to a server."""
-    columns = _columns(nova)
-    entries = nova.get(_path(nova, args.server))["volumeAttachments"]
-    return tuple(columns), [tuple(entry.get(name) for name in columns.values()) for entry in entries]
-
-
-def _columns(nova: Nova) -> dict[str, str]:
     columns = {"ID": "id"} if nova.version < 89 else {}
     columns |= {"DEVICE": "device", "SERVER ID": "serverId", "VOLUME ID": "volumeId"}
     if nova.version >= 89:
@@ -34,27 +33,27 @@ def _columns(nova: Nova) -> dict[str, str]:
         columns["TAG"] = "tag"
     if nova.version >= 79:
         columns["DELETE ON TERMINATION"] = "delete_on_termination"
-    return columns
+    return table(columns, nova.get(_attachments(nova, args))["volumeAttachments"])
 
 
 @showing(SERVER, _VOLUME, arg("device", metavar="DEVICE", nargs="?", help="such as /dev/vdb; auto: the next one"),
          arg("--tag", metavar="TAG", since=49),
          flag("--delete-on-termination", since=79, help="delete the volume with the server"))
-def attach(nova: Nova, args: argparse.Namespace) -> Any:
+def volume_attach(nova: Nova, args: argparse.Namespace) -> Any:
     """Attach a volume to a server."""
-    values = {"volumeId": find.volume(nova, args.volume)["id"], "tag": args.tag,
-              "device": None if args.device == "auto" else args.device,
-              "delete_on_termination": args.delete_on_termination or None}
-    wanted = {name: value for name, value in values.items() if value is not None}
-    answer: Mapping[str, Any] | None = nova.post(_path(nova, args.server), {"volumeAttachment": wanted})
+    wanted = without_none({
+        "volumeId": find.volume(nova, args.volume)["id"], "tag": args.tag,
+        "device": None if args.device == "auto" else args.device,
+        "delete_on_termination": args.delete_on_termination or None})
+    answer: Mapping[str, Any] | None = nova.post(_attachments(nova, args), {"volumeAttachment": wanted})
     # since 2.101 the response has no body
     return dict(sorted((answer["volumeAttachment"] if answer else wanted).items()))
 
 
 @doing(SERVER, _VOLUME)
-def detach(nova: Nova, args: argparse.Namespace) -> None:
+def volume_detach(nova: Nova, args: argparse.Namespace) -> None:
     """Detach a volume from a server."""
-    nova.delete(f"{_path(nova, args.server)}/{find.volume(nova, args.volume)['id']}")
+    nova.delete(f"{_attachments(nova, args)}/{find.volume(nova, args.volume)['id']}")
 
 
 @doing(SERVER, arg("src_volume", metavar="VOLUME", help="name or id of the attached volume"),
@@ -63,8 +62,34 @@ def detach(nova: Nova, args: argparse.Namespace) -> None:
                   help="delete the volume with the server"),
               arg("--no-delete-on-termination", dest="delete", action="store_false", since=85,
                   help="keep the volume when the server is deleted")))
-def update(nova: Nova, args: argparse.Namespace) -> None:
+def volume_update(nova: Nova, args: argparse.Namespace) -> None:
     """Replace an attached volume with another volume, or update the attachment."""
     source, target = find.volume(nova, args.src_volume)["id"], find.volume(nova, args.dest_volume)["id"]
     wanted = {"volumeId": target} | ({} if args.delete is None else {"delete_on_termination": args.delete})
-    nova.put(f"{_path(nova, args.server)}/{source}", {"volumeAttachment": wanted})
+    nova.put(f"{_attachments(nova, args)}/{source}", {"volumeAttachment": wanted})
+
+
+# --- shares ------------------------------------------------------------------------------------------
+@listing(SERVER, since=97)
+def share_list(nova: Nova, args: argparse.Namespace) -> Any:
+    """List the shares of a server."""
+    return table({"SHARE ID": "share_id", "STATUS": "status", "TAG": "tag"}, nova.get(_shares(nova, args))["shares"])
+
+
+@showing(SERVER, _SHARE, since=97)
+def share_show(nova: Nova, args: argparse.Namespace) -> Any:
+    """Show the attachment of a share to a server."""
+    return dict(sorted(nova.get(f"{_shares(nova, args)}/{args.share}")["share"].items()))
+
+
+@showing(SERVER, _SHARE, arg("--tag", metavar="TAG", help="mount tag in the guest (default: the share id)"), since=97)
+def share_attach(nova: Nova, args: argparse.Namespace) -> Any:
+    """Attach a share to a stopped server; the guest can mount it by its tag after the next start."""
+    wanted = {"share_id": args.share} | ({"tag": args.tag} if args.tag else {})
+    return dict(sorted(nova.post(_shares(nova, args), {"share": wanted})["share"].items()))
+
+
+@doing(SERVER, _SHARE, since=97)
+def share_detach(nova: Nova, args: argparse.Namespace) -> None:
+    """Detach a share from a stopped server."""
+    nova.delete(f"{_shares(nova, args)}/{args.share}")

@@ -7,10 +7,10 @@ import sys
 
 import pytest
 
-from nova.cli import completions, shell
-from nova.cli.commands import ALIASES, COMMANDS, load
+from nova.cli import shell
+from nova.cli.commands import ALIASES, COMMANDS, PLATFORM, load
 from nova.cli.main import main
-from nova.cli.platform.commands import COMMANDS as PLATFORM
+from nova.cli.resources import completion
 from tests.paths import ROOT
 
 # Commands that must exist.
@@ -62,11 +62,11 @@ def test_an_unknown_command_fails_with_similar_names(capsys):
 def test_shells_understand_the_script(name, check):
     if shutil.which(name) is None:
         pytest.skip(f"no {name}")
-    subprocess.run(check, input=completions.script(name), text=True, check=True, timeout=60)
+    subprocess.run(check, input=completion.script(name), text=True, check=True, timeout=60)
 
 
 def test_bash_completes_commands_and_options():
-    words = completions.script("bash") + """
+    words = completion.script("bash") + """
 complete_of() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _nova; echo "${COMPREPLY[@]}"; }
 complete_of nova live-m
 complete_of nova boot --fl
@@ -88,7 +88,7 @@ complete_of nova update --c
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
 def test_every_command_of_both_services_is_completed(name):
-    text = completions.script(name)
+    text = completion.script(name)
     for command in (*COMMANDS, *PLATFORM):
         assert all(word in text for word in command.split()), command
 

@@ -1,4 +1,4 @@
-"""Commands that list, accept and forget nodes, and discover novad daemons with mDNS."""
+"""Commands for novad daemons: discovery with mDNS, nodes of a control node, and updates."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import contextlib
 import time
 from typing import Any
 
-from nova.cli.declare import arg, doing, listing
+from nova.cli.declare import arg, doing, flag, listing
 from nova.cli.errors import CommandError
 from nova.cli.platform.client import Novad
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.mdns import Watch
+
+_RETURN = 300.0  # seconds within which the updated novad must answer again
+_PAUSE = 0.5
 
 
 def _seconds(text: str) -> float:
@@ -71,3 +74,38 @@ def discover(novad: Novad, args: argparse.Namespace) -> Any:
             else:
                 daemons.pop(daemon.name, None)
     return columns, sorted(daemons.values())
+
+
+@doing(flag("--check", help="only report whether a newer release is available"))
+def update(novad: Novad, args: argparse.Namespace) -> None:
+    """Update novad to its latest release; novad rolls back if the new release does not become healthy."""
+    before = novad.ask(novad.client.updates.Show, pb.UpdatesRequest(ask=args.check))
+    if args.check:
+        print(f"novad {before.version} runs, {before.latest or 'none'} is the latest release")
+        return
+    restarts = False
+    for event in novad.stream(novad.client.updates.Update, pb.Empty()):
+        print(event.message, flush=True)
+        restarts = event.message.startswith("starting ")
+    if not restarts:
+        return
+    now = _status_after_update(novad, before.version)
+    if now.version == before.version:
+        raise CommandError(f"novad {now.failed} does not become healthy: {now.why}. novad {now.version} runs again.")
+    print(f"novad {now.version} runs, and is healthy")
+
+
+def _status_after_update(novad: Novad, before: str) -> Any:
+    """Return the status of novad after the trial of the new release. Raises CommandError after _RETURN seconds."""
+    end, status = time.monotonic() + _RETURN, None
+    time.sleep(_PAUSE)
+    while time.monotonic() < end:
+        try:
+            status = novad.ask(novad.client.updates.Show, pb.UpdatesRequest())
+        except CommandError:
+            status = None
+        # The old release, and a failed one, still answer for a moment after the switch: wait for the final one.
+        if status is not None and not status.trial and status.version != status.failed:
+            return status
+        time.sleep(_PAUSE)
+    raise CommandError(f"novad {before} did not respond again within {_RETURN:.0f} seconds.")

@@ -1,12 +1,14 @@
-"""Shell scripts that complete commands and options."""
+"""The completion command: scripts that complete commands and options in a shell."""
 
 from __future__ import annotations
 
-from nova.cli import shell as commands_of_cliff
-from nova.cli.commands import COMMANDS, load
-from nova.cli.declare import Declared
-from nova.cli.platform.commands import COMMANDS as PLATFORM
-from nova.cli.platform.commands import load as load_platform
+import argparse
+import shlex
+
+from nova.cli import shell
+from nova.cli.client import Nova
+from nova.cli.commands import COMMANDS, PLATFORM, load
+from nova.cli.declare import Declared, arg, doing
 
 _BASH = """\
 _nova() {{
@@ -42,11 +44,17 @@ _nova() {{
 compdef _nova nova"""
 
 
-def script(name: str) -> str:
-    """Return the script for bash, zsh or fish.
+@doing(arg("shell", choices=("bash", "zsh", "fish"), nargs="?", default="bash"))
+def completion(_nova: Nova, args: argparse.Namespace) -> None:
+    """Print a script that completes commands and options in a shell.
 
-    All commands are loaded; those for novad are omitted if nova[novad] is not installed.
+    bash: source <(nova completion bash); zsh: source <(nova completion zsh); fish: nova completion fish | source
     """
+    print(script(args.shell))
+
+
+def script(name: str) -> str:
+    """Return the script for bash, zsh or fish."""
     declared = _declared()
     words: dict[str, list[str]] = {}  # first word: second words of its commands
     for command in declared:
@@ -60,7 +68,8 @@ def script(name: str) -> str:
     if name == "fish":
         return _fish(helps, options)
     if name == "zsh":
-        commands = "\n".join(f"        {_quoted(f'{command}:{_colons(text)}')}" for command, text in helps.items())
+        texts = [f"{command}:" + text.replace(":", "\\:") for command, text in helps.items()]
+        commands = "\n".join(f"        {shlex.quote(text)}" for text in texts)
         others = {command: f"compadd -- {' '.join(seconds)}" if seconds else "_files"
                   for command, seconds in words.items()}
         cases = "\n".join(f"    {command}) if [[ $PREFIX == -* ]]; then compadd -- {' '.join(options[command])}; "
@@ -72,38 +81,28 @@ def script(name: str) -> str:
 
 
 def _declared() -> dict[str, Declared]:
-    """Return all commands by name; a command of both services (``update``) has the options of both."""
+    """Return all commands by name, without those of novad if nova[novad] is not installed.
+
+    A command of both services (``update``) has the options of both.
+    """
     commands = {command: load(command) for command in COMMANDS}
     try:
-        platform = {command: load_platform(command) for command in PLATFORM}
+        platform = {command: load(command, PLATFORM) for command in PLATFORM}
     except ModuleNotFoundError:
         return commands
     return {**platform, **commands, **{f"{name} ": declared for name, declared in platform.items() if name in commands}}
 
 
 def _options(command: str, declared: Declared) -> list[str]:
-    parser = commands_of_cliff.parser_of(command, declared)
-    return sorted(word for action in parser._actions for word in action.option_strings if word.startswith("--"))
-
-
-def _colons(text: str) -> str:
-    return text.replace(":", "\\:")
-
-
-def _quoted(text: str) -> str:
-    return "'" + text.replace("'", "'\\''") + "'"
+    actions = shell.parser_of(command, declared)._actions
+    return sorted(word for action in actions for word in action.option_strings if word.startswith("--"))
 
 
 def _fish(helps: dict[str, str], options: dict[str, list[str]]) -> str:
+    escapes = str.maketrans({character: f"\\{character}" for character in '\\"$'})
     lines = ["complete -c nova -f"]
     for command, text in helps.items():
-        lines.append(f"complete -c nova -n __fish_use_subcommand -a {command} -d \"{_plain(text)}\"")
+        lines.append(f"complete -c nova -n __fish_use_subcommand -a {command} -d \"{text.translate(escapes)}\"")
         lines += [f"complete -c nova -n '__fish_seen_subcommand_from {command}' "
                   f"{f'-l {word[2:]}' if word.startswith('--') else f'-a {word}'}" for word in options[command]]
     return "\n".join(lines)
-
-
-def _plain(text: str) -> str:
-    for character in '\\"$':
-        text = text.replace(character, f"\\{character}")
-    return text
