@@ -37,10 +37,7 @@ _OUTCOME = 5.0  # Seconds until the outcome of a finished call is logged.
 
 
 def was_lost(error: Any) -> bool:
-    """Return True if the connection failed or was lost, so that the result is unknown.
-
-    For a stream in progress gRPC sometimes reports UNKNOWN.
-    """
+    """Return True if the connection was lost and the result is unknown. gRPC sometimes reports UNKNOWN for streams."""
     return ANSWERED not in dict(error.trailing_metadata() or ()) and (
         error.code() == grpc.StatusCode.UNAVAILABLE
         or (error.code() == grpc.StatusCode.UNKNOWN and "Stream removed" in (error.details() or "")))
@@ -76,8 +73,8 @@ class Client:
                 raise Unreachable(f"{self.address}: {why}")
             local = None
         given = secret or environ.get("NOVA_SHARED_SECRET") or _local_secret()
-        options = [("grpc.keepalive_time_ms", 60000), ("grpc.enable_retries", 0), ("grpc.enable_http_proxy", 0)]
-        options = [*dict([*options, *channel]).items()]
+        options = [*{"grpc.keepalive_time_ms": 60000, "grpc.enable_retries": 0, "grpc.enable_http_proxy": 0,
+                     **dict(channel)}.items()]
         self._secret = given if scheme == "tls" else ""
         if local is not None:
             self._channel = grpc.insecure_channel(f"unix:{local}", options)
@@ -200,13 +197,7 @@ class _Signer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercepto
             signing.CHALLENGE, request_serializer=pb.Empty.SerializeToString,
             response_deserializer=pb.ChallengeAnswer.FromString)
 
-    def intercept_unary_unary(self, continuation: Any, details: Any, request: Any) -> Any:
-        return continuation(self._signed(details, request), request)
-
-    def intercept_unary_stream(self, continuation: Any, details: Any, request: Any) -> Any:
-        return continuation(self._signed(details, request), request)
-
-    def _signed(self, details: Any, request: Any) -> _Details:
+    def _call(self, continuation: Any, details: Any, request: Any) -> Any:
         ours = signing.new_nonce()
         try:
             answer = self._challenge(pb.Empty(), metadata=[(signing.NONCE, ours)], timeout=details.timeout or _TIMEOUT)
@@ -217,7 +208,9 @@ class _Signer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercepto
         if not hmac.compare_digest(answer.proof.encode(), signing.proof(self._secret, ours, answer.nonce).encode()):
             raise _Unproven(self._address)
         signature = signing.signature(self._secret, details.method, ours, answer.nonce, request.SerializeToString())
-        return _Details(details, [*(details.metadata or ()), (signing.SIGNATURE, signature)])
+        return continuation(_Details(details, [*(details.metadata or ()), (signing.SIGNATURE, signature)]), request)
+
+    intercept_unary_unary = intercept_unary_stream = _call
 
 
 def _unusable(path: pathlib.Path) -> str:

@@ -18,11 +18,10 @@ from nova.novad.deployment import cleanup, deploy, health, history
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.deploy import Deployer, Terms
-from nova.novad.deployment.journal import DONE, Backup, Change, Deployed, Journal
+from nova.novad.deployment.journal import DONE, Backup, Change, Deployed, Deployment, Journal
 from nova.novad.errors import Busy, Cancelled, Nothing
-from nova.novad.nodes.assignments import Assignment
 from nova.novad.nodes.coordinator import Coordinator, NodeAssignment, Peer
-from nova.novad.nodes.participant import Participant
+from nova.novad.nodes.participant import Assignment, Participant
 from nova.novad.options import Options
 from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
@@ -48,10 +47,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Daemon:
-    """The daemon of a node. Raises the errors of :mod:`nova.common.errors` and :mod:`nova.novad.errors`.
-
-    ``platform``: the platform file, with the components of other nodes; None: a control node assigns the components.
-    """
+    """The daemon of a node. ``platform``: the whole platform file, or None if a control node assigns the components."""
 
     def __init__(self, options: Options, platform: Platform | None, runtime: Runtime) -> None:
         self.options = options
@@ -71,8 +67,12 @@ class Daemon:
         self.deployer = Deployer(self.whole.of_roles(options.roles) if options.coordinates else
                                  self.whole.at(here, [here]), self.journal, runtime, self.data, self.secrets)
         self.participant = Participant(self.deployer, options.name, platform is None)
-        if platform is not None:
-            self._same_platform()
+        if platform is not None:  # Containers are identified by the name of their platform.
+            stored = self.journal.fact("platform")
+            if stored and stored != platform.name and self.journal.components():
+                raise Invalid(f"{options.platform}: name: components of platform {stored} are deployed here; run nova "
+                              f"remove before renaming the platform to {platform.name}.")
+            self.journal.set_fact("platform", platform.name)
         self.ident = self.journal.fact("id") or random.token_hex(16)
         self.journal.set_fact("id", self.ident)
         self.coordinator: Coordinator | None = None
@@ -90,14 +90,6 @@ class Daemon:
     def platform(self) -> Platform:
         """Return the part of the platform that this node runs."""
         return self.deployer.platform
-
-    def _same_platform(self) -> None:
-        """Raise Invalid if deployed containers have another platform name: containers are identified by it."""
-        stored = self.journal.fact("platform")
-        if stored and stored != self.platform.name and self.journal.components():
-            raise Invalid(f"{self.options.platform}: name: components of platform {stored} are deployed here; run nova "
-                          f"remove before renaming the platform to {self.platform.name}.")
-        self.journal.set_fact("platform", self.platform.name)
 
     def start(self) -> None:
         """Undo deployments that were interrupted, then keep the deployed components running."""
@@ -133,7 +125,7 @@ class Daemon:
             changes = self._wanted(wanted, peers)
             assignments = self._assignments(peers, history.DEPLOY, wanted)
             made = self.deployer.run_alone(history.DEPLOY, changes, progress, Terms(assignments=assignments))
-        self._done(made.id, progress)
+        self._done(made, progress)
 
     def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[tuple[str, Any]]]:
         """Return the changes that deploy would make: those of this node, and (node, change) of other nodes."""
@@ -158,7 +150,7 @@ class Daemon:
                     raise
             assignments = self._assignments(peers, history.ROLLBACK, {}, names, to=to)
             made = self.deployer.run_alone(history.ROLLBACK, changes, progress, Terms(assignments=assignments))
-        self._done(made.id, progress)
+        self._done(made, progress)
 
     def remove(self, volumes: bool, secrets: bool, progress: Progress) -> None:
         """Remove all components. Data and secrets are removed only with ``volumes`` and ``secrets``."""
@@ -225,16 +217,13 @@ class Daemon:
         return changed
 
     def restart(self, names: Iterable[str], progress: Progress) -> None:
-        """Restart components in the order of dependencies, each after the previous one is healthy.
-
-        Raises NotKnown, Busy, Failed.
-        """
+        """Restart components by dependency, each after the previous one is healthy. Raises NotKnown, Busy, Failed."""
         with self.deployer.changing(deploy.RESTART):
             current = self.journal.components()
             chosen = self._existing(names, current)
             for name in reversed(chosen):
                 progress(name, "stopping")
-                self.runtime.stop(self.deployer.containers.name(name), current[name].component.stop_timeout)
+                self.deployer.containers.stop(current[name])
             for name in chosen:
                 progress(name, "starting")
                 self.deployer.containers.bring_up(current[name])
@@ -253,22 +242,19 @@ class Daemon:
             changes = [Change(name=name, before=current[name], after=current[name]) for name in users]
             made = self.deployer.run_alone(history.ROTATE, changes, progress, Terms(
                 renew=names, assignments=self._assignments(peers, history.ROTATE, {}, names)))
-        self._done(made.id, progress)
+        self._done(made, progress)
 
     def back_up(self, name: str, progress: Progress) -> None:
         current = self.journal.components()
         chosen = [current[existing] for existing in self._existing([name] if name else [], current)
                   if current[existing].component.volumes]
         changes = [Change(name=deployed.name, before=deployed, after=deployed) for deployed in chosen]
-        self._done(self.deployer.run(history.BACK_UP, changes, progress).id, progress)
+        self._done(self.deployer.run(history.BACK_UP, changes, progress), progress)
 
     def restore(self, ident: int, progress: Progress) -> None:
-        """Restore the data of a component from a backup, with the image that wrote them.
-
-        The current data are backed up before.
-        """
+        """Restore the data and image of a component from a backup. The current data are backed up before."""
         changes = history.changes_restored(self.journal, ident)
-        self._done(self.deployer.run(history.RESTORE, changes, progress).id, progress)
+        self._done(self.deployer.run(history.RESTORE, changes, progress), progress)
 
     def prune(self, keep: int | None = None) -> list[Backup]:
         """Remove backups that are neither among the newest of their component nor recent; return them."""
@@ -286,14 +272,12 @@ class Daemon:
             self.deployer.cleanup.run(lambda _name, _what: None)
             return dropped
 
-    def _done(self, ident: int, progress: Progress) -> None:
-        deployment = self.journal.deployment(ident)
-        assert deployment is not None
+    def _done(self, deployment: Deployment, progress: Progress) -> None:
         names = [change.name for change in deployment.changes]
-        words = ", ".join([*names, *(f"{part.components} on {part.node}" for part in self.journal.participations(ident)
-                                     if part.components)])
-        progress("", f"deployment {ident} is {deployment.state}: {words}" if deployment.state == DONE and words
-                 else "there was nothing to do")
+        elsewhere = self.journal.participations([deployment.id]).get(deployment.id, ())
+        words = ", ".join([*names, *(f"{part.components} on {part.node}" for part in elsewhere if part.components)])
+        progress("", f"deployment {deployment.id} is {deployment.state}: {words}"
+                 if deployment.state == DONE and words else "there was nothing to do")
         for name in names:
             self._forget(name)
         try:
@@ -411,7 +395,7 @@ class Daemon:
             self._failures[name] = self._failures.get(name, 0) + 1
             self._unhealthy[name] = error.message
             if self._failures[name] >= check.retries and self._may_start(name):
-                self.runtime.stop(self.deployer.containers.name(name), deployed.component.stop_timeout)
+                self.deployer.containers.stop(deployed)
                 self._start_again(deployed, self._unhealthy[name])
             return
         self._failures.pop(name, None)

@@ -18,10 +18,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Login(grpc.ServerInterceptor):
-    """Admits clients that know the shared secret. Health checks need no secret.
+    """Admits clients with the shared secret: in the metadata with TLS, else as a signature. Health checks need none.
 
-    With TLS a call has the secret in its metadata, without TLS a signature. Therefore a client without the secret is
-    refused before its request arrives, and occupies no thread.
+    A client without the secret is refused before its request arrives, and occupies no thread.
     """
 
     def __init__(self, secret: str, tls: bool, health: Callable[[], Any]) -> None:

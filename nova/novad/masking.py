@@ -27,17 +27,14 @@ class Masker:
         self.forms = sorted(forms, key=lambda form: (-len(form), form))
 
     def text(self, text: str) -> str:
-        """Return a text, which may be a piece of a longer one, with its secrets masked, and "?" for control characters
-        except line ends: the text is shown on terminals of operators."""
+        """Return a text, or a piece of one, with secrets masked, and "?" for control characters except line ends."""
         lines = text.encode(errors="surrogateescape").split(b"\n")
         masked = "\n".join(MaskedStream(self).lines([(0, line) for line in lines]))
         return masked if masked.isprintable() else "".join(
             character if character.isprintable() or character == "\n" else "?" for character in masked)
 
     def spans(self, text: bytes, beginning: bool) -> list[tuple[int, int]]:
-        """Return the positions of secrets: whole ones, partial ones at the end, and with ``beginning`` at the
-        beginning.
-        """
+        """Return the positions of secrets, with parts at the end and, if ``beginning``, at the beginning."""
         spans: list[tuple[int, int]] = []
         for form in self.forms:
             start = text.find(form)

@@ -114,9 +114,7 @@ class Watch:
                 self._pool.submit(self._resolve, name)
 
     def _has_room(self, name: str) -> bool:
-        """Return True if the table has the name or has room for it. A full table drops the oldest name without an
-        address.
-        """
+        """Return True if there is room for the name. A full table drops the oldest name without an address."""
         if name in self._instances or len(self._instances) < _MOST_INSTANCES:
             return True
         oldest = next((candidate for candidate, instance in self._instances.items()
@@ -126,27 +124,20 @@ class Watch:
         return oldest is not None
 
     def _resolve(self, name: str) -> None:
+        from zeroconf import IPVersion
+
         with self._lock:
             self._queued.discard(name)
         try:
             info = self._zeroconf.get_service_info(TYPE, name, int(_ANSWER * 1000))
-            if info is not None and info.port and (addresses := info.addresses_by_version(_all_versions())):
+            if info is not None and info.port and (addresses := info.addresses_by_version(IPVersion.All)):
                 self._events.put((True, name, instance(name, info.properties, addresses, info.port)))
         except Exception:  # Invalid announcement: the instance cannot be reached.
             logging.getLogger(__name__).debug("An instance could not be asked", exc_info=True)
 
 
-def _all_versions() -> Any:
-    from zeroconf import IPVersion
-
-    return IPVersion.All
-
-
 class Announcement:
-    """The announcement of a novad on the interfaces that have these addresses.
-
-    The constructor returns after the announcement, within seconds. Raises OSError and errors of zeroconf.
-    """
+    """The announcement of a novad on the interfaces of these addresses. Raises OSError and errors of zeroconf."""
 
     def __init__(self, announced: Instance, addresses: Sequence[str], port: int, tls: bool) -> None:
         from zeroconf import ServiceInfo, Zeroconf

@@ -131,9 +131,7 @@ class Options(Strict, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Place:
-        """Return this node. Its address is in URL form, or "" if novad listens on all addresses and node_address is not
-        set.
-        """
+        """Return this node. Its address is in URL form, or "" if it is a wildcard address."""
         address = (self.node_address or self.address[0]).strip("[]")
         if is_wildcard(address):
             address = ""

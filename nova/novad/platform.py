@@ -164,9 +164,7 @@ class Place(Strict, frozen=True, kw_only=True):
 
 
 class Platform(Strict, frozen=True, kw_only=True):
-    """A platform. ``name``: the prefix of the names of its containers. ``networks``: networks that novad creates on the
-    node.
-    """
+    """A platform. ``name``: the prefix of its containers; ``networks``: networks that novad creates on the node."""
 
     name: Name
     networks: tuple[Name, ...] = ()
@@ -200,8 +198,7 @@ class Platform(Strict, frozen=True, kw_only=True):
     def at(self, place: Place, places: Sequence[Place]) -> Platform:
         """Return the part of the platform for a node, one of ``places``, with names and addresses filled in.
 
-        Raises Invalid if a component whose address is needed runs on no node or on several other nodes, or if the name
-        of the node has characters that are not allowed in files.
+        Raises Invalid for an address of a component on no or several nodes, and for a node name not allowed in files.
         """
         remaining = self.of_roles(place.roles)
         placed = msgspec.structs.replace(remaining, components={name: self._placed(name, component, place, places)

@@ -31,11 +31,15 @@ class Secrets:
 
     def __init__(self, directory: pathlib.Path, passphrase: bytes | None = None) -> None:
         self.directory = directory
-        self._passphrase = passphrase
         private_directory(directory)
         for left in directory.glob(".*.new"):  # Left by a killed novad.
             left.unlink()
-        self._key = self._derived() if passphrase else None
+        self._key: bytes | None = None
+        if passphrase:
+            salt = directory / ".salt"
+            if not salt.exists():
+                write_private(salt, os.urandom(16))
+            self._key = hashlib.scrypt(passphrase, salt=salt.read_bytes(), n=2**14, r=8, p=1, dklen=32)
 
     def names(self) -> list[str]:
         return sorted(path.name for path in self.directory.iterdir() if not path.name.startswith("."))
@@ -121,20 +125,9 @@ class Secrets:
             content = _SEALED + base64.b64encode(nonce + AESGCM(self._key).encrypt(nonce, content, name.encode()))
         write_private(self.directory / name, content)
 
-    def _derived(self) -> bytes:
-        """Return the key of the passphrase. Its salt is stored beside the secrets."""
-        assert self._passphrase is not None
-        salt = self.directory / ".salt"
-        if not salt.exists():
-            write_private(salt, os.urandom(16))
-        return hashlib.scrypt(self._passphrase, salt=salt.read_bytes(), n=2**14, r=8, p=1, dklen=32)
-
 
 def private_directory(path: pathlib.Path) -> None:
-    """Create a directory that only the user of this process can enter (0700), or restrict an existing one.
-
-    A repair is logged. Raises OSError.
-    """
+    """Create a directory of mode 0700 of this user, or restrict an existing one and log that. Raises OSError."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = path.stat()
     mode, owner = stat.S_IMODE(status.st_mode), os.geteuid()

@@ -22,15 +22,15 @@ from nova.common.errors import Invalid, NotKnown, Refused, ReportedError, os_err
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as grpc_api
 from nova.novad.client import ANSWERED
-from nova.novad.daemon import Daemon, State
+from nova.novad.daemon import Daemon
 from nova.novad.deployment import pins
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.journal import Backup, Change, JournalFault
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault
 from nova.novad.login import Login
 from nova.novad.masking import MASK, MaskedStream
-from nova.novad.nodes.assignments import decode
 from nova.novad.nodes.coordinator import Away, Coordinator
+from nova.novad.nodes.participant import decode
 from nova.novad.release.updates import Updates
 
 LOG = logging.getLogger(__name__)
@@ -51,10 +51,7 @@ _CODES: dict[type[ReportedError], grpc.StatusCode] = {
 
 
 class Server:
-    """Listens on the address of the options, on the daemon's local socket, and on the socket ``launcher``.
-
-    Clients of the sockets need no secret: only root can open them.
-    """
+    """Listens on the address of the options and on the local sockets, which only root can open and need no secret."""
 
     def __init__(self, daemon: Daemon, updates: Updates | None = None, launcher: str = "") -> None:
         self.daemon = daemon
@@ -62,7 +59,15 @@ class Server:
         options = daemon.options
         self._health = grpc_health.HealthServicer()
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc")
-        self._servicers = _servicers(daemon, updates)
+        self._servicers = [
+            (grpc_api.add_PlatformServicer_to_server, _Platform(daemon, updates)),
+            (grpc_api.add_ServicesServicer_to_server, _Services(daemon, updates)),
+            (grpc_api.add_LogsServicer_to_server, _Logs(daemon, updates)),
+            (grpc_api.add_BackupsServicer_to_server, _Backups(daemon, updates)),
+            (grpc_api.add_SecretStoreServicer_to_server, _SecretStore(daemon, updates)),
+            (grpc_api.add_NodesServicer_to_server, _Nodes(daemon, updates)),
+            (grpc_api.add_DaemonServicer_to_server, _Daemon(daemon, updates)),
+            (grpc_api.add_UpdatesServicer_to_server, _Updates(daemon, updates))]
         self._network = self._made([Login(daemon.shared_secret(), bool(options.tls_cert), lambda: self._health)])
         self._local = self._made([])
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -150,7 +155,13 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
             reports.put(None)
 
     threading.Thread(target=work, name="change", daemon=True).start()
-    while (report := _next(reports, context)) is not None:
+    while context.is_active():
+        try:
+            report = reports.get(timeout=1.0)
+        except queue.Empty:
+            continue
+        if report is None:
+            return
         if isinstance(report, ReportedError | OSError):
             with _as_status(context):
                 raise report
@@ -158,40 +169,33 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
             LOG.error("Unexpected error in a deployment", exc_info=report)
             context.abort(grpc.StatusCode.INTERNAL,
                           f"{type(report).__name__}: {report} (a bug; novad's log shows where)")
-        assert isinstance(report, pb.Progress)
         yield report
 
 
-def _next(reports: _Reports, context: grpc.ServicerContext) -> pb.Progress | BaseException | None:
-    """Return the next progress; None at the end, and when the client has disconnected."""
-    while context.is_active():
-        with contextlib.suppress(queue.Empty):
-            return reports.get(timeout=1.0)
-    return None
+def _stream(act: Callable[[Any, Any, Progress], Any]) -> Callable[[Any, Any, grpc.ServicerContext], Any]:
+    """Return the method of a servicer that runs ``act`` (servicer, request, progress) and yields its progress."""
+    def method(servicer: Any, request: Any, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+        return _followed(context, lambda progress: act(servicer, request, progress))
+
+    return method
 
 
-def _servicers(daemon: Daemon, updates: Updates) -> list[tuple[Callable[[Any, Any], None], Any]]:
-    return [(grpc_api.add_PlatformServicer_to_server, _Platform(daemon)),
-            (grpc_api.add_ServicesServicer_to_server, _Services(daemon)),
-            (grpc_api.add_LogsServicer_to_server, _Logs(daemon)),
-            (grpc_api.add_BackupsServicer_to_server, _Backups(daemon)),
-            (grpc_api.add_SecretStoreServicer_to_server, _SecretStore(daemon)),
-            (grpc_api.add_NodesServicer_to_server, _Nodes(daemon)),
-            (grpc_api.add_DaemonServicer_to_server, _Daemon(daemon)),
-            (grpc_api.add_UpdatesServicer_to_server, _Updates(updates))]
-
-
-class _Platform(grpc_api.PlatformServicer):
-    def __init__(self, daemon: Daemon) -> None:
+class _Servicer:
+    def __init__(self, daemon: Daemon, updates: Updates) -> None:
         self.daemon = daemon
+        self.updates = updates
 
-    def Deploy(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        wanted = {component.component: component.version for component in request.components}
-        yield from _followed(context, lambda progress: self.daemon.deploy(wanted, progress))
+
+class _Platform(_Servicer, grpc_api.PlatformServicer):
+    Deploy = _stream(lambda self, request, progress: self.daemon.deploy(_versions(request), progress))
+    Rollback = _stream(lambda self, request, progress: self.daemon.rollback(
+        list(request.components), request.to or None, progress))
+    Restart = _stream(lambda self, request, progress: self.daemon.restart(list(request.components), progress))
+    Remove = _stream(lambda self, request, progress: self.daemon.remove(request.volumes, request.secrets, progress))
 
     def Plan(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
         with _as_status(context):
-            changes, others = self.daemon.plan({wanted.component: wanted.version for wanted in request.components})
+            changes, others = self.daemon.plan(_versions(request))
             for node, change in others:
                 change.node = node
             return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *(change for _node, change in others)])
@@ -199,11 +203,14 @@ class _Platform(grpc_api.PlatformServicer):
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
         with _as_status(context):
             node = self.daemon.options.name
+            # In the order of the platform file; components that have left it are last.
+            order = {name: number for number, name in enumerate(self.daemon.platform.components)}
+            states = sorted(self.daemon.states(), key=lambda state: order.get(state.deployed.name, len(order)))
             answer = pb.PlatformAnswer(name=self.daemon.platform.name, components=[pb.ComponentState(
                 name=state.deployed.name, version=state.deployed.version, state=state.state, node=node,
                 image=state.deployed.component.reference(), digest=state.deployed.digest or state.deployed.image,
                 deployment=state.deployed.deployment, started=state.started, health=state.health)
-                for state in self._states()])
+                for state in states])
             if self.daemon.coordinator is not None:
                 peers, silent = self.daemon.coordinator.query_nodes()
                 answer.components.extend(state for peer in peers if peer.steered for state in peer.components)
@@ -211,17 +218,12 @@ class _Platform(grpc_api.PlatformServicer):
                                          for node, why in silent.items())
             return answer
 
-    def _states(self) -> list[State]:
-        """Return the components in the order of the platform file, those that have left it last."""
-        order = {name: number for number, name in enumerate(self.daemon.platform.components)}
-        return sorted(self.daemon.states(), key=lambda state: order.get(state.deployed.name, len(order)))
-
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
         with _as_status(context):
             journal = self.daemon.journal
             deployments = journal.deployments(min(max(request.limit, 0) or 20, 1000))
             idents = [deployment.id for deployment in deployments]
-            parts, origins = journal.participations_of(idents), journal.origins(idents)
+            parts, origins = journal.participations(idents), journal.origins(idents)
             return pb.HistoryAnswer(deployments=[pb.DeploymentEntry(
                 id=deployment.id, kind=deployment.kind, state=deployment.state, started=deployment.started,
                 ended=deployment.ended or 0.0, error=deployment.error,
@@ -234,15 +236,9 @@ class _Platform(grpc_api.PlatformServicer):
                          if deployment.id in origins else ""))
                 for deployment in deployments])
 
-    def Rollback(self, request: pb.RollbackRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        yield from _followed(context, lambda progress: self.daemon.rollback(
-            list(request.components), request.to or None, progress))
 
-    def Restart(self, request: pb.RestartRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        yield from _followed(context, lambda progress: self.daemon.restart(list(request.components), progress))
-
-    def Remove(self, request: pb.RemoveRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        yield from _followed(context, lambda progress: self.daemon.remove(request.volumes, request.secrets, progress))
+def _versions(request: pb.DeployRequest) -> dict[str, str]:
+    return {wanted.component: wanted.version for wanted in request.components}
 
 
 def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
@@ -262,24 +258,16 @@ def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
     return planned
 
 
-class _Nodes(grpc_api.NodesServicer):
-    def __init__(self, daemon: Daemon) -> None:
-        self.daemon = daemon
+class _Nodes(_Servicer, grpc_api.NodesServicer):
+    Prepare = _stream(lambda self, request, progress: self.daemon.participant.prepare(
+        decode(request.share), progress))
+    Apply = _stream(lambda self, request, progress: self.daemon.take_part(decode(request.share), progress))
+    Settle = _stream(lambda self, request, progress: self.daemon.participant.settle(
+        request.coordinator, request.number, request.done, progress))
 
     def Plan(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
         with _as_status(context):
             return pb.PlanAnswer(changes=_planned(self.daemon, self.daemon.participant.plan(decode(request.share))))
-
-    def Prepare(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        yield from _followed(context, lambda progress: self.daemon.participant.prepare(
-            decode(request.share), progress))
-
-    def Apply(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        yield from _followed(context, lambda progress: self.daemon.take_part(decode(request.share), progress))
-
-    def Settle(self, request: pb.SettleRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        yield from _followed(context, lambda progress: self.daemon.participant.settle(
-            request.coordinator, request.number, request.done, progress))
 
     def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.NodesAnswer:
         with _as_status(context):
@@ -310,10 +298,7 @@ class _Nodes(grpc_api.NodesServicer):
         return self.daemon.coordinator
 
 
-class _Services(grpc_api.ServicesServicer):
-    def __init__(self, daemon: Daemon) -> None:
-        self.daemon = daemon
-
+class _Services(_Servicer, grpc_api.ServicesServicer):
     def Show(self, request: pb.ServiceRequest, context: grpc.ServicerContext) -> pb.ServiceAnswer:
         with _as_status(context):
             deployed = self.daemon.journal.components().get(request.name)
@@ -336,9 +321,9 @@ def _mount_options(given: Sequence[str]) -> list[str]:
     return [access, "rbind", *(option for option in given if option not in ("ro", "rw"))]
 
 
-class _Logs(grpc_api.LogsServicer):
-    def __init__(self, daemon: Daemon) -> None:
-        self.daemon = daemon
+class _Logs(_Servicer, grpc_api.LogsServicer):
+    def __init__(self, daemon: Daemon, updates: Updates) -> None:
+        super().__init__(daemon, updates)
         self._readers = threading.BoundedSemaphore(_READERS)
 
     def Read(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
@@ -376,19 +361,13 @@ def _messages(lines: list[str]) -> Iterator[str]:
         yield "\n".join(some)
 
 
-class _Backups(grpc_api.BackupsServicer):
-    def __init__(self, daemon: Daemon) -> None:
-        self.daemon = daemon
+class _Backups(_Servicer, grpc_api.BackupsServicer):
+    Create = _stream(lambda self, request, progress: self.daemon.back_up(request.component, progress))
+    Restore = _stream(lambda self, request, progress: self.daemon.restore(request.id, progress))
 
     def List(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> pb.BackupsAnswer:
         with _as_status(context):
             return _backups(self.daemon.journal.backups(request.component or None))
-
-    def Create(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        yield from _followed(context, lambda progress: self.daemon.back_up(request.component, progress))
-
-    def Restore(self, request: pb.RestoreRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        yield from _followed(context, lambda progress: self.daemon.restore(request.id, progress))
 
     def Prune(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.BackupsAnswer:
         with _as_status(context):
@@ -401,9 +380,8 @@ def _backups(backups: list[Backup]) -> pb.BackupsAnswer:
         size=backup.size, made=backup.made) for backup in backups])
 
 
-class _SecretStore(grpc_api.SecretStoreServicer):
-    def __init__(self, daemon: Daemon) -> None:
-        self.daemon = daemon
+class _SecretStore(_Servicer, grpc_api.SecretStoreServicer):
+    Rotate = _stream(lambda self, request, progress: self.daemon.rotate(list(request.names), progress))
 
     def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.SecretsAnswer:
         with _as_status(context):
@@ -412,13 +390,9 @@ class _SecretStore(grpc_api.SecretStoreServicer):
                 component_name for component_name, component in components.items() if name in component.secrets()))
                 for name in self.daemon.secrets.names()])
 
-    def Rotate(self, request: pb.RotateRequest, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        yield from _followed(context, lambda progress: self.daemon.rotate(list(request.names), progress))
 
-
-class _Updates(grpc_api.UpdatesServicer):
-    def __init__(self, updates: Updates) -> None:
-        self.updates = updates
+class _Updates(_Servicer, grpc_api.UpdatesServicer):
+    Update = _stream(lambda self, request, progress: self.updates.update(progress))
 
     def Show(self, request: pb.UpdatesRequest, context: grpc.ServicerContext) -> pb.UpdatesAnswer:
         with _as_status(context):
@@ -428,17 +402,8 @@ class _Updates(grpc_api.UpdatesServicer):
             return pb.UpdatesAnswer(version=__version__, trial=bool(releases.trial()), failed=failed, why=why,
                                     latest=latest.version if latest else "")
 
-    def Update(self, request: pb.Empty, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        def act(progress: Progress) -> None:
-            self.updates.update(progress)
 
-        yield from _followed(context, act)
-
-
-class _Daemon(grpc_api.DaemonServicer):
-    def __init__(self, daemon: Daemon) -> None:
-        self.daemon = daemon
-
+class _Daemon(_Servicer, grpc_api.DaemonServicer):
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DaemonAnswer:
         with _as_status(context):
             options = self.daemon.options

@@ -59,10 +59,7 @@ def _mac(key: bytes, *words: str) -> bytes:
 
 
 class Verifier:
-    """Issues nonces for a secret and verifies calls that were signed with them.
-
-    A nonce is not stored before a valid call has used it, so clients without the secret occupy no memory.
-    """
+    """Issues nonces and verifies calls signed with them. Only used nonces are stored, so strangers occupy no memory."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret

@@ -13,8 +13,7 @@ from nova.novad.platform import Component, Volume, in_order
 def ordered(components: Mapping[str, Component], sure: Collection[str] = ()) -> list[str]:
     """Return the names in the order of dependencies.
 
-    Components of several platform files may depend on one another in a circle. In that case only the dependencies of
-    ``sure``, which come from one file, are used.
+    Components of several platform files may form a cycle: then only the dependencies of ``sure``, of one file, count.
     """
     dependencies = {name: [dependency for dependency in component.depends if dependency in components]
                     for name, component in components.items()}
@@ -32,10 +31,9 @@ def volumes_of(change: Change) -> list[Volume]:
 
 
 def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Deployed]:
-    """Return the components of ``former`` (components to change, in order) that stop while data are copied.
+    """Return the components of ``former`` (in the order of dependencies) that stop while data are copied.
 
-    These are the components that write the data, and the components that depend on a stopped one: they would wait for
-    it, and some do not stop before it is back.
+    These are the components that write the data, and those that depend on a stopped one and would wait for it.
     """
     stopped: dict[str, Deployed] = {}
     for name, deployed in former.items():
@@ -46,11 +44,7 @@ def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Depl
 
 
 def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
-    """Raise Refused if the image declares a volume at a path that no mount of the component covers.
-
-    A mount covers its destination and all paths below. Data elsewhere are lost with the container and have no backup.
-    ``paths``: the paths as the image declares them.
-    """
+    """Raise Refused if the image declares a volume outside of all mounts: its data would be lost with the container."""
     component = deployed.component
     mounts = [_path(destination) for destination in (
         *(volume.destination for volume in component.volumes), *component.files,
@@ -71,10 +65,7 @@ def _path(path: str) -> str:
 
 
 def check_depends(changes: Sequence[Change], current: Iterable[str]) -> None:
-    """Raise Refused if a component depends on, or writes the data of, a component that is not deployed.
-
-    The component would wait for it in vain, and retained data of an earlier deployment of it would not be restored.
-    """
+    """Raise Refused if a component depends on, or writes the data of, a component that is not deployed."""
     there = {*current, *(change.name for change in changes)} - {change.name for change in changes if not change.after}
     for change in changes:
         if change.after is not None:

@@ -1,8 +1,4 @@
-"""Deferred cleanup: removals that run after a change is committed.
-
-The tasks are stored with the change and survive restarts of novad. They cannot be undone; no deployed component needs
-what they remove.
-"""
+"""Deferred cleanup: removals after a change is committed. They are stored with the change and cannot be undone."""
 
 from __future__ import annotations
 
@@ -23,10 +19,7 @@ BACKUP, FILES, DATA, NETWORK, SECRETS, OLD_SECRETS = "backup", "files", "data", 
 
 
 def tasks_after(changes: Iterable[Change], current: Iterable[Deployed]) -> list[CleanupTask]:
-    """Return the cleanup of files and networks that no component uses after these changes were made or undone.
-
-    ``current``: the deployed components.
-    """
+    """Return the cleanup of files and networks that none of the ``current`` components uses after these changes."""
     deployed = {component.name: component for component in current}
     used = {network for component in deployed.values() for network in component.component.networks}
     changed = [component for change in changes for component in (change.before, change.after) if component is not None]

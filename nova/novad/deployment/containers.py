@@ -1,23 +1,27 @@
-"""Containers of deployed components: creation, start, health and version."""
+"""Containers of deployed components: creation, start, health, version and dumps."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterator
+from typing import BinaryIO
 
 from nova.novad.deployment import health
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.journal import Deployed
 from nova.novad.errors import Failed, ImageFault, RuntimeFault
-from nova.novad.masking import Masker
 from nova.novad.platform import fill
 from nova.novad.runtime.base import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
 from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
+
+_LONGEST_DUMP = 6 * 3600.0  # Timeout of a dump or restore command in seconds.
+_WORDS = 300  # Maximum number of characters of its output in an error.
 
 # (component, progress): called for clients that follow a change.
 Progress = Callable[[str, str], None]
@@ -37,9 +41,16 @@ class Containers:
     def name(self, name: str) -> str:
         return f"{self._platform()}-{name}"
 
-    def masker(self) -> Masker:
-        """Return the masker for secrets in the output of components."""
-        return self._secrets.masker()
+    def running(self, name: str) -> bool:
+        container = self._runtime.find(self.name(name))
+        return container is not None and container.running
+
+    def stop(self, deployed: Deployed) -> None:
+        self._runtime.stop(self.name(deployed.name), deployed.component.stop_timeout)
+
+    def remove(self, deployed: Deployed) -> None:
+        self.stop(deployed)
+        self._runtime.remove(self.name(deployed.name))
 
     @contextlib.contextmanager
     def _masking(self) -> Iterator[None]:
@@ -47,7 +58,7 @@ class Containers:
         try:
             yield
         except RuntimeFault as error:
-            error.message = self.masker().text(error.message)
+            error.message = self._secrets.masker().text(error.message)
             raise
 
     def fetch(self, reference: str, digest: str) -> Image:
@@ -103,7 +114,7 @@ class Containers:
         """Wait until a component is healthy. Raises Failed."""
         try:
             health.wait(self._runtime, self.name(deployed.name), deployed.component, self._ending.is_set,
-                        self.masker)
+                        self._secrets.masker)
         except health.Unhealthy as error:
             raise Failed(f"Component {deployed.name} does not become healthy: {error.message}.") from None
 
@@ -121,6 +132,30 @@ class Containers:
             except RuntimeFault as error:
                 LOG.warning("The version command of component %s failed: %s", deployed.name, error.message)
                 return component.tag
-            if code == 0 and (lines := self.masker().text(output).strip().splitlines()):
+            if code == 0 and (lines := self._secrets.masker().text(output).strip().splitlines()):
                 return "".join(character for character in lines[0] if character.isprintable())[:200]
         return component.tag
+
+    # --- dumps: backups by commands of a component that keeps running ----------------------------------
+    def dump(self, deployed: Deployed, place: str) -> int:
+        """Write the dump of a component to the place of a backup; return its size. Raises Failed, OSError."""
+        with self._data.new_dump(place) as file:
+            self._pipe(deployed, "dump", deployed.component.dump, None, file)
+            file.flush()
+            os.fsync(file.fileno())
+            size = file.tell()
+        if not size:
+            raise Failed(f"The dump command of {deployed.name} wrote no data.")
+        return size
+
+    def restore_dump(self, deployed: Deployed, place: str) -> None:
+        """Send a dump to the restore command of a component, which runs with empty volumes. Raises Failed."""
+        with self._data.dump(place).open("rb") as file:
+            self._pipe(deployed, "restore", deployed.component.restore, file, None)
+
+    def _pipe(self, deployed: Deployed, verb: str, command: tuple[str, ...], source: BinaryIO | None,
+              target: BinaryIO | None) -> None:
+        code, words = self._runtime.pipe(self.name(deployed.name), command, _LONGEST_DUMP, source, target)
+        if code:  # Secrets are masked before the output is shortened.
+            raise Failed(f"The {verb} command of {deployed.name} failed with exit code {code}: "
+                         f"{self._secrets.masker().text(words).strip()[-_WORDS:]}")

@@ -61,9 +61,7 @@ class Data:
         return sorted(place.name for place in (self.root / "volumes").iterdir())
 
     def remove(self, name: str) -> None:
-        """Remove all volumes of a component, including those that an administrator moved to another disk. Raises
-        OSError.
-        """
+        """Remove all volumes of a component, also those moved to another disk. Raises OSError."""
         place = self.root / "volumes" / name
         for volume in (*place.iterdir(), place) if place.is_dir() else ():
             _remove(volume.resolve())
@@ -95,10 +93,7 @@ class Data:
                           f"{self.root}. Nothing was changed. Free space with nova backup prune.")
 
     def back_up(self, name: str, volumes: Iterable[Volume], deployment: str | int) -> tuple[str, int]:
-        """Copy the directories of a stopped component; return the path and size of the backup.
-
-        ``deployment``: name of the backup, unique for the component.
-        """
+        """Copy the directories of a stopped component; return the path (by the name ``deployment``) and the size."""
         place = self.place(name, deployment)
         target = self.root / place
         _remove(target)
@@ -198,8 +193,7 @@ def _give(place: pathlib.Path, component: Component) -> None:
 
 
 def _size(place: pathlib.Path) -> int:
-    """Return the bytes that the disk holds below a directory. A file with several names counts once, and what lies too
-    deep to be copied does not count."""
+    """Return the bytes that the disk holds below a directory, without what lies too deep to be copied."""
     total = 0
     linked: set[tuple[int, int]] = set()
     waiting = [str(place)]
@@ -221,10 +215,7 @@ def _size(place: pathlib.Path) -> int:
 
 
 def _remove(place: pathlib.Path) -> None:
-    """Remove a file, or a directory with its content at any depth. Raises OSError.
-
-    A component may nest directories so deeply that shutil.rmtree and paths fail. A mount point is emptied and kept.
-    """
+    """Remove a file or a directory of any depth (shutil.rmtree cannot); empty a mount point. Raises OSError."""
     if not os.path.lexists(place):
         return
     done = subprocess.run(["rm", "-rf", "--", str(place)], capture_output=True, text=True, check=False)

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 import msgspec
 
 from nova.common.errors import Refused, ReportedError, os_error_text
-from nova.novad.deployment import cleanup, dumps, history, pins
+from nova.novad.deployment import cleanup, history, pins
 from nova.novad.deployment.changes import check_data_paths, check_depends, ordered, stopping, volumes_of
 from nova.novad.deployment.containers import Containers, Progress
 from nova.novad.deployment.data import Data
@@ -142,7 +142,8 @@ class Deployer:
                 origin = self.journal.origin(waits.id)
                 raise Busy(f"Deployment {waits.id} waits for the decision of "
                            f"{origin.node if origin else 'its control node'}; see nova history.")
-            self.cleanup.run(_quietly)  # Data that are still to be removed are not part of the next deployment.
+            # Data that are still to be removed are not part of the next deployment.
+            self.cleanup.run(lambda _name, _what: None)
             yield
 
     def idle(self, seconds: float) -> bool:
@@ -152,11 +153,9 @@ class Deployer:
 
     # --- plans -------------------------------------------------------------------------------------
     def plan(self, wanted: Mapping[str, str]) -> list[Change]:
-        """Return the changes that a deployment of these components at these versions would make.
+        """Return the changes that a deployment of these components makes. Raises NotKnown, Invalid, Refused.
 
-        "" as version: the version of the platform file. Without names: all components, and components that are no
-        longer in the platform file are removed. Images that are not pulled yet have no id. Raises NotKnown, Invalid,
-        Refused.
+        "" as version: that of the platform file. Without names: all components of the file, and the removal of others.
         """
         current = self.journal.components()
         for name in wanted:
@@ -193,9 +192,7 @@ class Deployer:
 
     # --- execution ---------------------------------------------------------------------------------
     def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
-        """Execute a deployment. Raises Busy, Refused, Failed (the previous state was restored), ImageFault (nothing
-        changed).
-        """
+        """Execute a deployment. Raises Busy, Refused, ImageFault (nothing changed), Failed (state restored)."""
         with self.changing(kind):
             return self.run_alone(kind, list(changes), progress, terms)
 
@@ -213,11 +210,11 @@ class Deployer:
         except Cancelled:
             raise
         except Exception as error:
-            why = self.containers.masker().text(_sentence(error))
+            why = self.secrets.masker().text(_sentence(error))
             LOG.warning("Deployment %d (%s) failed, rolling it back: %s", begun.id, kind, why)
             left = self._undo(begun.id, why, progress)
             if isinstance(error, Refused | ImageFault):
-                error.message = self.containers.masker().text(error.message)
+                error.message = self.secrets.masker().text(error.message)
                 raise
             raise Failed(f"{why} The previous state was restored{left}.") from error
         if terms.origin is None:
@@ -259,16 +256,11 @@ class Deployer:
             self.others.apply(ident, terms.assignments, progress)
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
-        """Fetch the images of a deployment without changing components. Called within :meth:`changing`; raises as
-        run().
-        """
+        """Fetch and check the images of a deployment, within :meth:`changing`. Raises as run()."""
         self._check(kind, self._fetched(0, kind, changes, progress))
 
     def decide(self, ident: int, done: bool, progress: Progress, removals: Sequence[CleanupTask] = ()) -> None:
-        """Commit the pending changes and store the removals, or undo the changes. Called within :meth:`alone`.
-
-        Raises Failed.
-        """
+        """Commit or undo the pending changes, within :meth:`alone`; a commit stores the removals. Raises Failed."""
         if done:
             deployment = self._deployment(ident)
             self.journal.finish(ident, DONE, [], cleanup=[*removals, *self._cleanup_after(deployment.changes)],
@@ -291,8 +283,7 @@ class Deployer:
                      if name not in {change.name for change in changes}}
         now = [change.before if undone else change.after for change in changes]
         after = [*remaining.values(), *(deployed for deployed in now if deployed is not None)]
-        return [*cleanup.tasks_after(changes, after),
-                CleanupTask(kind=cleanup.OLD_SECRETS, name="")]
+        return [*cleanup.tasks_after(changes, after), CleanupTask(kind=cleanup.OLD_SECRETS, name="")]
 
     def _deployment(self, ident: int) -> Deployment:
         deployment = self.journal.deployment(ident)
@@ -340,12 +331,13 @@ class Deployer:
                 self.secrets.values(change.after.component.secrets())
 
     def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
-        dumped = {change.name for change in changes if begun.kind == BACK_UP and self._dumps(change)}
+        dumped = {change.name for change in changes if begun.kind == BACK_UP and change.before is not None
+                  and change.before.component.dump and self.containers.running(change.name)}
         before = {change.name: change.before for change in changes if change.before is not None}
         stops = stopping({name: before[name] for name in self.order(before, before)}, dumped)
         for name, deployed in reversed(stops.items()):
             progress(name, "stopping")
-            self.runtime.stop(self.containers.name(name), deployed.component.stop_timeout)
+            self.containers.stop(deployed)
         for change in changes:
             writer, volumes = change.before or change.after, volumes_of(change)
             is_backed_up = change.before is not None and any(volume.backup for volume in volumes)
@@ -355,20 +347,12 @@ class Deployer:
             if change.name in dumped:
                 progress(change.name, "dumping its data")
                 place = self.data.place(change.name, label(begun))
-                size = dumps.make(self.runtime, self.data, self.containers.name(change.name), writer, place,
-                                  self.containers.masker())
+                size = self.containers.dump(writer, place)
             else:
                 progress(change.name, "backing up its data")
                 place, size = self.data.back_up(change.name, volumes, label(begun))
             self.journal.add_backup(change.name, begun.id, change.before or msgspec.structs.replace(
                 writer, deployment=0, version="unknown"), place, size)
-
-    def _dumps(self, change: Change) -> bool:
-        """Return True if the component runs and has a dump command."""
-        if change.before is None or not change.before.component.dump:
-            return False
-        container = self.runtime.find(self.containers.name(change.name))
-        return container is not None and container.running
 
     def _apply(self, kind: str, changes: Sequence[Change], progress: Progress) -> list[Change]:
         """Apply removals first, in reverse order of dependencies, then the other changes."""
@@ -377,8 +361,7 @@ class Deployer:
             if change.after is None:
                 progress(change.name, "removing")
                 assert change.before is not None
-                self.runtime.stop(self.containers.name(change.name), change.before.component.stop_timeout)
-                self.runtime.remove(self.containers.name(change.name))
+                self.containers.remove(change.before)
                 applied.append(change)
         for change in changes:
             if change.after is None:
@@ -394,8 +377,7 @@ class Deployer:
             self.containers.wait(after)
             if change.restore and (place := self.rollback.backup_path(change)) and self.data.dump(place).exists():
                 progress(change.name, "reading its dump")
-                dumps.restore(self.runtime, self.data, self.containers.name(change.name), after, place,
-                              self.containers.masker())
+                self.containers.restore_dump(after, place)
                 self.containers.wait(after)
             version = self.containers.version(after)
             progress(change.name, f"runs version {version}")
@@ -404,10 +386,9 @@ class Deployer:
 
     def _replace(self, change: Change, progress: Progress) -> None:
         assert change.after is not None
-        container = self.runtime.find(self.containers.name(change.name))
-        if change.before is not None and container is not None and container.running:
+        if change.before is not None and self.containers.running(change.name):
             progress(change.name, "stopping")
-            self.runtime.stop(self.containers.name(change.name), change.before.component.stop_timeout)
+            self.containers.stop(change.before)
         self.runtime.remove(self.containers.name(change.name))
         if change.restore or change.state:
             progress(change.name, "restoring its data")
@@ -422,9 +403,7 @@ class Deployer:
 
     # --- rollback ----------------------------------------------------------------------------------
     def recover(self, progress: Progress) -> list[Deployment]:
-        """Roll back changes that a killed daemon left unfinished. Raises Busy; other errors are retried at the next
-        call.
-        """
+        """Roll back changes that a killed daemon left unfinished. Raises Busy, or what the next call may solve."""
         with self.alone("putting back"):
             unfinished = self.journal.unfinished()
             for deployment in unfinished:
@@ -455,7 +434,7 @@ class Deployer:
         except Cancelled:
             raise
         except Exception as fault:
-            error = f"{error}{_NOT_YET}{self.containers.masker().text(_sentence(fault))}"
+            error = f"{error}{_NOT_YET}{self.secrets.masker().text(_sentence(fault))}"
             self.journal.finish(ident, STUCK, [], error)
             raise Failed(f"{error} novad keeps retrying.") from fault
         # The deployment was pending: the previously deployed components are current again.
@@ -466,10 +445,6 @@ class Deployer:
                             self._cleanup_after(deployment.changes, undone=True))
         self.cleanup.run(progress)
         return words
-
-
-def _quietly(_name: str, _what: str) -> None:
-    """Ignore progress that no caller reads."""
 
 
 def _remakes(kind: str, change: Change) -> bool:

@@ -45,18 +45,23 @@ def check(runtime: Runtime, container: str, health: Health | None, masker: Calla
                 raise Unhealthy("its container has ended meanwhile") from None
             raise
         if code:
-            raise Unhealthy(f"its health command ended with {code}: {_shown(output, masker)}")
+            end = masker().text(output).strip()[-_WORDS:]  # masked before it is shortened
+            raise Unhealthy(f"its health command ended with {code}: {' | '.join(end.splitlines())}")
     elif health.http:
         _get(health)
     else:
-        _connect(health)
+        host, _colon, port = health.tcp.rpartition(":")
+        try:
+            socket.create_connection((host, int(port)), timeout=health.timeout).close()
+        except OSError as error:
+            raise Unhealthy(f"{health.tcp} takes no connection: {error}") from None
 
 
 def wait(runtime: Runtime, container: str, component: Component, ended: Callable[[], bool],
          masker: Callable[[], Masker] = _NOTHING) -> None:
-    """Wait until a component is healthy for the first time.
+    """Wait until a component is healthy for the first time. Raises Cancelled when novad stops (``ended``).
 
-    Raises Unhealthy after ``start`` seconds or when the container exits; Cancelled when novad stops (``ended``).
+    Raises Unhealthy after ``start`` seconds or when the container exits.
     """
     health = component.health
     begun = time.monotonic()
@@ -74,11 +79,6 @@ def wait(runtime: Runtime, container: str, component: Component, ended: Callable
             if container_state is None or not container_state.running or now - begun >= limit:
                 raise Unhealthy(f"{error.message}{_last_words(runtime, container, masker)}") from None
         time.sleep(_POLL_INTERVAL)
-
-
-def _shown(output: str, masker: Callable[[], Masker]) -> str:
-    """Return the end of the output of a component, masked before it is shortened."""
-    return " | ".join(masker().text(output).strip()[-_WORDS:].splitlines())
 
 
 def _last_words(runtime: Runtime, container: str, masker: Callable[[], Masker]) -> str:
@@ -122,11 +122,3 @@ def _end(sock: socket.socket, late: threading.Event) -> None:
     late.set()
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
-
-
-def _connect(health: Health) -> None:
-    host, _colon, port = health.tcp.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=health.timeout).close()
-    except OSError as error:
-        raise Unhealthy(f"{health.tcp} takes no connection: {error}") from None

@@ -59,10 +59,7 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
 
 
 def changes_restored(journal: Journal, ident: int) -> list[Change]:
-    """Return the change that restores the data of a component from a backup, with the image that wrote them.
-
-    Raises NotKnown; Refused if the backup was removed or the component is not deployed.
-    """
+    """Return the change that restores data from a backup, with the image that wrote them. Raises NotKnown, Refused."""
     backup = next((candidate for candidate in journal.backups(dropped=True) if candidate.id == ident), None)
     if backup is None:
         raise NotKnown(f"Backup {ident} does not exist.")
@@ -114,7 +111,7 @@ def _state(journal: Journal, deployment: Deployment, change: Change) -> State | 
 def _guessed(journal: Journal, states: Sequence[State], change: Change) -> State | None:
     """Return the state to which a rollback of an earlier release returned.
 
-    This is the state whose end created the backup, or without data the last state of the same version.
+    Its end created the restored backup; without data it is the last state of the same version.
     """
     backups = journal.backups(change.name, dropped=True)
     backup = next((candidate for candidate in backups if candidate.id == change.restore), None)
@@ -145,9 +142,7 @@ def _deployed(journal: Journal, state: State) -> Deployed:
 
 
 def _backup(journal: Journal, name: str, deployment: int) -> int:
-    """Return the backup of a component that a deployment created, or 0 if there were no data. Raises Refused if it was
-    removed.
-    """
+    """Return the backup that a deployment created, or 0 if there were no data. Raises Refused if it was removed."""
     backups = journal.backups(name, dropped=True)
     backup = next((candidate for candidate in backups if candidate.deployment == deployment), None)
     if backup is not None and not backup.path:

@@ -7,22 +7,28 @@ what it must undo. Everything else (containers, directories) can be created agai
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from nova.common.errors import ReportedError
 from nova.novad.platform import Component
-from nova.novad.reserve import Reserve
+
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 RUNNING, DONE, UNDONE, STUCK = "running", "done", "undone", "stuck"
 # Finished on this node; the control node decides whether the changes stay.
 PENDING = "pending"
 _RECORDED = "states-recorded"  # Name of a fact: the last deployment whose states are recorded.
+_RESERVE = 1024 * 1024  # Bytes that the journal writes until a component that filled the disk is stopped.
+_SCARCE = 256 * 1024  # Free bytes below which the reserve is released.
+_PLENTY = 16 * _RESERVE  # Free bytes above which the reserve is created again.
 
 _SCHEMA = """
 create table if not exists deployments (
@@ -47,9 +53,7 @@ create index if not exists backups_by_component on backups (component, deploymen
 
 
 class Deployed(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployed component. ``image``: the id of the image, which no tag can change; ``deployment``: the deployment
-    that created it; ``wanted``: True if it should run.
-    """
+    """A deployed component. ``image``: its id, which no tag can change; ``wanted``: True if it should run."""
 
     name: str
     component: Component
@@ -105,10 +109,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """The control node of a deployment: its id, its name, and its number of the deployment.
-
-    ``volumes``, ``secrets``: True if the removal includes them once it is decided.
-    """
+    """The control node of a deployment, its number there, and whether its removal includes volumes and secrets."""
 
     coordinator: str
     node: str
@@ -118,10 +119,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Participation(msgspec.Struct, frozen=True, kw_only=True):
-    """The participation of a node in a deployment of this control node.
-
-    ``components``: the changed components, as text; ``settled``: True if the node has received the decision.
-    """
+    """The part of another node in a deployment. ``settled``: True if the node has received the decision."""
 
     deployment: int
     address: str
@@ -164,10 +162,13 @@ class Journal:
         self.path = path
         self._lock = threading.Lock()
         self._closed = False
-        self._reserve = Reserve(path.with_name(f"{path.name}.reserve"))
+        self._reserve = path.with_name(f"{path.name}.reserve")
+        self._reserved = self._reserve.exists()
         # Before threads start: msgspec crashes if two threads decode a type for the first time at once.
         self._decode_deployed = msgspec.json.Decoder(Deployed).decode
         self._decode_changes = msgspec.json.Decoder(list[Change]).decode
+        for kind in (State, Origin, Participation, Backup, CleanupTask):
+            msgspec.json.Decoder(kind)
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)
@@ -199,10 +200,9 @@ class Journal:
         return self._deployment(row)
 
     def advance(self, ident: int, stage: str, changes: Sequence[Change] | None = None) -> None:
-        with self._transaction() as connection:
-            connection.execute("update deployments set stage = ? where id = ?", (stage, ident))
-            if changes is not None:
-                connection.execute("update deployments set changes = ? where id = ?", (_text(list(changes)), ident))
+        text = None if changes is None else _text(list(changes))
+        self._execute("update deployments set stage = ?, changes = coalesce(?, changes) where id = ?",
+                      stage, text, ident)
 
     def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "",
                cleanup: Sequence[CleanupTask] = (), states: Sequence[State] = ()) -> None:
@@ -223,38 +223,25 @@ class Journal:
 
     def deployments(self, limit: int = 100) -> list[Deployment]:
         """Return deployments, the newest first."""
-        with self._transaction() as connection:
-            rows = connection.execute("select * from deployments order by id desc limit ?", (limit,)).fetchall()
-        return [self._deployment(row) for row in rows]
+        return self._deployments("select * from deployments order by id desc limit ?", limit)
 
     def deployment(self, ident: int) -> Deployment | None:
-        with self._transaction() as connection:
-            row = connection.execute("select * from deployments where id = ?", (ident,)).fetchone()
-        return self._deployment(row) if row else None
+        return next(iter(self._deployments("select * from deployments where id = ?", ident)), None)
 
     def unfinished(self) -> list[Deployment]:
         """Return the deployments that a killed daemon left or could not undo, the newest first."""
-        with self._transaction() as connection:
-            rows = connection.execute("select * from deployments where state in (?, ?) order by id desc",
-                                      (RUNNING, STUCK)).fetchall()
-        return [self._deployment(row) for row in rows]
+        return self._deployments("select * from deployments where state in (?, ?) order by id desc", RUNNING, STUCK)
 
     # --- states of components ----------------------------------------------------------------------
     def states(self, component: str) -> list[State]:
         """Return the states of a component, the oldest first."""
-        with self._transaction() as connection:
-            rows = connection.execute("select component, deployment, parent, source, origin, removed from states "
-                                      "where component = ? order by deployment", (component,)).fetchall()
-        return [State(component=component, deployment=deployment, parent=parent, source=source, origin=origin,
-                      removed=bool(removed)) for component, deployment, parent, source, origin, removed in rows]
+        return self._structs(State, "select component, deployment, parent, source, origin, removed from states "
+                                    "where component = ? order by deployment", component)
 
     def unrecorded(self, limit: int) -> list[Deployment]:
         """Return the oldest successful deployments whose states are not recorded."""
-        with self._transaction() as connection:
-            rows = connection.execute("select * from deployments where state = ? and id > coalesce((select cast(value "
-                                      "as integer) from facts where name = ?), 0) order by id limit ?",
-                                      (DONE, _RECORDED, limit)).fetchall()
-        return [self._deployment(row) for row in rows]
+        return self._deployments("select * from deployments where state = ? and id > coalesce((select cast(value as "
+                                 "integer) from facts where name = ?), 0) order by id limit ?", DONE, _RECORDED, limit)
 
     def record(self, ident: int, states: Sequence[State]) -> None:
         """Record the states that a deployment created."""
@@ -266,84 +253,61 @@ class Journal:
         """Return the control node of a deployment, or None."""
         return self.origins([ident]).get(ident)
 
+    def origins(self, idents: Sequence[int]) -> dict[int, Origin]:
+        """Return the control nodes of these deployments, without those of this node's own."""
+        rows = self._execute("select deployment, origin from given where deployment in "
+                             "(select value from json_each(?))", _text(list(idents)))
+        return {ident: msgspec.json.decode(text, type=Origin) for ident, text in rows}
+
     def given(self, coordinator: str, number: int) -> Deployment | None:
         """Return the deployment on this node for a deployment of a control node."""
-        with self._transaction() as connection:
-            row = connection.execute(
-                "select * from deployments where id = (select max(deployment) from given where coordinator = ? and "
-                "number = ?)", (coordinator, number)).fetchone()
-        return self._deployment(row) if row else None
+        return next(iter(self._deployments(
+            "select * from deployments where id = (select max(deployment) from given where coordinator = ? and "
+            "number = ?)", coordinator, number)), None)
 
     def given_until(self, coordinator: str, number: int) -> int:
         """Return the last deployment on this node for deployments of a control node up to this number, or 0."""
-        with self._transaction() as connection:
-            row = connection.execute("select max(deployment) from given where coordinator = ? and number <= ?",
-                                     (coordinator, number)).fetchone()
-        return int(row[0] or 0)
+        [(ident,)] = self._execute("select max(deployment) from given where coordinator = ? and number <= ?",
+                                   coordinator, number)
+        return int(ident or 0)
 
     def pending(self) -> Deployment | None:
         """Return the deployment that waits for the decision of the control node."""
-        with self._transaction() as connection:
-            row = connection.execute("select * from deployments where state = ?", (PENDING,)).fetchone()
-        return self._deployment(row) if row else None
+        return next(iter(self._deployments("select * from deployments where state = ?", PENDING)), None)
 
     def reopen(self, ident: int) -> None:
         """Mark a pending deployment to be undone, also after a restart of novad."""
-        with self._transaction() as connection:
-            connection.execute("update deployments set state = ? where id = ?", (RUNNING, ident))
+        self._execute("update deployments set state = ? where id = ?", RUNNING, ident)
 
     def add_participant(self, ident: int, address: str, node: str) -> None:
         """Record a node that takes part in a deployment."""
-        with self._transaction() as connection:
-            connection.execute("insert or ignore into asked (deployment, address, node) values (?, ?, ?)",
-                               (ident, address, node))
+        self._execute("insert or ignore into asked (deployment, address, node) values (?, ?, ?)", ident, address, node)
 
-    def record_changes(self, ident: int, address: str, components: str) -> None:
-        with self._transaction() as connection:
-            connection.execute("update asked set components = ? where deployment = ? and address = ?",
-                               (components, ident, address))
+    def record_changes(self, ident: int, address: str, names: str) -> None:
+        self._execute("update asked set components = ? where deployment = ? and address = ?", names, ident, address)
 
     def mark_informed(self, ident: int, address: str) -> None:
         """Record that a node has received the decision."""
-        with self._transaction() as connection:
-            connection.execute("update asked set settled = 1 where deployment = ? and address = ?", (ident, address))
+        self._execute("update asked set settled = 1 where deployment = ? and address = ?", ident, address)
 
-    def participations(self, ident: int) -> list[Participation]:
-        """Return the participations of the other nodes in a deployment."""
-        return self.participations_of([ident]).get(ident, [])
+    def participations(self, idents: Sequence[int]) -> dict[int, list[Participation]]:
+        """Return the participations of the other nodes by deployment."""
+        participations: dict[int, list[Participation]] = {}
+        for participation in self._structs(
+                Participation, "select deployment, address, node, components, settled from asked where deployment in "
+                "(select value from json_each(?)) order by deployment, node", _text(list(idents))):
+            participations.setdefault(participation.deployment, []).append(participation)
+        return participations
 
     def unsettled(self) -> list[tuple[Participation, bool]]:
         """Return the participations of nodes that have not received the decision, each with True if it is "done"."""
-        with self._transaction() as connection:
-            rows = connection.execute(
-                "select deployment, address, node, components, state from asked join deployments on id = deployment "
-                "where not settled and state in (?, ?) order by deployment, node", (DONE, UNDONE)).fetchall()
-        return [(Participation(deployment=ident, address=address, node=node, components=components, settled=False),
-                 state == DONE) for ident, address, node, components, state in rows]
-
-    def participations_of(self, idents: Sequence[int]) -> dict[int, list[Participation]]:
-        """Return the participations of the other nodes by deployment."""
-        with self._transaction() as connection:
-            rows = connection.execute(
-                "select deployment, address, node, components, settled from asked where deployment in "
-                "(select value from json_each(?)) order by deployment, node", (_text(list(idents)),)).fetchall()
-        participations: dict[int, list[Participation]] = {}
-        for ident, address, node, components, settled in rows:
-            participations.setdefault(ident, []).append(Participation(
-                deployment=ident, address=address, node=node, components=components, settled=bool(settled)))
-        return participations
-
-    def origins(self, idents: Sequence[int]) -> dict[int, Origin]:
-        """Return the control nodes of these deployments, without those of this node's own."""
-        with self._transaction() as connection:
-            rows = connection.execute("select deployment, origin from given where deployment in "
-                                      "(select value from json_each(?))", (_text(list(idents)),)).fetchall()
-        return {ident: msgspec.json.decode(text, type=Origin) for ident, text in rows}
+        return [(participation, state == DONE) for state in (DONE, UNDONE) for participation in self._structs(
+            Participation, "select deployment, address, node, components, settled from asked "
+            "join deployments on id = deployment where not settled and state = ? order by deployment, node", state)]
 
     # --- components --------------------------------------------------------------------------------
     def components(self) -> dict[str, Deployed]:
-        with self._transaction() as connection:
-            rows = connection.execute("select deployed from components order by name").fetchall()
+        rows = self._execute("select deployed from components order by name")
         try:
             deployed = [self._decode_deployed(text) for text, in rows]
         except msgspec.MsgspecError as error:
@@ -352,20 +316,16 @@ class Journal:
 
     # --- backups -----------------------------------------------------------------------------------
     def add_backup(self, component: str, deployment: int, writer: Deployed, path: str, size: int) -> Backup:
-        with self._transaction() as connection:
-            row = connection.execute(
-                "insert into backups (component, deployment, writer, version, path, size, made) "
-                "values (?, ?, ?, ?, ?, ?, ?) returning *",
-                (component, deployment, writer.deployment, writer.version or writer.component.tag, path, size,
-                 time.time())).fetchone()
-        return Backup(**dict(zip(Backup.__struct_fields__, row, strict=True)))
+        [backup] = self._structs(
+            Backup, "insert into backups (component, deployment, writer, version, path, size, made) "
+            "values (?, ?, ?, ?, ?, ?, ?) returning *", component, deployment, writer.deployment,
+            writer.version or writer.component.tag, path, size, time.time())
+        return backup
 
     def backups(self, component: str | None = None, dropped: bool = False) -> list[Backup]:
         """Return backups, the newest first."""
-        with self._transaction() as connection:
-            rows = connection.execute("select * from backups where (? is null or component = ?) and (? or path != '') "
-                                      "order by id desc", (component, component, dropped)).fetchall()
-        return [Backup(**dict(zip(Backup.__struct_fields__, row, strict=True))) for row in rows]
+        return self._structs(Backup, "select * from backups where (? is null or component = ?) and (? or path != '') "
+                                     "order by id desc", component, component, dropped)
 
     def drop_backup(self, ident: int, kind: str) -> None:
         """Mark a backup as deleted, so that a restore reports it; record its directory for cleanup, as ``kind``."""
@@ -376,36 +336,39 @@ class Journal:
 
     # --- deferred cleanup --------------------------------------------------------------------------
     def cleanup_tasks(self) -> list[CleanupTask]:
-        with self._transaction() as connection:
-            rows = connection.execute("select kind, name, id from owed order by id").fetchall()
-        return [CleanupTask(kind=kind, name=name, id=ident) for kind, name, ident in rows]
+        return self._structs(CleanupTask, "select kind, name, id from owed order by id")
 
     def cleanup_done(self, ident: int) -> None:
-        with self._transaction() as connection:
-            connection.execute("delete from owed where id = ?", (ident,))
+        self._execute("delete from owed where id = ?", ident)
 
     # --- facts -------------------------------------------------------------------------------------
     def fact(self, name: str) -> str:
-        with self._transaction() as connection:
-            row = connection.execute("select value from facts where name = ?", (name,)).fetchone()
-        return str(row[0]) if row else ""
+        return "".join(value for value, in self._execute("select value from facts where name = ?", name))
 
     def set_fact(self, name: str, value: str) -> None:
-        with self._transaction() as connection:
-            connection.execute("insert or replace into facts values (?, ?)", (name, value))
+        self._execute("insert or replace into facts values (?, ?)", name, value)
 
     def facts(self, prefix: str) -> dict[str, str]:
         """Return the facts whose names begin with the prefix."""
-        with self._transaction() as connection:
-            rows = connection.execute("select name, value from facts where substr(name, 1, ?) = ? order by name",
-                                      (len(prefix), prefix)).fetchall()
-        return dict(rows)
+        return dict(self._execute("select name, value from facts where substr(name, 1, ?) = ? order by name",
+                                  len(prefix), prefix))
 
     def drop_fact(self, name: str) -> None:
-        with self._transaction() as connection:
-            connection.execute("delete from facts where name = ?", (name,))
+        self._execute("delete from facts where name = ?", name)
 
     # --- helpers -----------------------------------------------------------------------------------
+    def _deployments(self, statement: str, *values: object) -> list[Deployment]:
+        return [self._deployment(row) for row in self._execute(statement, *values)]
+
+    def _structs(self, kind: type[_T], statement: str, *values: object) -> list[_T]:
+        """Return the rows of a statement, whose columns are the fields of ``kind``."""
+        return [msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind, strict=False)
+                for row in self._execute(statement, *values)]
+
+    def _execute(self, statement: str, *values: object) -> list[Any]:
+        with self._transaction() as connection:
+            return connection.execute(statement, values).fetchall()
+
     def _deployment(self, row: Sequence[object]) -> Deployment:
         values = dict(zip(Deployment.__struct_fields__, row, strict=True))
         try:
@@ -414,13 +377,26 @@ class Journal:
             raise JournalFault(f"The journal {self.path} is damaged: deployment {values['id']}: {error}") from None
         return Deployment(**values)  # type: ignore[arg-type]
 
+    def _adjust_reserve(self) -> None:
+        """Release reserved space of a full disk, so that novad can roll back; reserve it again when there is room."""
+        about = os.statvfs(self._reserve.parent)
+        free = about.f_bfree * about.f_frsize
+        if self._reserved and free < _SCARCE:
+            self._reserve.unlink(missing_ok=True)
+            self._reserved = False
+        elif not self._reserved and free > _PLENTY:
+            with contextlib.suppress(OSError), open(
+                    os.open(self._reserve, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, _RESERVE)
+                self._reserved = True
+
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             if self._closed:  # SQLite itself would crash
                 raise JournalFault(f"The journal {self.path} is closed: novad ends.")
             try:
-                self._reserve.adjust()
+                self._adjust_reserve()
                 self._connection.execute("begin immediate")
                 yield self._connection
                 self._connection.execute("commit")

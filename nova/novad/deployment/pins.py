@@ -46,9 +46,7 @@ def differs(journal: Journal, component: Component, digest: str) -> bool:
 
 
 def moves(component: Component) -> bool:
-    """Return True if another image behind the tag is an update: the tag is a channel, and TLS authenticates the
-    registry.
-    """
+    """Return True if another image behind the tag is an update: a channel of a registry that TLS authenticates."""
     return not component.version and not registry.is_on_loopback(component.image)
 
 

@@ -26,19 +26,12 @@ class Rollback:
         self.containers = containers
 
     def restore_backup(self, change: Change) -> None:
-        """Restore the volumes of a component from the backup of a change.
-
-        A dump is not read here but by the running component.
-        """
+        """Restore the volumes from the backup of a change. A dump is read later, by the running component."""
         path = self.backup_path(change) if change.restore else ""
         self._restore_volumes(change, "" if path and self.data.dump(path).exists() else path)
 
     def _restore_volumes(self, change: Change, path: str) -> None:
-        """Restore the volumes in the backup at ``path`` ("": none) and clear the others, which had no data at that
-        time.
-
-        Leftovers of an interrupted first start would disturb the next one.
-        """
+        """Restore the volumes in the backup at ``path`` ("": none); clear the others, which had no data then."""
         restored: set[str] = set()
         if path:
             self.data.restore(change.name, path)
@@ -69,8 +62,7 @@ class Rollback:
             progress(change.name, "undo: stopping")
             stopping = change.after or change.before
             assert stopping is not None
-            self.runtime.stop(self.containers.name(change.name), stopping.component.stop_timeout)
-            self.runtime.remove(self.containers.name(change.name))
+            self.containers.remove(stopping)
         for change in changes:
             if change.name in paths:
                 progress(change.name, "undo: restoring its data")
@@ -97,8 +89,5 @@ class Rollback:
 
 
 def label(deployment: Deployment) -> str:
-    """Return the name of the backups of a deployment.
-
-    It includes the time, because a new journal numbers deployments from 1 again and backups of the old one remain.
-    """
+    """Return the name of the backups of a deployment, with its time, since a new journal numbers from 1 again."""
     return f"{deployment.id}-{int(deployment.started * 1000)}"

@@ -18,10 +18,7 @@ _CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the mac
 
 
 class Announcer:
-    """Announces the addresses that novad listens on, including addresses that are added later.
-
-    novad also serves if no network accepts announcements.
-    """
+    """Announces the addresses that novad listens on, also later ones. Failures do not stop novad."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -78,9 +75,7 @@ def announced(options: Options) -> list[str]:
 
 
 def _listening(host: str) -> dict[str, str]:
-    """Return {address: interface} of the addresses that novad listens on. With a wildcard address, loopback is included
-    only if the machine has no other address.
-    """
+    """Return {address: interface} of the addresses of novad; with a wildcard, loopback only if there is no other."""
     import ifaddr
 
     ours: dict[str, str] = {}

@@ -29,8 +29,8 @@ from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.journal import DONE, UNDONE, Journal
 from nova.novad.errors import Busy, Cancelled, Failed
 from nova.novad.mdns import printable
-from nova.novad.nodes.assignments import Assignment
 from nova.novad.nodes.discovery import Discovery
+from nova.novad.nodes.participant import Assignment
 from nova.novad.options import Node, Options
 from nova.novad.platform import Place
 from nova.novad.secrets import Secrets
@@ -63,9 +63,7 @@ class Away(ReportedError):
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """An accepted node that responds. ``place``: its name and roles by decision of this control node; ``components``:
-    what the node reports as deployed; ``steered``: True if a control node assigns its components.
-    """
+    """An accepted node that responds; ``place``: as this control node accepted it. ``steered``: takes assignments."""
 
     url: str
     place: Place
@@ -81,9 +79,7 @@ NodeAssignment = tuple[Peer, Assignment]
 
 
 class Coordinator:
-    """Implements :class:`nova.novad.deployment.deploy.Others`. ``ident``: id of this novad; ``ended``: set when it
-    stops.
-    """
+    """Implements :class:`nova.novad.deployment.deploy.Others`. ``ended``: set when novad stops."""
 
     def __init__(self, options: Options, ident: str, secret: str, journal: Journal, secrets: Secrets,
                  ended: threading.Event) -> None:
@@ -136,9 +132,7 @@ class Coordinator:
         return peers
 
     def query_nodes(self) -> tuple[list[Peer], dict[str, str]]:
-        """Return the accepted nodes that respond, by name, and {name: reason} for the others. Connects to no other
-        address.
-        """
+        """Return the accepted nodes that respond, by name, and {name: reason} for the others."""
         accepted = list(self._accepted().items())
         peers: list[Peer] = []
         silent: dict[str, str] = {}
@@ -270,7 +264,7 @@ class Coordinator:
             self._all(rank, lambda item: self._do("Apply", ident, item, progress))
 
     def settle(self, ident: int, done: bool, progress: Progress) -> list[str]:
-        waiting = [entry for entry in self._journal.participations(ident) if not entry.settled]
+        waiting = [entry for entry in self._journal.participations([ident]).get(ident, ()) if not entry.settled]
         answers = self._concurrently(waiting, lambda entry: self._send_decision(entry, done, progress, _TRY))
         return [entry.node for entry, answer in zip(waiting, answers, strict=True) if answer is not None]
 
@@ -299,10 +293,7 @@ class Coordinator:
 
     def _send_decision(self, participation: Any, done: bool, progress: Progress, seconds: float,
                        longest: float = _SETTLE) -> None:
-        """Send the decision on a deployment to a node, repeatedly for ``seconds``. ``longest``: timeout of a call.
-
-        Raises ReportedError if the node does not respond.
-        """
+        """Send the decision on a deployment to a node, for ``seconds`` seconds. Raises ReportedError."""
         end = time.monotonic() + seconds
         while True:
             try:

@@ -8,21 +8,59 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from typing import Literal
 
 import msgspec
 
+from nova.common.documents import Strict
 from nova.common.errors import Invalid, NotKnown, Refused
 from nova.novad.deployment import history
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.deploy import Deployer, Terms
 from nova.novad.deployment.journal import DONE, PENDING, RUNNING, STUCK, Change, Deployment, Origin
 from nova.novad.errors import Failed, Nothing
-from nova.novad.nodes.assignments import Assignment
-from nova.novad.platform import Platform
+from nova.novad.platform import Name, Platform, check
 
 LOG = logging.getLogger(__name__)
 
 _PLATFORM, _COORDINATOR, _SETTLED = "given-platform", "coordinator", "settled"  # Facts of the journal.
+
+
+class Assignment(Strict, frozen=True, kw_only=True):
+    """An assignment. ``coordinator``, ``control``, ``number``: the control node and its number of the deployment.
+
+    ``platform``: the components of this node, with the addresses of others. ``versions``: components to deploy (empty:
+    all); ``names``: components to roll back, or secrets to renew; ``to``: the deployment to roll back to. ``volumes``,
+    ``secrets``: whether a removal includes them. ``values``: the values of the secrets that the components use.
+    """
+
+    coordinator: str
+    control: str
+    number: int = 0
+    kind: Literal["deploy", "rollback", "remove", "rotate"]
+    platform: Platform
+    versions: dict[Name, str] = {}
+    names: tuple[Name, ...] = ()
+    to: int | None = None
+    volumes: bool = False
+    secrets: bool = False
+    values: dict[Name, str] = {}
+
+    def __repr__(self) -> str:
+        return f"Assignment({self.kind} {self.number} of {self.control})"  # without secrets
+
+    def encode(self) -> bytes:
+        return msgspec.json.encode(self)
+
+
+def decode(data: bytes) -> Assignment:
+    """Decode and check an assignment. Raises Invalid."""
+    try:
+        assignment = msgspec.json.decode(data, type=Assignment)
+    except msgspec.MsgspecError as error:
+        raise Invalid(f"Cannot decode the assignment (do both nodes run the same version of novad?): {error}") from None
+    check(assignment.platform)
+    return assignment
 
 
 class Participant:
@@ -48,10 +86,7 @@ class Participant:
             self.deployer.prepare(assignment.kind, self._changes(assignment), progress)
 
     def apply(self, assignment: Assignment, progress: Progress) -> list[str]:
-        """Apply an assignment and wait for the decision; return the changed components.
-
-        Raises as the deployer does; the previous state is restored in that case.
-        """
+        """Apply an assignment and wait for the decision; return the changed components. Raises as Deployer.run()."""
         origin = Origin(coordinator=assignment.coordinator, node=assignment.control, number=assignment.number,
                         volumes=assignment.volumes, secrets=assignment.secrets)
         with self.deployer.changing(assignment.kind):

@@ -1,5 +1,4 @@
-"""The parent process of a novad that can be updated: it starts the current release and checks whether a new one is
-healthy.
+"""The parent process of a novad that can be updated: it starts the current release and checks if a new one is healthy.
 
 The launcher always belongs to the installed package, whatever release it starts, and loads only the standard library.
 Its interface to a release: RESTART, the environment variables below, and :mod:`nova.novad.release.releases`.
@@ -12,14 +11,13 @@ import ctypes
 import logging
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from nova import __version__
 from nova.novad.release.releases import Releases
@@ -69,9 +67,11 @@ class Launcher:
     def run(self) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._end)
-        with _directory() as directory:
+        # The paths of sockets must be short.
+        with tempfile.TemporaryDirectory(prefix="novad-", dir="/run" if os.access("/run", os.W_OK) else None,
+                                         ignore_cleanup_errors=True) as directory:
             while True:
-                code = self._once(directory / "novad.sock")
+                code = self._once(pathlib.Path(directory) / "novad.sock")
                 if code != RESTART or self._ended.is_set():
                     return code if code >= 0 else 128 - code
 
@@ -80,8 +80,12 @@ class Launcher:
         trial = release if release and self.releases.trial() == release else ""
         socket.unlink(missing_ok=True)
         command = [sys.executable, "-P", "-m", "nova.cmd.novad", *self._words]
+        environment = {**os.environ, LAUNCHED: str(socket), RELEASE: release, _PARENT: str(os.getpid())}
+        if release:
+            paths = [str(self.releases.directory(release)), *filter(None, [os.environ.get("PYTHONPATH")])]
+            environment["PYTHONPATH"] = os.pathsep.join(paths)
         try:
-            self._child = subprocess.Popen(command, env=self._environment(release, socket))
+            self._child = subprocess.Popen(command, env=environment)
         except OSError as error:
             if not trial:
                 raise
@@ -94,13 +98,6 @@ class Launcher:
             self.releases.succeeded()
             LOG.info("novad %s is healthy: the upgrade is finished", trial)
         return self._child.wait()
-
-    def _environment(self, release: str, socket: pathlib.Path) -> dict[str, str]:
-        environment = {**os.environ, LAUNCHED: str(socket), RELEASE: release, _PARENT: str(os.getpid())}
-        if release:
-            paths = [str(self.releases.directory(release)), *filter(None, [os.environ.get("PYTHONPATH")])]
-            environment["PYTHONPATH"] = os.pathsep.join(paths)
-        return environment
 
     def _sick(self, child: subprocess.Popen[bytes], socket: pathlib.Path) -> str:
         """Return the reason why a new release is not healthy; "" if it is, or if novad was stopped (still on trial)."""
@@ -135,13 +132,3 @@ class Launcher:
         self._ended.set()
         if self._child is not None and self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def _directory() -> Iterator[pathlib.Path]:
-    """Create a directory for sockets, whose paths must be short."""
-    place = tempfile.mkdtemp(prefix="novad-", dir="/run" if os.access("/run", os.W_OK) else None)
-    try:
-        yield pathlib.Path(place)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)

@@ -97,8 +97,8 @@ class Updates:
                 continue
         return releases[max(releases)] if releases else None
 
-    def update(self, progress: Progress) -> bool:
-        """Install a newer release, which starts after the return; return True if there is one."""
+    def update(self, progress: Progress) -> None:
+        """Install a newer release if there is one; it starts after the return."""
         if not self._single.acquire(blocking=False):
             raise Busy("Another update is in progress.")
         try:
@@ -113,7 +113,7 @@ class Updates:
                 progress("", f"novad {__version__} is the latest"
                          if release is None or number(release.version) == number(__version__)
                          else f"novad {__version__} is newer than the latest release, {release.version}")
-                return False
+                return
             if not os.environ.get(LAUNCHED):
                 raise Refused("novad was started without update_url; start it again to let it be updated.")
             self._fetch(release, progress)
@@ -123,7 +123,6 @@ class Updates:
                 self.deployer.ending.set()
             progress("", f"starting novad {release.version} in place of {__version__}")
             self._restart()
-            return True
         finally:
             self._single.release()
 

@@ -1,8 +1,4 @@
-"""The interface of container runtimes for novad.
-
-All methods are idempotent. They raise RuntimeFault, with a message for the user, if the runtime is unavailable or
-refuses.
-"""
+"""The interface of container runtimes. Methods are idempotent and raise RuntimeFault, with a message for the user."""
 
 from __future__ import annotations
 
@@ -41,9 +37,7 @@ class Container:
 
 @dataclasses.dataclass(frozen=True)
 class Mount:
-    """A directory or file of the node mounted at ``destination``. Sources of mounts with CONFINED in ``options`` belong
-    to novad.
-    """
+    """A file or directory of the node, mounted at ``destination``. With CONFINED in ``options`` it belongs to novad."""
 
     source: pathlib.Path
     destination: str
@@ -87,10 +81,7 @@ class Runtime(Protocol):
         """Pull an image by its name in a registry. Raises ImageFault."""
 
     def resolve(self, reference: str) -> str:
-        """Return the current digest of a tag in a registry on this machine, without pulling the image.
-
-        "" if the registry does not respond or is on another machine.
-        """
+        """Return the digest of a tag in a registry on this machine; "" for others and without a response."""
 
     def has_image(self, ident: str) -> bool: ...
 

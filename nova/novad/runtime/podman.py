@@ -25,9 +25,7 @@ _OUTPUT = 1 << 16  # Maximum number of bytes kept of a command's output.
 
 
 class Podman:
-    """Implements :class:`nova.novad.runtime.base.Runtime`. ``socket``: the path of the service's socket;
-    ``image_limit``: maximum size of an image's compressed layers in bytes (0: unlimited).
-    """
+    """The runtime podman, by its ``socket``. ``image_limit``: maximum compressed bytes of an image (0: unlimited)."""
 
     def __init__(self, socket: str, image_limit: int = 0) -> None:
         self._socket = socket

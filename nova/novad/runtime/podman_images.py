@@ -23,10 +23,9 @@ _REASON = 400  # characters of the end of podman's error message
 
 
 def pull(path: str, reference: str, storage: pathlib.Path, limit: int) -> str:
-    """Return the id of the image with this name in its registry, after a pull.
+    """Pull an image into the storage of a podman service at the socket ``path``; return its id.
 
-    ``path``: the socket of the podman service, ``storage``: its image storage, ``limit``: maximum size of the
-    compressed layers in bytes (0: unlimited). Raises ImageFault, RuntimeFault.
+    ``limit``: maximum size of the compressed layers in bytes (0: unlimited). Raises ImageFault, RuntimeFault.
     """
     _check_size(reference, storage, limit)
     what = f"{reference} cannot be fetched"

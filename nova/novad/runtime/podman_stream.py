@@ -110,9 +110,7 @@ class PodmanStream:
         return bool(poll.poll(timeout * 1000))
 
     def frames(self, deadline: float | None = None) -> Iterator[list[tuple[int, bytes]]]:
-        """Return (stream, bytes) of the data that arrived together. Raises TimeoutError at the ``deadline``
-        (time.monotonic()).
-        """
+        """Yield lists of (stream, bytes) that arrived together. Raises TimeoutError at the monotonic ``deadline``."""
         left = memoryview(b"")
         rest, self._buffer = self._buffer, b""
         for piece in self._pieces(rest, deadline):
@@ -154,9 +152,7 @@ class PodmanStream:
                 raise TimeoutError
 
     def feed(self, source: BinaryIO) -> None:
-        """Send a whole file as the input of the command, then its end. A command that does not read it exits without
-        it.
-        """
+        """Send a whole file as the input of a command, then its end. A command may exit without reading it."""
         with contextlib.suppress(OSError, ValueError):
             while piece := source.read(_AT_ONCE):
                 self._sock.sendall(piece)
@@ -176,10 +172,9 @@ class PodmanStream:
 
 def run(path: str, container: str, command: tuple[str, ...], timeout: float,
         take: Callable[[int, bytes], None], source: BinaryIO | None = None) -> int:
-    """Return the exit code of a command in a running container, or EXPIRED after a timeout, which kills the command.
+    """Run a command in a container; return its exit code, or EXPIRED after a timeout, which kills the command.
 
-    Its output is passed to ``take`` (stream, bytes). Raises RuntimeFault and the errors of ``take``, which end the
-    command.
+    ``take`` gets its output (stream, bytes). Raises RuntimeFault and the errors of ``take``, which end the command.
     """
     what = f"{command[0]} cannot be run in container {container}"
     deadline = time.monotonic() + timeout

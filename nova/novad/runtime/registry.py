@@ -40,8 +40,7 @@ def is_on_loopback(reference: str) -> bool:
 def size(reference: str) -> int | None:
     """Return the size of the image's compressed layers in bytes, for the architecture of this machine.
 
-    None if it is unknown: a short name, mirrors, or a registry that does not respond or requires a login. In this case
-    podman's own request reports the error.
+    None if it is unknown (short name, mirrors, login, no response): then podman's own request reports the error.
     """
     try:
         parts = _REFERENCE.fullmatch(_located(reference))
@@ -77,10 +76,9 @@ def local_digest(reference: str) -> str:
 
 
 def _located(reference: str) -> str:
-    """Return the reference with the location from podman's registries.conf. Raises ValueError, OSError.
+    """Return the reference with the location from podman's registries.conf. Raises OSError, ValueError.
 
-    Only locations are followed. podman itself resolves registries that have mirrors, are blocked or are used without
-    TLS.
+    podman itself resolves registries that have mirrors, are blocked or are used without TLS.
     """
     digests: dict[str, Any] = {}
     length = -1

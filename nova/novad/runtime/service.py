@@ -20,10 +20,9 @@ _START = 30.0  # seconds
 # Seconds between two health checks of the service, seconds until a check fails, and failed checks until it is
 # restarted.
 _PING, _LATE, _SILENT = 10.0, 5.0, 4
-_RUN = pathlib.Path("/run/novad")
+_RUN = pathlib.Path("/run/novad")  # A reboot clears it, by which podman detects the reboot; the path must be short.
 # podman and the programs that it starts. podman would report some missing ones only when a container starts, without a
 # name; without aardvark-dns components could not resolve one another.
-# aardvark-dns components would just not find one another.
 _PROGRAMS = ("podman", "runc", "netavark", "aardvark-dns", "catatonit", "iptables")
 _INSTEAD = {"runc": "crun"}
 _HELPERS = "/usr/local/libexec/podman:/usr/local/lib/podman:/usr/libexec/podman:/usr/lib/podman:/usr/sbin:/sbin"
@@ -45,9 +44,7 @@ default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
 
 
 class PodmanService:
-    """``directory``: configuration and, with ``own_storage``, images and containers. ``run``: files that a reboot must
-    clear, by which podman detects the reboot; podman requires a short path.
-    """
+    """The podman service of a node. ``directory``: configuration and, with ``own_storage``, images and containers."""
 
     def __init__(self, directory: pathlib.Path, own_storage: bool = True) -> None:
         self.directory = directory
@@ -132,9 +129,7 @@ class PodmanService:
 
 
 def missing(path: str | None = None) -> list[str]:
-    """Return the required programs that are not on ``path`` (None: the path of this process and podman's helper
-    directories).
-    """
+    """Return the required programs that are not on ``path`` (default: that of this process and podman's helpers)."""
     path = f"{os.environ.get('PATH', os.defpath)}:{_HELPERS}" if path is None else path
     return [name for name in _PROGRAMS
             if not any(shutil.which(program, path=path) for program in (name, _INSTEAD.get(name, name)))]

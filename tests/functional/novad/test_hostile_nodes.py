@@ -14,7 +14,7 @@ from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
 from nova.novad.mdns import Announcement, Instance
 from nova.novad.nodes import coordinator
-from nova.novad.nodes.assignments import decode
+from nova.novad.nodes.participant import decode
 from nova.novad.signing import node_secret
 from tests.certificates import authority
 from tests.functional.cli.conftest import run

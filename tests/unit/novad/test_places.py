@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from nova.common.errors import Invalid
-from nova.novad.nodes.assignments import Assignment, decode
+from nova.novad.nodes.participant import Assignment, decode
 from nova.novad.options import Options
 from nova.novad.platform import Place, parse
 
