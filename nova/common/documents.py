@@ -1,11 +1,10 @@
-"""Strict reading of TOML and YAML at bounded cost. Errors name the line, or the field, of the mistake.
-
-YAML values, including those that aliases stand for, are counted before any is built.
-"""
+"""Strict reading of TOML and YAML at bounded cost. Errors name the line, or the field, of the mistake."""
 
 from __future__ import annotations
 
+import pathlib
 import re
+import stat
 import tomllib
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
@@ -19,7 +18,7 @@ T = TypeVar("T")
 
 # A TOML key of more parts than any field has: the time that tomllib takes grows with the cube of their number.
 _LONG_KEY = re.compile(r"""(?<![\w."'-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){16}""", re.ASCII)
-# Maximum number of values of a YAML document; an alias counts as many as the value that it stands for.
+# Maximum number of values of a YAML document, counted before any is built. An alias counts as what it stands for.
 _NODES = 20_000
 _DEPTH = 32
 # Maximum number of characters of a number or date: the time to convert "1:1:1…" grows with the square of its length.
@@ -54,6 +53,19 @@ class Names(NamedTuple):
     keys: str = ""
 
 
+def read(path: pathlib.Path, what: str, most: int | None = None) -> str:
+    """Return the text of a file; with ``most``, of a regular file of so many bytes. Raises Invalid with ``what``."""
+    try:
+        about = path.stat()
+        if most is not None and not stat.S_ISREG(about.st_mode):
+            raise Invalid(f"{what} {path} cannot be read: not a regular file.")
+        if most is not None and about.st_size > most:
+            raise Invalid(f"{what} {path} has more than {most} bytes.")
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        raise Invalid(f"{what} {path} cannot be read: {error}") from None
+
+
 def parse(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
     """Return the content of a document. Raises Invalid, which begins with ``name`` and has the line of the mistake."""
     try:
@@ -78,10 +90,7 @@ def convert(data: Any, kind: type[T], name: str, tables: Mapping[str, Names] | N
 
 
 def _located(message: str, data: Any, tables: Mapping[str, Names]) -> str:
-    """Return the message of msgspec with the field in front: "components.api.ports[0].node: Expected …".
-
-    msgspec writes [...] instead of a name of the document, so the first wrong value of the table is taken.
-    """
+    """Return the message of msgspec with the field in front. [...] stands for the first wrong value of a table."""
     problem, at, path = message.rpartition(" - at `")
     if not at:
         return message

@@ -63,13 +63,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     turn = threading.Lock()
 
     def do_GET(self) -> None:
-        self._send(*self._answer())
+        status, body, kind = self._answer()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
     def _answer(self) -> tuple[int, bytes, str]:
         url = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(url.query))
         what = url.path.removeprefix("/debug/pprof/")
-        seconds = _seconds(query.get("seconds"), None if what == "heap" else _DEFAULT)
+        try:
+            seconds = float(query["seconds"]) if "seconds" in query else None if what == "heap" else _DEFAULT
+        except ValueError:
+            seconds = -1.0
         if not on_loopback(self.headers.get("Host", "").rpartition(":")[0]):
             return self._say(403, "Profiles are for this machine only.")  # a page of a browser that was misled
         given = self.headers.get("Authorization", "").encode("latin-1", "replace")
@@ -96,25 +106,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     def _say(status: int, text: str, kind: str = "text/plain; charset=utf-8") -> tuple[int, bytes, str]:
         return status, f"{text}\n".encode(), kind
 
-    def _send(self, status: int, body: bytes, kind: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", kind)
-        if status == 401:
-            self.send_header("WWW-Authenticate", "Bearer")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
     def log_message(self, *_args: Any) -> None:
         """Log no request."""
-
-
-def _seconds(text: str | None, default: float | None) -> float | None:
-    """Parse a number of seconds; return the default without a text, and an invalid number for an invalid text."""
-    try:
-        return default if text is None else float(text)
-    except ValueError:
-        return -1.0
 
 
 # --- measurement -----------------------------------------------------------------------------------
@@ -155,8 +148,7 @@ def _stack(frame: types.FrameType | None, thread: str) -> tuple[Frame, ...]:
     frames: list[Frame] = []
     while frame is not None and len(frames) < _DEPTH:
         code = frame.f_code
-        frames.append((code.co_qualname if sys.version_info >= (3, 11) else code.co_name, code.co_filename,
-                       frame.f_lineno or 0))
+        frames.append((code.co_qualname, code.co_filename, frame.f_lineno or 0))
         frame = frame.f_back
     return ((f"thread {thread.rstrip('0123456789_')}", "", 0), *reversed(frames))
 

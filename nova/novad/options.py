@@ -149,10 +149,7 @@ class Options(Strict, frozen=True, kw_only=True):
 
 def load(path: str | pathlib.Path) -> Options:
     """Read the configuration file. Raises Invalid, which names the option."""
-    try:
-        text = pathlib.Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise Invalid(f"The configuration {path} cannot be read: {error}") from None
+    text = documents.read(pathlib.Path(path), "The configuration")
     options = documents.convert(documents.parse(text, "toml", str(path)), Options, str(path))
     if bool(options.tls_cert) != bool(options.tls_key):
         raise Invalid(f"{path}: tls_cert and tls_key must be set together")

@@ -10,7 +10,6 @@ import graphlib
 import pathlib
 import posixpath
 import re
-import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -147,7 +146,6 @@ class Component(Strict, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, version=tag, channel="", digest=digest)
 
     def secrets(self) -> set[str]:
-        """Return the names of the secrets that the component uses."""
         return {name for text in (*self.env.values(), *self.files.values()) for name in _SECRET.findall(text)}
 
 
@@ -272,17 +270,9 @@ def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> P
 
 def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
     """Return the content of a file merged into that of its base; ``above``: the files that are based on it."""
-    try:
-        about = file.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise Invalid(f"The platform file {file} cannot be read: not a regular file.")
-        if about.st_size > _MOST:
-            raise Invalid(f"The platform file {file} has more than {_MOST} bytes.")
-        if (place := file.resolve()) in above:
-            raise Invalid(f"{file}: base: the file is its own base")
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeError) as error:
-        raise Invalid(f"The platform file {file} cannot be read: {error}") from None
+    text = documents.read(file, "The platform file", _MOST)
+    if (place := file.resolve()) in above:
+        raise Invalid(f"{file}: base: the file is its own base")
     data = documents.parse(text, "toml" if file.suffix == ".toml" else "yaml", str(file))
     if not isinstance(data, dict) or "base" not in data:
         return data
