@@ -144,7 +144,7 @@ class Daemon:
             changes: list[Change] = []
             try:
                 if here or not names:
-                    changes = self.deployer.plan_rollback(here, to)
+                    changes = self.deployer.ordered(history.changes_back(self.journal, here, to))
             except Nothing:
                 if not elsewhere & set(names or elsewhere):
                     raise
@@ -226,7 +226,8 @@ class Daemon:
                 self.deployer.containers.stop(current[name])
             for name in chosen:
                 progress(name, "starting")
-                self.deployer.containers.bring_up(current[name])
+                self.deployer.containers.begin(current[name])
+                self.deployer.containers.wait(current[name])
                 self._forget(name)
                 progress(name, "is healthy")
 

@@ -62,8 +62,7 @@ class Login(grpc.ServerInterceptor):
             nonce, proof = self._verifier.challenge(ours)
             yield pb.ChallengeAnswer(nonce=nonce, proof=proof)
 
-        return grpc.stream_stream_rpc_method_handler(
-            answered, response_serializer=pb.ChallengeAnswer.SerializeToString)
+        return grpc.stream_stream_rpc_method_handler(answered, response_serializer=pb.ChallengeAnswer.SerializeToString)
 
 
 def _of_request(handler: Any, digest: str) -> Any:

@@ -158,7 +158,6 @@ class Announcement:
             raise
 
     def withdraw(self) -> None:
-        """Announce that novad stops."""
         with contextlib.suppress(Exception):
             self._zeroconf.unregister_all_services()
         self._zeroconf.close()

@@ -92,7 +92,6 @@ class Secrets:
         return Masker(values)
 
     def remove(self) -> None:
-        """Delete all secrets."""
         self.forget()
         for name in self.names():
             (self.directory / name).unlink(missing_ok=True)

@@ -259,8 +259,7 @@ def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
 
 
 class _Nodes(_Servicer, grpc_api.NodesServicer):
-    Prepare = _stream(lambda self, request, progress: self.daemon.participant.prepare(
-        decode(request.share), progress))
+    Prepare = _stream(lambda self, request, progress: self.daemon.participant.prepare(decode(request.share), progress))
     Apply = _stream(lambda self, request, progress: self.daemon.take_part(decode(request.share), progress))
     Settle = _stream(lambda self, request, progress: self.daemon.participant.settle(
         request.coordinator, request.number, request.done, progress))

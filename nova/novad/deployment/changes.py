@@ -3,24 +3,11 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 
-from nova.common.errors import Invalid, Refused
+from nova.common.errors import Refused
 from nova.novad.deployment.journal import Change, Deployed
-from nova.novad.platform import Component, Volume, in_order
-
-
-def ordered(components: Mapping[str, Component], sure: Collection[str] = ()) -> list[str]:
-    """Return the names in the order of dependencies.
-
-    Components of several platform files may form a cycle: then only the dependencies of ``sure``, of one file, count.
-    """
-    dependencies = {name: [dependency for dependency in component.depends if dependency in components]
-                    for name, component in components.items()}
-    try:
-        return in_order(dependencies)
-    except Invalid:
-        return in_order({name: depends if name in sure else [] for name, depends in dependencies.items()})
+from nova.novad.platform import Volume
 
 
 def volumes_of(change: Change) -> list[Volume]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable
 
@@ -29,20 +30,19 @@ def tasks_after(changes: Iterable[Change], current: Iterable[Deployed]) -> list[
                 {network for component in changed for network in component.component.networks} - used))]
 
 
+@dataclasses.dataclass(frozen=True)
 class CleanupExecutor:
     """The executor of cleanup tasks. The caller holds the lock of changes. ``platform`` returns the platform's name."""
 
-    def __init__(self, platform: Callable[[], str], journal: Journal, runtime: Runtime, data: Data,
-                 secrets: Secrets) -> None:
-        self._platform = platform
-        self._journal = journal
-        self._runtime = runtime
-        self._data = data
-        self._secrets = secrets
+    platform: Callable[[], str]
+    journal: Journal
+    runtime: Runtime
+    data: Data
+    secrets: Secrets
 
     def run(self, progress: Callable[[str, str], None]) -> None:
         """Execute all tasks. A task that fails stays in the journal and is retried."""
-        for task in self._journal.cleanup_tasks():
+        for task in self.journal.cleanup_tasks():
             try:
                 self._execute(task, progress)
             except (RuntimeFault, OSError) as error:
@@ -50,21 +50,21 @@ class CleanupExecutor:
                 progress(task.name, f"cannot remove its {task.kind}, retrying later: "
                                     f"{os_error_text(error) if isinstance(error, OSError) else error}")
                 continue
-            self._journal.cleanup_done(task.id)
+            self.journal.cleanup_done(task.id)
 
     def _execute(self, task: CleanupTask, progress: Callable[[str, str], None]) -> None:
         if task.kind == BACKUP:
-            self._data.drop_backup(task.name)
-        elif task.kind == FILES and task.name not in self._journal.components():
-            self._data.remove_files(task.name)
+            self.data.drop_backup(task.name)
+        elif task.kind == FILES and task.name not in self.journal.components():
+            self.data.remove_files(task.name)
         elif task.kind == DATA:
             progress(task.name, "removing its data")
-            self._data.remove(task.name)
+            self.data.remove(task.name)
         elif task.kind == NETWORK and not any(
-                task.name in deployed.component.networks for deployed in self._journal.components().values()):
-            self._runtime.remove_network(f"{self._platform()}-{task.name}")
+                task.name in deployed.component.networks for deployed in self.journal.components().values()):
+            self.runtime.remove_network(f"{self.platform()}-{task.name}")
         elif task.kind == SECRETS:
             progress("", "removing secrets")
-            self._secrets.remove()
+            self.secrets.remove()
         elif task.kind == OLD_SECRETS:
-            self._secrets.forget()
+            self.secrets.forget()

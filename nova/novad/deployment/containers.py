@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import pathlib
@@ -27,30 +28,29 @@ _WORDS = 300  # Maximum number of characters of its output in an error.
 Progress = Callable[[str, str], None]
 
 
+@dataclasses.dataclass(frozen=True)
 class Containers:
     """The containers of a platform. ``platform``: returns its current name; ``ending``: set when waiting must stop."""
 
-    def __init__(self, platform: Callable[[], str], runtime: Runtime, data: Data, secrets: Secrets,
-                 ending: threading.Event) -> None:
-        self._platform = platform
-        self._runtime = runtime
-        self._data = data
-        self._secrets = secrets
-        self._ending = ending
+    platform: Callable[[], str]
+    runtime: Runtime
+    data: Data
+    secrets: Secrets
+    ending: threading.Event
 
     def name(self, name: str) -> str:
-        return f"{self._platform()}-{name}"
+        return f"{self.platform()}-{name}"
 
     def running(self, name: str) -> bool:
-        container = self._runtime.find(self.name(name))
+        container = self.runtime.find(self.name(name))
         return container is not None and container.running
 
     def stop(self, deployed: Deployed) -> None:
-        self._runtime.stop(self.name(deployed.name), deployed.component.stop_timeout)
+        self.runtime.stop(self.name(deployed.name), deployed.component.stop_timeout)
 
     def remove(self, deployed: Deployed) -> None:
         self.stop(deployed)
-        self._runtime.remove(self.name(deployed.name))
+        self.runtime.remove(self.name(deployed.name))
 
     @contextlib.contextmanager
     def _masking(self) -> Iterator[None]:
@@ -58,19 +58,19 @@ class Containers:
         try:
             yield
         except RuntimeFault as error:
-            error.message = self._secrets.masker().text(error.message)
+            error.message = self.secrets.masker().text(error.message)
             raise
 
     def fetch(self, reference: str, digest: str) -> Image:
         """Return the image with this name and digest ("": any digest), pulled if necessary. Raises ImageFault."""
-        image = self._runtime.fetch(reference)
+        image = self.runtime.fetch(reference)
         if digest and image.digest != digest:
             raise ImageFault(f"{reference} has digest {image.digest} instead of the expected {digest}.")
         return image
 
     def have_image(self, deployed: Deployed, progress: Progress | None = None) -> None:
         """Pull the image of a deployed component if this node has lost it. Raises ImageFault."""
-        if self._runtime.has_image(deployed.image):
+        if self.runtime.has_image(deployed.image):
             return
         if not deployed.digest:
             raise ImageFault(f"The image {deployed.image} of {deployed.name} is missing, and its digest is unknown.")
@@ -85,61 +85,58 @@ class Containers:
         name, component = deployed.name, deployed.component
         self.have_image(deployed)
         for network in component.networks:
-            self._runtime.make_network(f"{self._platform()}-{network}")
-        self._data.prepare(name, component)
-        secrets = self._secrets.values(component.secrets())
-        files = self._data.write_files(name, component, secrets)
+            self.runtime.make_network(f"{self.platform()}-{network}")
+        self.data.prepare(name, component)
+        secrets = self.secrets.values(component.secrets())
+        files = self.data.write_files(name, component, secrets)
         wanted = Wanted(
             name=self.name(name), image=deployed.image, command=component.command,
             env={key: fill(value, secrets) for key, value in component.env.items()},
-            mounts=(*(Mount(self._data.volume(name, volume.name), volume.destination, (*volume.options, *CONFINED))
+            mounts=(*(Mount(self.data.volume(name, volume.name), volume.destination, (*volume.options, *CONFINED))
                       for volume in component.volumes),
                     *(Mount(file, destination, ("ro", *CONFINED)) for destination, file in files.items()),
                     *(Mount(pathlib.Path(bind.source), bind.destination, bind.options) for bind in component.binds)),
-            ports=component.ports, networks=tuple(f"{self._platform()}-{name}" for name in component.networks),
+            ports=component.ports, networks=tuple(f"{self.platform()}-{name}" for name in component.networks),
             aliases=(name,), user=component.user, privileged=component.privileged,
             capabilities=component.capabilities, devices=component.devices, stop_timeout=component.stop_timeout,
-            labels={PLATFORM: self._platform(), COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
+            labels={PLATFORM: self.platform(), COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
         with self._masking():
-            self._runtime.create(wanted)
+            self.runtime.create(wanted)
 
     def begin(self, deployed: Deployed) -> None:
         """Start a component in its container, which is created if it does not exist."""
-        if self._runtime.find(self.name(deployed.name)) is None:
+        if self.runtime.find(self.name(deployed.name)) is None:
             self.make(deployed)
         with self._masking():
-            self._runtime.start(self.name(deployed.name))
+            self.runtime.start(self.name(deployed.name))
 
     def wait(self, deployed: Deployed) -> None:
         """Wait until a component is healthy. Raises Failed."""
         try:
-            health.wait(self._runtime, self.name(deployed.name), deployed.component, self._ending.is_set,
-                        self._secrets.masker)
+            health.wait(self.runtime, self.name(deployed.name), deployed.component, self.ending.is_set,
+                        self.secrets.masker)
         except health.Unhealthy as error:
             raise Failed(f"Component {deployed.name} does not become healthy: {error.message}.") from None
-
-    def bring_up(self, deployed: Deployed) -> None:
-        """Start a component and wait until it is healthy. Raises Failed."""
-        self.begin(deployed)
-        self.wait(deployed)
 
     def version(self, deployed: Deployed) -> str:
         """Return the output of the version command; without a command, or if it fails, the name of the version."""
         component = deployed.component
         if component.version_command:
             try:
-                code, output = self._runtime.execute(self.name(deployed.name), component.version_command, 10.0)
+                code, output = self.runtime.execute(self.name(deployed.name), component.version_command, 10.0)
             except RuntimeFault as error:
                 LOG.warning("The version command of component %s failed: %s", deployed.name, error.message)
                 return component.tag
-            if code == 0 and (lines := self._secrets.masker().text(output).strip().splitlines()):
+            if code == 0 and (lines := self.secrets.masker().text(output).strip().splitlines()):
                 return "".join(character for character in lines[0] if character.isprintable())[:200]
         return component.tag
 
     # --- dumps: backups by commands of a component that keeps running ----------------------------------
     def dump(self, deployed: Deployed, place: str) -> int:
         """Write the dump of a component to the place of a backup; return its size. Raises Failed, OSError."""
-        with self._data.new_dump(place) as file:
+        path = self.data.dump(place)
+        path.parent.mkdir(parents=True)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # for root only
             self._pipe(deployed, "dump", deployed.component.dump, None, file)
             file.flush()
             os.fsync(file.fileno())
@@ -150,12 +147,12 @@ class Containers:
 
     def restore_dump(self, deployed: Deployed, place: str) -> None:
         """Send a dump to the restore command of a component, which runs with empty volumes. Raises Failed."""
-        with self._data.dump(place).open("rb") as file:
+        with self.data.dump(place).open("rb") as file:
             self._pipe(deployed, "restore", deployed.component.restore, file, None)
 
     def _pipe(self, deployed: Deployed, verb: str, command: tuple[str, ...], source: BinaryIO | None,
               target: BinaryIO | None) -> None:
-        code, words = self._runtime.pipe(self.name(deployed.name), command, _LONGEST_DUMP, source, target)
+        code, words = self.runtime.pipe(self.name(deployed.name), command, _LONGEST_DUMP, source, target)
         if code:  # Secrets are masked before the output is shortened.
             raise Failed(f"The {verb} command of {deployed.name} failed with exit code {code}: "
-                         f"{self._secrets.masker().text(words).strip()[-_WORDS:]}")
+                         f"{self.secrets.masker().text(words).strip()[-_WORDS:]}")

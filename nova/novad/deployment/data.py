@@ -20,7 +20,6 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from typing import BinaryIO
 
 from nova.common.errors import Refused, ReportedError
 from nova.novad.platform import Component, Volume, fill
@@ -111,18 +110,12 @@ class Data:
         return f"backups/{name}/{deployment}"
 
     def volumes_in(self, place: str) -> set[str]:
-        """Return the names of the volumes in a backup."""
         return {path.name for path in (self.root / place).iterdir() if path.name != _DUMP} if (
             self.root / place).is_dir() else set()
 
     def dump(self, place: str) -> pathlib.Path:
         """Return the path of the dump by a component's own command; most backups have none."""
         return self.root / place / _DUMP
-
-    def new_dump(self, place: str) -> BinaryIO:
-        """Return an open file for a dump, accessible only to root."""
-        self.dump(place).parent.mkdir(parents=True)
-        return open(os.open(self.dump(place), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
     def restore(self, name: str, place: str) -> None:
         """Restore the directories from a backup. The call may be repeated after an interruption at any point.

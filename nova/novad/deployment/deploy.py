@@ -23,9 +23,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from nova.common.errors import Refused, ReportedError, os_error_text
+from nova.common.errors import Invalid, Refused, ReportedError, os_error_text
 from nova.novad.deployment import cleanup, history, pins
-from nova.novad.deployment.changes import check_data_paths, check_depends, ordered, stopping, volumes_of
+from nova.novad.deployment.changes import check_data_paths, check_depends, stopping, volumes_of
 from nova.novad.deployment.containers import Containers, Progress
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.history import BACK_UP, DEPLOY, REMOVE, ROTATE
@@ -43,7 +43,7 @@ from nova.novad.deployment.journal import (
 )
 from nova.novad.deployment.rollback import Rollback, label
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault
-from nova.novad.platform import Platform
+from nova.novad.platform import Platform, in_order
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets
 
@@ -171,20 +171,22 @@ class Deployer:
         check_depends(changes, current)
         return changes
 
-    def plan_rollback(self, names: Sequence[str], to: int | None) -> list[Change]:
-        """Return the changes of a rollback, see :func:`nova.novad.deployment.history.changes_back`."""
-        return self._ordered(history.changes_back(self.journal, names, to))
-
     def order(self, names: Iterable[str], of: Mapping[str, Deployed] = _NONE) -> list[str]:
         """Sort by the dependencies of deployed components and of the platform file; those in ``of`` by their own."""
         file = self.platform.components
         components = {**{name: deployed.component for name, deployed in self.journal.components().items()}, **file,
                       **{name: deployed.component for name, deployed in of.items()}}
         wanted = set(names)
-        sure = {name for name, deployed in file.items() if components[name] == deployed}
-        return [name for name in ordered(components, sure) if name in wanted]
+        dependencies = {name: [dependency for dependency in component.depends if dependency in components]
+                        for name, component in components.items()}
+        try:
+            order = in_order(dependencies)
+        except Invalid:  # Components of several platform files form a cycle: only the current file counts.
+            order = in_order({name: depends if components[name] == file.get(name) else []
+                              for name, depends in dependencies.items()})
+        return [name for name in order if name in wanted]
 
-    def _ordered(self, changes: Mapping[str, Change]) -> list[Change]:
+    def ordered(self, changes: Mapping[str, Change]) -> list[Change]:
         """Sort by dependencies, including those of components of a rollback that the platform file lacks."""
         of = {name: deployed for name, change in changes.items()
               if (deployed := change.after or change.before) is not None}
@@ -316,7 +318,7 @@ class Deployer:
             for owner in change.after.component.data_of if change.after else ():
                 if owner in current and owner not in fetched:
                     fetched[owner] = Change(name=owner, before=current[owner], after=current[owner])
-        return self._ordered(fetched)
+        return self.ordered(fetched)
 
     def _check(self, kind: str, changes: Sequence[Change]) -> None:
         """Check all conditions that can be checked before a component stops. Raises Refused, ImageFault, Invalid."""

@@ -244,7 +244,6 @@ class Journal:
                                  "integer) from facts where name = ?), 0) order by id limit ?", DONE, _RECORDED, limit)
 
     def record(self, ident: int, states: Sequence[State]) -> None:
-        """Record the states that a deployment created."""
         with self._transaction() as connection:
             _record(connection, ident, states)
 
@@ -280,14 +279,12 @@ class Journal:
         self._execute("update deployments set state = ? where id = ?", RUNNING, ident)
 
     def add_participant(self, ident: int, address: str, node: str) -> None:
-        """Record a node that takes part in a deployment."""
         self._execute("insert or ignore into asked (deployment, address, node) values (?, ?, ?)", ident, address, node)
 
     def record_changes(self, ident: int, address: str, names: str) -> None:
         self._execute("update asked set components = ? where deployment = ? and address = ?", names, ident, address)
 
     def mark_informed(self, ident: int, address: str) -> None:
-        """Record that a node has received the decision."""
         self._execute("update asked set settled = 1 where deployment = ? and address = ?", ident, address)
 
     def participations(self, idents: Sequence[int]) -> dict[int, list[Participation]]:

@@ -13,7 +13,7 @@ import msgspec
 from nova.common.errors import Refused
 from nova.novad.deployment.journal import Change, Journal
 from nova.novad.platform import Component
-from nova.novad.runtime import registry
+from nova.novad.runtime import images
 
 _DIGEST = "digest "  # Prefix of facts in the journal.
 
@@ -47,11 +47,10 @@ def differs(journal: Journal, component: Component, digest: str) -> bool:
 
 def moves(component: Component) -> bool:
     """Return True if another image behind the tag is an update: a channel of a registry that TLS authenticates."""
-    return not component.version and not registry.is_on_loopback(component.image)
+    return not component.version and not images.is_on_loopback(component.image)
 
 
 def record(journal: Journal, changes: Iterable[Change]) -> None:
-    """Record the digests of what was deployed."""
     for change in changes:
         if change.after is not None and change.after.digest and change.after != change.before:
             journal.set_fact(f"{_DIGEST}{_tagged(change.after.component)}", change.after.digest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 
@@ -16,14 +17,14 @@ from nova.novad.runtime.base import Runtime
 LOG = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(frozen=True)
 class Rollback:
     """Restores the data and containers of components. Each method can be repeated after an interruption."""
 
-    def __init__(self, journal: Journal, runtime: Runtime, data: Data, containers: Containers) -> None:
-        self.journal = journal
-        self.runtime = runtime
-        self.data = data
-        self.containers = containers
+    journal: Journal
+    runtime: Runtime
+    data: Data
+    containers: Containers
 
     def restore_backup(self, change: Change) -> None:
         """Restore the volumes from the backup of a change. A dump is read later, by the running component."""

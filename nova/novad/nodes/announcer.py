@@ -85,8 +85,7 @@ def _listening(host: str) -> dict[str, str]:
     usable = {address: name for address, name in ours.items() if not plain_ip.address(address).is_link_local}
     if host in ("0.0.0.0", "::"):
         usable = {address: name for address, name in usable.items() if host == "::" or ":" not in address}
-        return {address: name for address, name in usable.items()
-                if not on_loopback(address)} or usable
+        return {address: name for address, name in usable.items() if not on_loopback(address)} or usable
     try:
         named = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:

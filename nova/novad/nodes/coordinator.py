@@ -273,19 +273,12 @@ class Coordinator:
         values = self._secrets.values(sorted({name for component in assignment.platform.components.values()
                                               for name in component.secrets()}))
         request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
-        with self._ending(), self._client(peer.url, peer.node) as client, _peer_errors(peer.node):
-            reports = client.follow(getattr(client.nodes, verb), request, _longest(assignment))
-            for report in _bounded(peer.node, reports):
-                if report.message:
-                    _pass_on(progress, peer.node, report)
-                if report.changed:
-                    self._journal.record_changes(ident, peer.url, " ".join(report.changed)[:_WORDS])
-
-    @contextlib.contextmanager
-    def _ending(self) -> Iterator[None]:
-        """Raise Cancelled for a call that fails because novad is stopping."""
         try:
-            yield
+            with self._client(peer.url, peer.node) as client, _peer_errors(peer.node):
+                reports = client.follow(getattr(client.nodes, verb), request, _longest(assignment))
+                for report in _passed_on(peer.node, reports, progress):
+                    if report.changed:
+                        self._journal.record_changes(ident, peer.url, " ".join(report.changed)[:_WORDS])
         except Away:
             if self._ended.is_set():
                 raise Cancelled("novad is stopping; the deployment is rolled back when novad starts again.") from None
@@ -299,9 +292,9 @@ class Coordinator:
             try:
                 node, number = participation.node, participation.deployment
                 with self._client(participation.address, node) as client, _peer_errors(node):
-                    for report in _bounded(node, client.follow(client.nodes.Settle, pb.SettleRequest(
-                            coordinator=self.ident, number=number, done=done), longest)):
-                        _pass_on(progress, node, report)
+                    request = pb.SettleRequest(coordinator=self.ident, number=number, done=done)
+                    for _report in _passed_on(node, client.follow(client.nodes.Settle, request, longest), progress):
+                        pass
                 break
             except (Away, Busy):
                 if time.monotonic() > end or self._ended.wait(_PAUSE):
@@ -376,19 +369,16 @@ def _longest(assignment: Assignment) -> float:
                 for component in assignment.platform.components.values()), _OTHER)
 
 
-def _bounded(node: str, reports: Iterator[pb.Progress]) -> Iterator[pb.Progress]:
-    """Yield what a node reports. Raises Failed for more than _REPORTS messages."""
+def _passed_on(node: str, reports: Iterator[pb.Progress], progress: Progress) -> Iterator[pb.Progress]:
+    """Forward the progress of a node, printable characters only, and yield it. Raises Failed for too many messages."""
     with contextlib.closing(reports):  # type: ignore[type-var]
         for number, report in enumerate(reports):
             if number >= _REPORTS:
                 raise Failed(f"Node {node} sent more than {_REPORTS} messages in one call.")
+            if report.message:
+                component = printable(report.component, 63)
+                progress(f"{node}/{component}" if component else node, printable(report.message, _WORDS))
             yield report
-
-
-def _pass_on(progress: Progress, node: str, report: pb.Progress) -> None:
-    """Forward the progress of a node, limited to printable characters."""
-    component = printable(report.component, 63)
-    progress(f"{node}/{component}" if component else node, printable(report.message, _WORDS))
 
 
 def _place(node: Node) -> Place:

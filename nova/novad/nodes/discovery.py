@@ -74,7 +74,6 @@ class Discovery:
             return [(entry.instance.node, entry.address) for entry in self._entries.values() if entry.address]
 
     def size(self) -> int:
-        """Return the number of instances in the table."""
         with self._lock:
             return len(self._entries)
 

@@ -79,7 +79,6 @@ class Participant:
             return self._changes(assignment)
 
     def prepare(self, assignment: Assignment, progress: Progress) -> None:
-        """Pull the images of an assignment and check its conditions; nothing is changed."""
         with self.deployer.changing("prepare"):
             self._accept(assignment)
             self.deployer.secrets.take(assignment.values)
@@ -152,7 +151,7 @@ class Participant:
         with contextlib.suppress(Nothing):
             to = None if assignment.to is None else self._journal.given_until(assignment.coordinator, assignment.to)
             if current and to != 0:
-                return self.deployer.plan_rollback(assignment.names, to)
+                return self.deployer.ordered(history.changes_back(self._journal, assignment.names, to))
         return []
 
     def _settled(self, coordinator: str) -> int:

@@ -1,7 +1,11 @@
-"""The size and the digest of an image before it is pulled, by the OCI distribution API, without a login."""
+"""Images: their size and digest in a registry (OCI distribution API, without a login), and pulls by the podman service.
+
+A pull is cancelled before it fills the disk.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import logging
@@ -9,13 +13,18 @@ import os
 import pathlib
 import platform
 import re
+import shutil
+import threading
 import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from typing import Any
 
 from nova.common.plain_ip import on_loopback
+from nova.novad.errors import ImageFault, RuntimeFault
+from nova.novad.runtime.podman_stream import PodmanStream
 
 LOG = logging.getLogger(__name__)
 
@@ -29,6 +38,11 @@ _REFERENCE = re.compile(r"(?P<host>[^/]*[.:][^/]*|localhost)/(?P<path>[^@]+?)(?:
                         r"(?:@(?P<digest>sha256:[0-9a-f]{64}))?", re.ASCII)
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+MARGIN = 64 << 20  # Bytes of the disk that stay free of images.
+_MIB = 1 << 20
+_POLL_INTERVAL = 0.2  # seconds between two polls of the disk
+_PULL_TIMEOUT = 1800.0  # seconds in which podman may report nothing
+_REASON = 400  # characters of the end of podman's error message
 
 
 def is_on_loopback(reference: str) -> bool:
@@ -144,3 +158,90 @@ def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError(f"{url} is not a JSON object of at most {_MOST} bytes")
     return document
+
+
+# --- pulls -----------------------------------------------------------------------------------------
+def pull(path: str, reference: str, storage: pathlib.Path, limit: int) -> str:
+    """Pull an image into the storage of a podman service at the socket ``path``; return its id.
+
+    ``limit``: maximum size of the compressed layers in bytes (0: unlimited). Raises ImageFault, RuntimeFault.
+    """
+    _check_size(reference, storage, limit)
+    what = f"{reference} cannot be fetched"
+    query = urllib.parse.urlencode({"reference": reference, "policy": "always", "compatMode": "false",
+                                    "tlsVerify": str(not is_on_loopback(reference)).lower()})
+    try:
+        stream = PodmanStream(path, what, "POST", f"/images/pull?{query}", timeout=_PULL_TIMEOUT)
+    except RuntimeFault as error:
+        raise RuntimeFault(f"{error.message}{disk_note(storage)}") from None
+    try:
+        stream.expect(200)
+    except RuntimeFault as error:
+        raise ImageFault(f"{error.message.removeprefix('podman: ')}{disk_note(storage)}") from None
+    ident = ""
+    with _guarded(stream, storage) as full:
+        for report in stream.documents():
+            if report.get("error"):
+                raise ImageFault(f"{what}: {str(report['error'])[-_REASON:]}{disk_note(storage)}")
+            ident = str(report.get("id") or ident)
+    if full.is_set():
+        raise ImageFault(f"{what}: the pull was cancelled, since less than {MARGIN // _MIB} MiB are free in {storage}.")
+    if not ident:
+        raise ImageFault(f"{what}: podman reported no reason.{disk_note(storage)}")
+    return ident.removeprefix("sha256:")
+
+
+def _check_size(reference: str, storage: pathlib.Path, limit: int) -> None:
+    """Raise ImageFault if the image is too large to be pulled."""
+    layers = size(reference)
+    if layers is None:
+        return
+    if limit and layers > limit:
+        raise ImageFault(f"{reference} has layers of {layers // _MIB} MiB, and image_limit is {limit // _MIB} MiB.")
+    free = shutil.disk_usage(storage).free
+    if layers + MARGIN > free:
+        raise ImageFault(f"{reference} has layers of {layers // _MIB} MiB, which take more when they are unpacked, and "
+                         f"{free // _MIB} MiB are free in {storage}.")
+
+
+@contextlib.contextmanager
+def _guarded(stream: PodmanStream, storage: pathlib.Path) -> Iterator[threading.Event]:
+    """Close the stream, which cancels the pull, if the disk has no room left. Yields an event for this."""
+    done, full = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            while not done.wait(_POLL_INTERVAL):
+                if shutil.disk_usage(storage).free < MARGIN:
+                    full.set()
+                    stream.close()
+                    return
+
+    watcher = threading.Thread(target=watch, name="pull", daemon=True)
+    watcher.start()
+    try:
+        yield full
+    finally:
+        done.set()
+        watcher.join()
+        stream.free()
+
+
+def disk_note(storage: pathlib.Path | None) -> str:
+    """Return a sentence about the free space if a full disk may be the cause of an error."""
+    with contextlib.suppress(OSError):
+        if storage is not None and (free := shutil.disk_usage(storage).free) < MARGIN:
+            return f" (the disk of {storage} is full: {free // _MIB} MiB are free)"
+    return ""
+
+
+def graph_root(path: str) -> pathlib.Path:
+    """Return the path of the podman service's image storage. Raises RuntimeFault."""
+    stream = PodmanStream(path, "its storage is unknown", "GET", "/info").expect(200)
+    try:
+        info: Any = json.loads(stream.read())
+        return pathlib.Path(info["store"]["graphRoot"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise stream.fault(error) from None
+    finally:
+        stream.free()

@@ -14,9 +14,8 @@ from podman import PodmanClient
 from podman import errors as podman_errors
 
 from nova.novad.errors import ImageFault, RuntimeFault
-from nova.novad.runtime import podman_images, podman_stream, registry
+from nova.novad.runtime import images, podman_stream
 from nova.novad.runtime.base import CONFINED, PLATFORM, Container, Image, Wanted
-from nova.novad.runtime.podman_logs import PodmanLines
 
 _TIMEOUT = 60.0  # Timeout in seconds of a request that changes something.
 _QUERY_TIMEOUT = 20.0  # timeout of a query, shorter than that of the client
@@ -41,14 +40,14 @@ class Podman:
     # --- images ------------------------------------------------------------------------------------
     def fetch(self, reference: str) -> Image:
         if self._storage is None:
-            self._storage = podman_images.graph_root(self._socket)
-        ident = podman_images.pull(self._socket, reference, self._storage, self._image_limit)
+            self._storage = images.graph_root(self._socket)
+        ident = images.pull(self._socket, reference, self._storage, self._image_limit)
         with self._client(_QUERY_TIMEOUT) as client, self._faults(f"{reference} cannot be fetched"):
             image: Any = client.images.get(ident)
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
 
     def resolve(self, reference: str) -> str:
-        return registry.local_digest(reference)
+        return images.local_digest(reference)
 
     def has_image(self, ident: str) -> bool:
         with self._client(_QUERY_TIMEOUT) as client, self._faults(f"image {ident} cannot be looked for"):
@@ -150,8 +149,8 @@ class Podman:
         code = podman_stream.run(self._socket, name, command, timeout, take, source)
         return code, words.decode(errors="replace")
 
-    def logs(self, name: str, follow: bool, tail: int) -> PodmanLines:
-        return PodmanLines(self._socket, name, follow, tail)
+    def logs(self, name: str, follow: bool, tail: int) -> podman_stream.PodmanLines:
+        return podman_stream.PodmanLines(self._socket, name, follow, tail)
 
     # --- networks ----------------------------------------------------------------------------------
     def make_network(self, name: str) -> None:
@@ -172,7 +171,7 @@ class Podman:
             yield
         except (podman_errors.APIError, podman_errors.PodmanError, podman_errors.NotFound,
                 requests.exceptions.RequestException, OSError) as error:
-            note = podman_images.disk_note(self._storage)
+            note = images.disk_note(self._storage)
             raise RuntimeFault(f"podman: {what}: {_why(error)}{note}") from error
 
     @contextlib.contextmanager

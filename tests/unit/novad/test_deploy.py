@@ -65,7 +65,8 @@ class Node:
         return self.run(history.DEPLOY, self.deployer.plan(versions))
 
     def rollback(self, *names: str, to: int | None = None):
-        return self.run(history.ROLLBACK, self.deployer.plan_rollback(names, to))
+        return self.run(history.ROLLBACK, self.deployer.ordered(
+            history.changes_back(self.deployer.journal, names, to)))
 
     def run(self, kind, changes):
         return self.deployer.run(kind, changes, lambda name, what: self.told.append((name, what)))

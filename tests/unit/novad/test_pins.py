@@ -87,7 +87,8 @@ def test_restarts_and_rollbacks_use_the_recorded_image_whatever_the_registry_has
     world.node.deploy(fixed="2")
     world.node.rollback("fixed")
     world.node.runtime.remove("suite-fixed")
-    world.node.deployer.containers.bring_up(world.node.deployer.journal.components()["fixed"])
+    world.node.deployer.containers.begin(world.node.deployer.journal.components()["fixed"])
+    world.node.deployer.containers.wait(world.node.deployer.journal.components()["fixed"])
     assert world.runs("fixed") == before
     assert world.node.runtime.made["suite-fixed"].image == world.node.deployer.journal.components()["fixed"].image
 

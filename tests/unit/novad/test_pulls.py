@@ -12,12 +12,12 @@ import threading
 import pytest
 
 from nova.novad.errors import ImageFault, RuntimeFault
-from nova.novad.runtime import podman_images, registry
+from nova.novad.runtime import images
 from nova.novad.runtime.base import Wanted
 from nova.novad.runtime.podman import Podman
 
 DIGEST = "sha256:" + "1" * 64
-MACHINE = registry._MACHINES.get(platform.machine(), platform.machine())
+MACHINE = images._MACHINES.get(platform.machine(), platform.machine())
 IMAGE = {"layers": [{"size": 1000}, {"size": 2000}], "config": {"size": 9}}
 INDEX = {"manifests": [
     {"digest": "sha256:" + "2" * 64, "platform": {"os": "linux", "architecture": "s390x"}},
@@ -67,14 +67,14 @@ def manifest(name, content=IMAGE):
 def test_the_size_of_an_image_is_that_of_its_layers_for_this_machine(site, token, index):
     site.token = token
     site.answers = {**manifest("1", INDEX), **manifest(DIGEST)} if index else manifest("1")
-    assert registry.size(f"{site.host}/a/b:1") == 3000
+    assert images.size(f"{site.host}/a/b:1") == 3000
     assert [path.partition("?")[2] for path in site.asked if path.startswith("/token")] == (
         ["service=s&scope=repository%3Aa%2Fb%3Apull"] if token else [])
 
 
 def test_an_image_is_named_by_tag_digest_or_neither(site):
     site.answers = {**manifest("latest"), **manifest(DIGEST)}
-    assert [registry.size(f"{site.host}/a/b{end}") for end in ("", f"@{DIGEST}", f":1@{DIGEST}")] == [3000] * 3
+    assert [images.size(f"{site.host}/a/b{end}") for end in ("", f"@{DIGEST}", f":1@{DIGEST}")] == [3000] * 3
 
 
 @pytest.mark.parametrize("content", [
@@ -84,19 +84,19 @@ def test_an_image_is_named_by_tag_digest_or_neither(site):
     b'"' + b"x" * (5 << 20) + b'"', b"\xff"], ids=lambda content: str(content)[:40])
 def test_what_a_registry_answers_wrongly_leaves_the_size_unknown(site, content):
     site.answers = manifest("1", content)
-    assert registry.size(f"{site.host}/a/b:1") is None
+    assert images.size(f"{site.host}/a/b:1") is None
 
 
 def test_without_an_answer_or_with_a_login_elsewhere_the_size_is_unknown(site):
-    assert registry.size(f"{site.host}/a/b:1") is None
-    assert registry.size("short-name:1") is None
-    assert registry.size("127.0.0.1:9/a/b:1") is None
+    assert images.size(f"{site.host}/a/b:1") is None
+    assert images.size("short-name:1") is None
+    assert images.size("127.0.0.1:9/a/b:1") is None
     site.token, site.answers = "one", manifest("1")
     for realm in ("file:///etc/passwd", "https://127.0.0.1:9/token", "", "x"):
         site.challenge = f'Bearer realm="{realm}"'
-        assert registry.size(f"{site.host}/a/b:1") is None
+        assert images.size(f"{site.host}/a/b:1") is None
     site.challenge = 'Basic realm="x"'
-    assert registry.size(f"{site.host}/a/b:1") is None
+    assert images.size(f"{site.host}/a/b:1") is None
 
 
 @pytest.mark.parametrize(("entry", "size"), [
@@ -109,11 +109,11 @@ def test_registries_are_asked_where_podman_asks_them(site, tmp_path, monkeypatch
     """No other registry is contacted, in particular not the one that the configuration replaces."""
     (tmp_path / "registries.conf").write_text("[[registry]]\n" + entry.replace("HOST", site.host))
     monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(tmp_path / "registries.conf"))
-    monkeypatch.setattr(registry, "is_on_loopback", lambda _reference: True)  # the site has no TLS
-    urls, ask = [], registry._json
-    monkeypatch.setattr(registry, "_json", lambda url, headers: urls.append(url) or ask(url, headers))
+    monkeypatch.setattr(images, "is_on_loopback", lambda _reference: True)  # the site has no TLS
+    urls, ask = [], images._json
+    monkeypatch.setattr(images, "_json", lambda url, headers: urls.append(url) or ask(url, headers))
     site.answers = manifest("1")
-    assert registry.size("docker.io/a/b:1") == size
+    assert images.size("docker.io/a/b:1") == size
     assert not [url for url in urls if "docker.io" in url]
 
 
@@ -145,19 +145,19 @@ def answer(status, *documents):
 
 @pytest.mark.parametrize(("limit", "free", "said"), [
     (2000, 1 << 40, "has layers of 0 MiB, and image_limit is"), (0, 3000, "take more when they are unpacked"),
-    (0, podman_images.MARGIN + 2999, "63|64 MiB are free")])
+    (0, images.MARGIN + 2999, "63|64 MiB are free")])
 def test_an_image_that_is_too_large_is_refused_before_it_is_pulled(site, tmp_path, monkeypatch, limit, free, said):
     site.answers = manifest("1")
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(podman_images.shutil, "disk_usage", lambda _path: usage._replace(free=free))
+    monkeypatch.setattr(images.shutil, "disk_usage", lambda _path: usage._replace(free=free))
     with pytest.raises(ImageFault, match=said):
-        podman_images.pull(str(tmp_path / "nobody"), f"{site.host}/a/b:1", tmp_path, limit)
+        images.pull(str(tmp_path / "nobody"), f"{site.host}/a/b:1", tmp_path, limit)
 
 
 def test_a_pull_ends_before_it_fills_the_disk(tmp_path, monkeypatch, service):
     """Whatever its registry said, or did not: layers that are small until they are unpacked, say."""
     usage, listening = shutil.disk_usage(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    monkeypatch.setattr(podman_images.shutil, "disk_usage", lambda _path: usage._replace(free=1 << 20))
+    monkeypatch.setattr(images.shutil, "disk_usage", lambda _path: usage._replace(free=1 << 20))
     listening.bind(str(tmp_path / "slow"))
     listening.listen()
 
@@ -172,7 +172,7 @@ def test_a_pull_ends_before_it_fills_the_disk(tmp_path, monkeypatch, service):
     thread = threading.Thread(target=slow, daemon=True)
     thread.start()
     with pytest.raises(ImageFault, match=r"short:1 cannot be fetched: the pull was cancelled, since less than 64"):
-        podman_images.pull(str(tmp_path / "slow"), "short:1", tmp_path, 0)
+        images.pull(str(tmp_path / "slow"), "short:1", tmp_path, 0)
     thread.join(30)
     listening.close()
     assert ended == [b""]
@@ -184,7 +184,7 @@ def test_a_pull_ends_before_it_fills_the_disk(tmp_path, monkeypatch, service):
     ([answer(200)], "short:1 cannot be fetched: podman reported no reason"), ([answer(200, [], 1, {})], "no reason")])
 def test_why_a_pull_failed_is_told(service, tmp_path, answers, said):
     with pytest.raises(ImageFault, match=said):
-        podman_images.pull(service(*answers), "short:1", tmp_path, 0)
+        images.pull(service(*answers), "short:1", tmp_path, 0)
 
 
 @pytest.mark.parametrize("verb", ["create", "start", "stop", "remove", "find", "containers", "make_network",
@@ -196,7 +196,7 @@ def test_a_connection_that_breaks_is_told_with_its_reason_and_that_the_disk_is_f
     runtime = Podman(service(*[b""] * 5))
     runtime._storage = pathlib.Path(tmp_path)
     usage = shutil.disk_usage(tmp_path)
-    monkeypatch.setattr(podman_images.shutil, "disk_usage",
+    monkeypatch.setattr(images.shutil, "disk_usage",
                         lambda _path: usage._replace(free=5 << 20 if full else 1 << 40))
     words = {"create": [Wanted(name="c", image="i", labels={})], "stop": ["c", 1], "version": [], "fetch": ["short:1"]}
     with pytest.raises(RuntimeFault) as told:
