@@ -172,17 +172,13 @@ class _Details(grpc.ClientCallDetails):  # grpc has no public constructor.
 class _Unproven(grpc.RpcError):
     """The server at an address did not prove that it knows the shared secret. Nothing was sent to it."""
 
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
-        self._words = (f"novad at {address} does not prove that it knows the shared secret: either another secret is "
-                       "given here (--secret, $NOVA_SHARED_SECRET), or another program, or an older novad, listens "
-                       "there. No request was sent.")
-
     def code(self) -> grpc.StatusCode:
         return grpc.StatusCode.UNAUTHENTICATED
 
     def details(self) -> str:
-        return self._words
+        return (f"novad at {self.args[0]} does not prove that it knows the shared secret: either another secret is "
+                "given here (--secret, $NOVA_SHARED_SECRET), or another program, or an older novad, listens there. "
+                "No request was sent.")
 
     def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
         return ()

@@ -14,8 +14,8 @@ from nova.cli.resources.servers import dict_of
 
 _DESTINATION = arg("host", metavar="HOST", nargs="?", help="destination host (default: the scheduler chooses)")
 _MIGRATION = arg("migration", metavar="MIGRATION", help="id of a migration (nova server-migration-list)")
-# The first minor microversion with block_migration "auto" and without disk_over_commit; that without forced hosts.
-_AUTO, _UNFORCED = 25, 68
+# The first minor microversion with block_migration "auto" and without disk_over_commit.
+_AUTO = 25
 
 
 @doing(SERVER, arg("--host", metavar="HOST", since=56, help="destination host (default: the scheduler chooses)"),

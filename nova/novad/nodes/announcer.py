@@ -57,10 +57,9 @@ class Announcer:
         if not addresses:
             LOG.warning("Not announcing novad by mDNS: novad listens on none of the addresses of the option announce")
             return
-        options = self.options
-        announced_instance = Instance(
-            name=options.name, node=options.name, version=__version__, roles=options.roles, addresses=())
-        self._made = Announcement(announced_instance, addresses, options.address[1], bool(options.tls_cert))
+        options, name = self.options, self.options.name
+        instance = Instance(name=name, node=name, version=__version__, roles=options.roles, addresses=())
+        self._made = Announcement(instance, addresses, options.address[1], bool(options.tls_cert))
         self._said = addresses
         LOG.info("Announcing novad by mDNS at %s", ", ".join(addresses))
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import grpc
+import msgspec
 
 from nova.novad.client import Client, Unreachable
 from nova.novad.mdns import Instance, Watch
@@ -83,8 +84,7 @@ class Discovery:
         if not urls:
             self.remove(instance.name)
             return
-        instance = Instance(name=instance.name, node=instance.node, version=instance.version, roles=instance.roles,
-                            addresses=urls)
+        instance = msgspec.structs.replace(instance, addresses=urls)
         now = time.monotonic()
         with self._lock:
             previous = self._entries.get(instance.name)

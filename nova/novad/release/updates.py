@@ -79,7 +79,7 @@ class Updates:
     def latest(self) -> Release | None:
         """Return the newest release; pre-releases are ignored. Raises Refused."""
         self._configured()
-        data = self._get("releases.json", _INDEX)
+        data = b"".join(self._pieces("releases.json", _INDEX))
         self._verify(data)
         try:
             index = msgspec.json.decode(data, type=Index)
@@ -206,9 +206,6 @@ class Updates:
     def _url(self, name: str) -> str:
         return f"{self.options.update_url.rstrip('/')}/{name}"
 
-    def _get(self, name: str, most: int) -> bytes:
-        return b"".join(self._pieces(name, most))
-
     def _pieces(self, name: str, most: int) -> Iterator[bytes]:
         """Return the content of a file, at most ``most`` bytes. Raises Refused."""
         left, end = most, time.monotonic() + _FETCHED
@@ -240,6 +237,7 @@ class Updates:
         if not isinstance(key, Ed25519PublicKey):
             raise Refused(f"update_key: {self.options.update_key} is not an Ed25519 key. {_AS_BEFORE}")
         try:
-            key.verify(base64.b64decode(self._get("releases.json.sig", 1024).strip(), validate=True), data)
+            signature = b"".join(self._pieces("releases.json.sig", 1024)).strip()
+            key.verify(base64.b64decode(signature, validate=True), data)
         except (InvalidSignature, binascii.Error):
             raise Refused(f"{self._url('releases.json')} was not signed with update_key. {_AS_BEFORE}") from None

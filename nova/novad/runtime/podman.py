@@ -79,13 +79,9 @@ class Podman:
             "image_volume_mode": "ignore"}
         if wanted.user:
             options["user"] = wanted.user
+        options["network_mode"] = "bridge" if wanted.networks or wanted.ports else "host"
         if wanted.networks:
             options["networks"] = {name: {"aliases": list(wanted.aliases)} for name in wanted.networks}
-            options["network_mode"] = "bridge"
-        elif wanted.ports:
-            options["network_mode"] = "bridge"
-        else:
-            options["network_mode"] = "host"
         if wanted.ports:
             published: dict[str, list[tuple[str, int]]] = {}
             options["ports"] = published
