@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable
+from typing import Any
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
@@ -31,7 +32,8 @@ RESOURCES = {
 COUNTED = ("instances", "cores", "ram")
 _CLASS = "class:"
 _DEFAULT = _CLASS + "default"
-
+# The greatest value of the counters.
+_UNLIMITED = 2**63 - 1
 
 # Built once: building a statement costs several times as much as running it.
 _THESE = sa.or_(
@@ -39,22 +41,14 @@ _THESE = sa.or_(
             LIMITS.c.user_id.in_(sa.bindparam("users", expanding=True))),
     sa.and_(LIMITS.c.project_id == _DEFAULT, LIMITS.c.user_id == ""))
 _EXPLICIT = sa.select(LIMITS).where(_THESE)
-_LOCK = (sa.select(USAGES).where(USAGES.c.project_id == sa.bindparam("project"),
-                                 USAGES.c.user_id.in_(sa.bindparam("users", expanding=True)))
-         .order_by(USAGES.c.user_id).with_for_update())
+_ROWS = (USAGES.c.project_id == sa.bindparam("project"), USAGES.c.user_id.in_(sa.bindparam("users", expanding=True)))
 # Limits (of the default class, the project and the user) and usage (rows without limits).
 _LIMITS_AND_USAGE = sa.union_all(
     sa.select(LIMITS.c.project_id, LIMITS.c.user_id, LIMITS.c.limits,
               *(sa.cast(sa.null(), sa.BigInteger).label(name) for name in COUNTED)).where(_THESE),
     sa.select(USAGES.c.project_id, USAGES.c.user_id, sa.cast(sa.null(), sa.Text), *(USAGES.c[name] for name in COUNTED))
-    .where(USAGES.c.project_id == sa.bindparam("project"),
-           USAGES.c.user_id.in_(sa.bindparam("users", expanding=True))))
-_MORE = {name: sa.bindparam(f"more_{name}", type_=sa.BigInteger) for name in COUNTED}
-_LIMIT = {name: sa.bindparam(f"limit_{name}", type_=sa.BigInteger) for name in COUNTED}
-_TAKE = sa.update(USAGES).where(
-    USAGES.c.project_id == sa.bindparam("project"), USAGES.c.user_id == sa.bindparam("user"),
-    *(sa.or_(_MORE[name] <= 0, _LIMIT[name] < 0, USAGES.c[name] + _MORE[name] <= _LIMIT[name]) for name in COUNTED)
-).values({name: USAGES.c[name] + _MORE[name] for name in COUNTED})
+    .where(*_ROWS))
+_LOCK = sa.select(USAGES).where(*_ROWS).order_by(USAGES.c.user_id).with_for_update()
 
 
 # --- limits ----------------------------------------------------------------------------------
@@ -247,13 +241,38 @@ def take(connection: sa.Connection, reserved: Room) -> None:
 
     Both rows stay locked until the transaction ends, which should be at once: all requests of a project need the first.
     """
-    for user_id, limited in (("", reserved.of_project), (reserved.user_id, reserved.of_user)):
-        spent = connection.execute(_TAKE, {
-            "project": reserved.project_id, "user": user_id,
-            **{f"more_{name}": amount * reserved.count for name, amount in reserved.per_server.items()},
-            **{f"limit_{name}": limited.get(name, -1) for name in reserved.per_server}})
-        if not spent.rowcount:
-            raise db_exception.RetryRequest(exception.OverQuota("Others have spent the quota meanwhile."))
+    more = {name: amount * reserved.count for name, amount in reserved.per_server.items()}
+    values: dict[str, Any] = {"project": reserved.project_id, "user": reserved.user_id}
+    for name, amount in more.items():
+        values[f"more_{name}"] = amount
+        for whose, limits_of in (("project", reserved.of_project), ("user", reserved.of_user)):
+            limit = limits_of.get(name, -1)
+            values[f"{whose}_{name}"] = limit if limit >= 0 and amount > 0 else _UNLIMITED
+    if connection.execute(_take(), values).rowcount != len({"", reserved.user_id}):
+        raise db_exception.RetryRequest(exception.OverQuota("Others have spent the quota meanwhile."))
+
+
+@functools.cache
+def _take() -> sa.Update:
+    """Return an UPDATE of the rows of the project and of the user, each only if its limits allow the new usage."""
+    number = functools.partial(sa.bindparam, type_=sa.BigInteger)
+    after = {name: USAGES.c[name] + number(f"more_{name}") for name in COUNTED}
+    limits_of_row = {name: sa.case((USAGES.c.user_id == "", number(f"project_{name}")), else_=number(f"user_{name}"))
+                     for name in COUNTED}
+    return _in_order(sa.update(USAGES).where(*(after[name] <= limits_of_row[name] for name in COUNTED))).values(after)
+
+
+def _in_order(update: sa.Update) -> sa.Update:
+    """Restrict the UPDATE to the two rows, which it locks in the order of :func:`lock`.
+
+    Without the subquery PostgreSQL would lock them in their order in the file, which changes, so that two transactions
+    could wait for each other.
+    """
+    locked = USAGES.alias("locked")
+    both = locked.c.user_id.in_([sa.literal(""), sa.bindparam("user")])
+    ordered = sa.select(locked.c.user_id).where(locked.c.project_id == sa.bindparam("project"), both).order_by(
+        locked.c.user_id).with_for_update()
+    return update.where(USAGES.c.project_id == sa.bindparam("project"), USAGES.c.user_id.in_(ordered))
 
 
 def check_waiting(connection: sa.Connection, instance: Instance) -> None:
@@ -311,19 +330,16 @@ def _room(allowed: dict[str, int], used: dict[str, int], per_server: dict[str, i
 
 def release(connection: sa.Connection, project_id: str, user_id: str, instances: int, cores: int, ram: int) -> None:
     """Give back the quota of servers. The usage never falls below zero."""
-    # One UPDATE of both rows would lock them in their order in the file, which changes, so that two transactions could
-    # wait for each other.
-    lock(connection, project_id, ("", user_id))
     spend(connection, project_id, user_id, -instances, -cores, -ram)
 
 
 def spend(connection: sa.Connection, project_id: str, user_id: str, instances: int = 0, cores: int = 0,
           ram: int = 0) -> None:
-    """Add to the usage of the project and the user (or subtract, below zero) without a check.
+    """Add to the usage of the project and the user (or subtract, but not below zero) without a check.
 
-    The caller holds both rows, see :func:`lock`.
+    Both rows stay locked until the transaction ends.
     """
-    connection.execute(_spend(), {"project": project_id, "users": ["", user_id], "more_instances": instances,
+    connection.execute(_spend(), {"project": project_id, "user": user_id, "more_instances": instances,
                                   "more_cores": cores, "more_ram": ram})
 
 
@@ -333,9 +349,7 @@ def _spend() -> sa.Update:
     for name in COUNTED:
         after = USAGES.c[name] + sa.bindparam(f"more_{name}", type_=sa.BigInteger)
         changes[name] = sa.case((after < 0, 0), else_=after)
-    return sa.update(USAGES).where(
-        USAGES.c.project_id == sa.bindparam("project"),
-        USAGES.c.user_id.in_(sa.bindparam("users", expanding=True))).values(changes)
+    return _in_order(sa.update(USAGES)).values(changes)
 
 
 def serialize(connection: sa.Connection, name: str) -> None:

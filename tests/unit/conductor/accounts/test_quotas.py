@@ -173,11 +173,11 @@ def test_what_others_spend_before_the_end_of_a_transaction_is_not_spent_again(co
         _reserve(core, 1, 2)
 
 
-def test_a_reservation_costs_three_statements(core: Books) -> None:
+def test_a_reservation_costs_two_statements(core: Books) -> None:
     _reserve(core, 1, 1)
     core.statements()
     _reserve(core, 1, 3)
-    assert len(core.statements()) == 3
+    assert len(core.statements()) == 2
 
 
 def test_interfaces_are_counted_where_they_have_a_limit(core: Books) -> None:
