@@ -136,8 +136,9 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     _check_hosts(connection, request)
     group = _group(connection, request, project_id)
     requested_networks = _networks(connection, request, project_id) if networks is None else networks
-    group_names = request.security_groups or ["default"]
-    groups = security_groups.resolve(connection, project_id, group_names) if networks is None else []
+    group_names = request.security_groups or [security_groups.DEFAULT]
+    in_default = networks is None and group_names == [security_groups.DEFAULT]  # by one statement, without a read
+    groups = [] if networks is not None or in_default else security_groups.resolve(connection, project_id, group_names)
     room = quotas.room(connection, project_id, user_id, flavor.vcpus, flavor.memory_mb, request.min_count,
                        request.max_count, len(requested_networks) if networks is None else 0)
     count = room.count
@@ -169,11 +170,15 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         runs.append(Run(action, instance))
     servers.insert(connection, [run.instance for run in runs])
     actions.insert(connection, [run.action for run in runs])
-    security_groups.add_members(connection, [group.id for group in groups], [run.instance.uuid for run in runs])
+    uuids = [run.instance.uuid for run in runs]
+    if in_default:
+        security_groups.add_to_default(connection, project_id, uuids)
+    else:
+        security_groups.add_members(connection, [group.id for group in groups], uuids)
     _notify(engine, connection, ctx, [run.instance for run in runs], group)
     # Last, because all requests of a project wait for this row.
     quotas.take(connection, room)
-    return runs, ServerCreated(uuids=[run.instance.uuid for run in runs], reservation_id=reservation_id)
+    return runs, ServerCreated(uuids=uuids, reservation_id=reservation_id)
 
 
 def _notify(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, made: list[Instance],

@@ -29,7 +29,7 @@ from nova.conductor.saga.reports import check_power_state, failure_of, narrowed
 from nova.conductor.saga.run import Run, current, owner_of
 from nova.conductor.saga.step_executor import StepExecutor, lease
 from nova.conf import CONF
-from nova.db.servers import actions, servers
+from nova.db.servers import actions
 from nova.db.sql import clock
 from nova.notifications.messages import publisher
 from nova.notifications.requests import SchedulerQuery
@@ -216,14 +216,15 @@ class Engine:
         Raises StaleReport if the attempt is not current or belongs to another host.
         """
         def load(connection: sa.Connection) -> Run:
-            action = current(actions.get(connection, report.action_uuid), report.action_uuid, report.step,
-                             report.attempt)
+            stored = actions.get_with_instance(connection, report.action_uuid)
+            action = current(stored[0] if stored else None, report.action_uuid, report.step, report.attempt)
             host = ctx.calling_host or report.host
             if host and action.owner != owner_of(host):
                 LOG.warning("[instance: %s] Rejected a report of host %s on operation %s, which is owned by %s",
                             action.instance_uuid, host, action.action, action.owner)
                 raise exception.StaleReport(action=action.uuid, step=report.step, attempt=report.attempt)
-            return Run(action, servers.get(connection, action.instance_uuid, deleted=True))
+            assert stored is not None
+            return Run(*stored)
 
         run = self.core.db.read(load)
         return run, narrowed(run, report)

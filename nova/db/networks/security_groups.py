@@ -238,6 +238,23 @@ def add_members(connection: sa.Connection, group_ids: Sequence[int], instance_uu
         connection.execute(sa.insert(MEMBERS), pairs)
 
 
+_ADD_TO_DEFAULT = sa.insert(MEMBERS).from_select(["group_id", "instance_uuid"], sa.select(
+    TABLE.c.id, INSTANCES.c.uuid).join_from(TABLE, INSTANCES, INSTANCES.c.uuid.in_(
+        sa.bindparam("uuids", expanding=True))).where(TABLE.c.project_id == sa.bindparam("project"),
+                                                      TABLE.c.name == DEFAULT))
+
+
+def add_to_default(connection: sa.Connection, project_id: str, instance_uuids: Sequence[str]) -> None:
+    """Add stored servers, which are not members yet, to the default group of the project; create the group if needed.
+
+    One statement if the group exists.
+    """
+    pairs = {"project": project_id, "uuids": list(instance_uuids)}
+    if not connection.execute(_ADD_TO_DEFAULT, pairs).rowcount:
+        ensure_default(connection, project_id)
+        connection.execute(_ADD_TO_DEFAULT, pairs)
+
+
 def remove_members(connection: sa.Connection, instance_uuid: str) -> None:
     """Remove a server from all its groups."""
     connection.execute(sa.delete(MEMBERS).where(MEMBERS.c.instance_uuid == instance_uuid))

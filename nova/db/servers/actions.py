@@ -14,9 +14,11 @@ from nova.conf import CONF
 from nova.db import tables
 from nova.db.sql import clock, rows
 from nova.objects.servers.action import Action, Event
+from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import journal_without_secrets
 
 TABLE = tables.actions
+INSTANCES = tables.instances
 # Maximum lease of an action with an owner, in configured leases.
 _LEASES = 2
 # Outcomes after which the results of the action's steps belong to no server.
@@ -25,6 +27,8 @@ _ENDED = (*_WITHOUT_SUCCESS, "success")
 
 # Built once: building a statement costs several times as much as running it.
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+_GET_WITH_INSTANCE = sa.select(TABLE, INSTANCES).join_from(
+    TABLE, INSTANCES, INSTANCES.c.uuid == TABLE.c.instance_uuid).where(TABLE.c.uuid == sa.bindparam("this"))
 _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"), TABLE.c.attempt == sa.bindparam("held"),
                                  TABLE.c.outcome.is_(None))
 _QUEUED = sa.select(TABLE).where(TABLE.c.instance_uuid == sa.bindparam("instance"), TABLE.c.outcome.is_(None),
@@ -45,6 +49,12 @@ def follow(connection: sa.Connection, action: Action) -> None:
 def get(connection: sa.Connection, uuid: str) -> Action | None:
     row = connection.execute(_GET, {"this": uuid}).first()
     return rows.to_object(Action, row) if row else None
+
+
+def get_with_instance(connection: sa.Connection, uuid: str) -> tuple[Action, Instance] | None:
+    """Return an action and its instance, which may be deleted, by one statement."""
+    row = connection.execute(_GET_WITH_INSTANCE, {"this": uuid}).first()
+    return rows.to_joined(row, (Action, TABLE), (Instance, INSTANCES)) if row else None
 
 
 def update(connection: sa.Connection, held: Action, **changes: Any) -> None:

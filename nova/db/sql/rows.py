@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from nova import exception
 
 T = TypeVar("T", bound=msgspec.Struct)
+U = TypeVar("U", bound=msgspec.Struct)
 
 
 def to_object(object_type: type[T], row: sa.Row[Any]) -> T:
@@ -33,6 +34,16 @@ def iterate_objects(object_type: type[T], result: Iterable[sa.Row[Any]]) -> Iter
         if pick is None:
             names, pick = _columns(object_type, row._fields)
         yield object_type(**dict(zip(names, pick(row), strict=True)))
+
+
+def to_joined(row: sa.Row[Any], first: tuple[type[T], sa.Table], second: tuple[type[U], sa.Table]) -> tuple[T, U]:
+    """Return the objects of a row that has all columns of the first table, followed by all those of the second."""
+    (first_type, first_table), (second_type, second_table) = first, second
+    names, pick = _columns(first_type, tuple(first_table.c.keys()))
+    values = pick(row)
+    others, pick_others = _columns(second_type, tuple(second_table.c.keys()))
+    return (first_type(**dict(zip(names, values, strict=True))),
+            second_type(**dict(zip(others, pick_others(row[len(first_table.c):]), strict=True))))
 
 
 @functools.cache
