@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import traceback
+from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
@@ -66,9 +67,20 @@ def test_a_server_that_does_not_let_us_in_says_why(start: object, user: str, why
             readiness.check(url.render_as_string(hide_password=False))
 
 
+def _take_one(connection: sa.Connection) -> None:
+    each = dict.fromkeys(quotas.COUNTED, 1)
+    quotas.take(connection, quotas.Room("p", "u", 1, each, {"instances": 10}, {}))
+
+
+def _release_one(connection: sa.Connection) -> None:
+    quotas.release(connection, "p", "u", 1, 1, 1)
+
+
+@pytest.mark.parametrize(("change", "left"), [(_take_one, 3), (_release_one, 1)])
 @pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
-def test_quota_is_given_back_in_one_order_of_locks(start: object) -> None:
-    """Whoever holds the project's row can have the user's, or two deletes at a time would wait for each other."""
+def test_quota_is_taken_and_given_back_in_one_order_of_locks(
+        start: object, change: Callable[[sa.Connection], None], left: int) -> None:
+    """The holder of the project's row can lock the user's row, or two transactions would wait for each other."""
     with start() as server:  # type: ignore[operator]
         url = server.new_database()
         migrate.sync(url)
@@ -80,17 +92,16 @@ def test_quota_is_given_back_in_one_order_of_locks(start: object) -> None:
         # A table that is known to be small is read from its beginning, not by its index.
         database.write(lambda connection: connection.execute(sa.text(
             "ANALYZE quota_usages" if database.dialect == "postgresql" else "ANALYZE TABLE quota_usages")))
-        release = threading.Thread(target=database.write, args=(
-            lambda connection: quotas.release(connection, "p", "u", 1, 1, 1),))
+        changing = threading.Thread(target=database.write, args=(change,))
         with database.engine.connect() as connection, connection.begin():
             connection.execute(sa.select(table).where(table.c.user_id == "").with_for_update())
-            release.start()
-            release.join(1.0)
-            assert release.is_alive(), "it waits for the project's row"
+            changing.start()
+            changing.join(1.0)
+            assert changing.is_alive(), "it waits for the project's row"
             connection.execute(sa.select(table).where(table.c.user_id == "u").with_for_update(nowait=True))
-        release.join(10.0)
-        left = database.read(lambda connection: connection.execute(sa.select(table.c.instances)).scalars().all())
-        assert left == [1, 1]
+        changing.join(10.0)
+        used = database.read(lambda connection: connection.execute(sa.select(table.c.instances)).scalars().all())
+        assert used == [left, left]
         database.close()
 
 
