@@ -51,7 +51,7 @@ class HostLost:
 
 @dataclasses.dataclass(frozen=True)
 class Ended:
-    """No step is left. ``failure``: the reason for which the end of the operation is given up, or None."""
+    """The end of the steps. ``failure``: the reason for which the end of the operation is given up, or None."""
 
     failure: Failure | None = None
 
