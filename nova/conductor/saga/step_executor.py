@@ -89,7 +89,7 @@ class StepExecutor:
 
     # --- conductor steps -----------------------------------------------------------------------------
     def _run_here(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
-        before = msgspec.to_builtins(run.operation.data)
+        before, events = msgspec.to_builtins(run.operation.data), run.action.events
         ctl = self._control(ctx, run)
         try:
             with metrics.step(run.operation.name, step.name, run.action.undoing):
@@ -109,6 +109,7 @@ class StepExecutor:
                 self.core.usage.touch({str(error.kwargs["node"])})  # corrects the schedulers, which count the server
             elif not step.external:
                 run.operation.data = msgspec.convert(before, run.operation.data_type)
+            run.action.events = events  # the transaction that would have ended the step is rolled back
             self._reload_instance(run)
             self.handle(ctx, run, Failed(step, failure_of(error), step, isinstance(error, exception.HostDown)))
 
@@ -185,17 +186,18 @@ class StepExecutor:
         """Store a transition in one transaction; then execute the next step, or start the next operation."""
         if transition.retries:
             metrics.RETRIES.inc(run.operation.name)
-        step, done, failure = enter(run, transition, ctl), transition.done, transition.failure
+        done, failure = transition.done, transition.failure
+        if transition.outcome:
+            run.action.events = run.closed(run.step, failure, at_end=True)
+        elif done:
+            run.action.events = run.closed(done, failure)
+        step = enter(run, transition, ctl)
         host = run.operation.host_of(step) if step else ""
         if transition.outcome:
             ctl.forget_secrets()
         elif step and host and not run.action.undoing and step.task_state:
             ctl.set(task_state=step.task_state)
         run.journal.tries, run.journal.waits_until = (1 if host else 0), None
-        if transition.outcome:
-            run.action.events = run.closed(run.step, failure, at_end=True)
-        elif done:
-            run.action.events = run.closed(done, failure)
         notifications = of_transition(self.core.outbox, run, done, step, failure)
 
         def write(connection: sa.Connection) -> StepOrder | Run | None:

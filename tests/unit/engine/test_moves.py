@@ -9,7 +9,7 @@ from nova.conductor.acceptance import start
 from nova.conf import CONF
 from nova.db.accounts import quotas
 from nova.db.hosts import compute_nodes
-from nova.db.servers import evictions, server_migrations
+from nova.db.servers import actions, evictions, server_migrations
 from nova.objects.base import new_uuid
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
 from nova.objects.hosts.scheduling import Selection
@@ -106,6 +106,17 @@ def test_a_build_goes_on_elsewhere_when_others_have_taken_the_room(machine, know
     machine.world.scheduler = InOrder(machine.world, machine.chance)
     machine.world.scheduler.knows_nodes = knows_nodes
     assert nodes_of_four(machine) == ["a", "a", "a", "b"]
+
+
+def test_lost_claim_of_a_migration_is_one_failed_event(machine):
+    """The transaction that would end the step as a success is rolled back, and its event with it."""
+    machine.world.scheduler = InOrder(machine.world, machine.chance)
+    nodes_of_four(machine)
+    machine.move(3, "migrate", "1")
+    machine.calm_down()
+    migration = machine.world.db.read(lambda connection: actions.index(connection, machine.uuids[3]))[0]
+    assert machine.row(machine.uuids[3]).node == "c"
+    assert [event.result for event in migration.events if event.event == "cold_migrate"] == ["Error", "Success"]
 
 
 def test_a_node_that_is_full_does_not_rule_out_the_others_of_its_host(machine):
