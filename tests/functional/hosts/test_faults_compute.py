@@ -171,7 +171,7 @@ def hang(driver, monkeypatch):
             over.wait(120)
             raise exception.NovaException("It hung.")
 
-        monkeypatch.setattr(driver, verb, hung)
+        monkeypatch.setattr(driver.power, verb, hung)
         return hangs
 
     yield let_hang

@@ -170,19 +170,19 @@ def test_a_heartbeat_of_all_hosts_is_one_message_and_few_statements(suite, fleet
         for _try in range(3):
             bus.SENT.take()
             suite.statements.take()
-            fleet._beat()
+            fleet._beat_for(fleet.services)
             assert bus.SENT.take().get("heartbeat.beat_all") == 2
             updates.append(len([one for one in suite.statements.take() if one.startswith("UPDATE services")]))
         # The conductor, the scheduler and the API may say at the same moment that they live: they only ever add.
         assert min(updates) == 1
     finally:
-        for each in (suite.compute, fleet):
-            _resume(each)
+        _resume(suite.compute, suite.compute._beat)
+        _resume(fleet, lambda: fleet._beat_for(fleet.services))
 
 
-def _resume(service):
-    """Periodic threads start once: a new one for the one that was stopped."""
-    service.periodic[0] = Periodic("heartbeat", CONF.report_interval, service._beat)
+def _resume(service, beat):
+    """Replace the stopped thread of heartbeats, since a periodic task starts once."""
+    service.periodic[0] = Periodic("heartbeat", CONF.report_interval, beat)
     service.periodic[0].start()
 
 
