@@ -187,6 +187,7 @@ def deleted_long_ago(suite, uuid):
 
 
 def test_deleted_servers_are_counted_archived_and_purged(run, suite, admin, flavor, image_id, tmp_path):
+    run("db", "purge")  # rows of earlier tests
     uuids = [admin.boot(flavor, image_id) for _number in range(2)]
     for uuid in uuids:
         admin.wait(uuid, "ACTIVE")
