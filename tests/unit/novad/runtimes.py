@@ -1,4 +1,4 @@
-"""A runtime without containers, for tests of what novad does with one: what it is asked for is what there is.
+"""A fake container runtime for the tests of novad: requested containers exist without being run.
 
 An image is a version of a program that writes to its volumes when it starts, as a database that is upgraded does.
 """

@@ -1,4 +1,4 @@
-"""The generated part of the API."""
+"""Tests of the generated part of the API of novad."""
 
 import re
 
@@ -10,7 +10,7 @@ from tests.unit.test_packaging import requirements
 from tools import novad_api
 
 
-def test_what_is_generated_is_of_the_proto_file_that_is_there():
+def test_generated_api_matches_the_proto_file():
     assert novad_api.different() == [], "run python -m tools.novad_api"
 
 
@@ -18,7 +18,7 @@ def oldest(name: str) -> set[str]:
     return {spec.version for one in requirements() if one.name == name for spec in one.specifier}
 
 
-def test_the_libraries_are_at_least_as_new_as_what_was_generated_wants():
+def test_required_libraries_are_new_enough_for_the_generated_api():
     generated = Requirement(f"grpcio>={novad_pb2_grpc.GRPC_GENERATED_VERSION}")
     assert oldest("grpcio")
     assert all(generated.specifier.contains(version) for version in oldest("grpcio"))

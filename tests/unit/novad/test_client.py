@@ -1,4 +1,4 @@
-"""Errors as the clients of novad see them."""
+"""Errors of novad as its clients receive them."""
 
 import grpc
 import pytest
@@ -20,5 +20,5 @@ class Told(grpc.RpcError):
     (Told(grpc.StatusCode.UNAVAILABLE, "podman does not answer", [(ANSWERED, "1")]), False),
     (Told(grpc.StatusCode.ABORTED, "Stream removed"), False),
 ])
-def test_a_connection_that_was_lost_is_told_from_a_novad_that_answers(error, lost):
+def test_lost_connection_is_distinguished_from_an_error_of_novad(error, lost):
     assert was_lost(error) == lost

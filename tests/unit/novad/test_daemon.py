@@ -1,4 +1,4 @@
-"""Automatic work of the daemon, and its refusals."""
+"""Automatic recovery by the daemon, and the requests that it refuses."""
 
 import threading
 import time
@@ -21,7 +21,7 @@ QUIET = lambda _name, _what: None  # noqa: E731
 
 
 class Clock:
-    """Stands still unless it is told to go on."""
+    """A fake clock that advances only when a test changes ``now``."""
 
     def __init__(self):
         self.now = 1000.0
@@ -68,7 +68,7 @@ def starts(runtime):
     return seen
 
 
-def test_what_ended_is_started_again_with_growing_pauses(daemon, runtime, clock):
+def test_exited_component_is_restarted_with_growing_delays(daemon, runtime, clock):
     seen, moments = starts(runtime), []
     for _second in range(40):
         runtime.running.pop("suite-api", None)
@@ -81,7 +81,7 @@ def test_what_ended_is_started_again_with_growing_pauses(daemon, runtime, clock)
     assert moments == [0, 2, 6, 14, 30]
 
 
-def test_after_a_calm_time_the_pauses_begin_anew(daemon, runtime, clock):
+def test_restart_delay_is_reset_after_a_stable_period(daemon, runtime, clock):
     for _time in range(3):
         runtime.running.pop("suite-api")
         daemon.check_components()
@@ -92,14 +92,14 @@ def test_after_a_calm_time_the_pauses_begin_anew(daemon, runtime, clock):
     assert "suite-api" in runtime.running
 
 
-def test_a_container_that_was_removed_is_made_again(daemon, runtime):
+def test_removed_container_is_recreated(daemon, runtime):
     runtime.remove("suite-db")
     assert state(daemon, "db") == module.MISSING
     daemon.check_components()
     assert state(daemon, "db") == module.RUNNING
 
 
-def test_an_image_that_was_lost_is_fetched_by_its_digest(daemon, runtime):
+def test_missing_image_is_pulled_by_its_digest(daemon, runtime):
     runtime.remove("suite-db")
     image, = [ident for ident, (reference, _kind) in runtime.images.items() if reference == "registry/db:1"]
     runtime.lost[image] = runtime.images.pop(image)
@@ -107,7 +107,7 @@ def test_an_image_that_was_lost_is_fetched_by_its_digest(daemon, runtime):
     assert (state(daemon, "db"), image in runtime.images) == (module.RUNNING, True)
 
 
-def test_what_is_unhealthy_for_long_is_restarted(daemon, runtime, clock):
+def test_component_that_stays_unhealthy_is_restarted(daemon, runtime, clock):
     image = runtime.made["suite-api"].image
     good, runtime.images[image] = runtime.images[image], ("registry/api:1", "sick")
     seen = starts(runtime)
@@ -123,7 +123,7 @@ def test_what_is_unhealthy_for_long_is_restarted(daemon, runtime, clock):
     assert state(daemon, "api") == module.RUNNING
 
 
-def test_what_was_cut_short_is_put_back_at_the_first_look(options, daemon, runtime):
+def test_interrupted_deployment_is_rolled_back_by_the_first_check(options, daemon, runtime):
     def kill(verb, name):
         if (verb, name) == ("create", "suite-conductor"):
             raise Killed
@@ -139,7 +139,7 @@ def test_what_was_cut_short_is_put_back_at_the_first_look(options, daemon, runti
     assert {one.state for one in again.states()} == {module.RUNNING}
 
 
-def test_a_runtime_that_is_away_is_looked_at_again(daemon, runtime):
+def test_component_check_is_retried_after_an_unavailable_runtime(daemon, runtime):
     runtime.running.pop("suite-api")
     runtime.away = True
     daemon.check_components()
@@ -148,7 +148,7 @@ def test_a_runtime_that_is_away_is_looked_at_again(daemon, runtime):
     assert state(daemon, "api") == module.RUNNING
 
 
-def test_a_deployment_waits_for_a_look_and_is_not_refused(daemon, runtime):
+def test_deployment_waits_for_a_running_health_check(daemon, runtime):
     with daemon.deployer.alone(deploy.HEALTH_CHECK):
         import threading
         thread = threading.Thread(target=daemon.deploy, args=({"api": "2"}, QUIET))
@@ -159,7 +159,7 @@ def test_a_deployment_waits_for_a_look_and_is_not_refused(daemon, runtime):
         daemon.deploy({"api": "3"}, QUIET)
 
 
-def test_a_component_that_left_the_platform_file_is_removed_by_the_next_deployment(options, daemon, runtime):
+def test_component_removed_from_the_platform_file_is_removed_by_next_deployment(options, daemon, runtime):
     text = TEXT[:TEXT.index("[components.api]")]
     daemon = Daemon(options, parse(text, "toml"), runtime)
     daemon.deploy({"db": "2"}, QUIET)
@@ -169,7 +169,7 @@ def test_a_component_that_left_the_platform_file_is_removed_by_the_next_deployme
     assert set(daemon.journal.components()) == {"db", "conductor"}
 
 
-def test_a_platform_cannot_be_called_otherwise_while_it_is_deployed(options, daemon, runtime):
+def test_deployed_platform_cannot_be_renamed(options, daemon, runtime):
     renamed = parse(TEXT.replace('"suite"', '"other"'), "toml")
     with pytest.raises(Invalid, match="components of platform suite are deployed"):
         Daemon(options, renamed, runtime)
@@ -177,7 +177,7 @@ def test_a_platform_cannot_be_called_otherwise_while_it_is_deployed(options, dae
     assert Daemon(options, renamed, runtime).states() == []
 
 
-def test_removing_keeps_data_and_secrets_unless_it_is_said(daemon, runtime, tmp_path):
+def test_remove_retains_data_and_secrets_by_default(daemon, runtime, tmp_path):
     daemon.remove(False, False, QUIET)
     assert (runtime.made, daemon.states(), daemon.secrets.names()) == ({}, [], ["db"])
     assert content(tmp_path / "volumes")
@@ -188,7 +188,7 @@ def test_removing_keeps_data_and_secrets_unless_it_is_said(daemon, runtime, tmp_
     assert daemon.journal.backups("db")
 
 
-def test_there_is_no_way_back_to_data_that_are_not_kept(daemon):
+def test_rollback_to_pruned_data_is_refused(daemon):
     for version in ("2", "3"):
         daemon.deploy({"db": version}, QUIET)
     assert len(daemon.journal.backups("db")) == 1
@@ -198,7 +198,7 @@ def test_there_is_no_way_back_to_data_that_are_not_kept(daemon):
     assert daemon.journal.components()["db"].component.tag == "2"
 
 
-def test_a_rollback_can_itself_be_taken_back(daemon):
+def test_rollback_can_be_reverted_by_a_rollback(daemon):
     daemon.deploy({"api": "2"}, QUIET)
     daemon.rollback(["api"], 1, QUIET)
     daemon.rollback(["api"], 2, QUIET)
@@ -207,7 +207,7 @@ def test_a_rollback_can_itself_be_taken_back(daemon):
         daemon.rollback(["api"], 2, QUIET)
 
 
-def test_a_deployment_that_changed_nothing_is_no_step_of_the_way_back(daemon):
+def test_rollback_skips_deployments_without_changes(daemon):
     daemon.deploy({"db": "2"}, QUIET)
     daemon.deploy({"db": "2"}, QUIET)
     assert daemon.journal.deployments()[0].changes == []
@@ -217,8 +217,8 @@ def test_a_deployment_that_changed_nothing_is_no_step_of_the_way_back(daemon):
     assert daemon.journal.components()["db"].component.tag == "1"
 
 
-def test_a_first_upgrade_that_wrote_data_leaves_none_behind(options, runtime, tmp_path):
-    """The version before had nothing; what the failed one wrote is not its data."""
+def test_failed_first_upgrade_with_data_leaves_no_data(options, runtime, tmp_path):
+    """Data written by the failed version are deleted, since the previous version had no data."""
     daemon = Daemon(options, parse(TEXT, "toml"), runtime)
     daemon.deploy({}, QUIET)
     daemon.runtime.stop("suite-db", 1)
@@ -230,7 +230,7 @@ def test_a_first_upgrade_that_wrote_data_leaves_none_behind(options, runtime, tm
     assert "sick" not in "".join(content(tmp_path / "volumes").values())
 
 
-def test_a_rotation_that_fails_leaves_the_old_value(daemon, runtime):
+def test_failed_rotation_restores_the_old_secret(daemon, runtime):
     before = daemon.secrets.values(["db"])
     image = runtime.made["suite-conductor"].image
 
@@ -251,21 +251,21 @@ def test_a_rotation_that_fails_leaves_the_old_value(daemon, runtime):
 
 
 @pytest.mark.parametrize("option", ["secret_file", "key_file"])
-def test_a_file_of_a_key_must_not_be_empty(tmp_path, option):
+def test_empty_secret_or_key_file_is_refused(tmp_path, option):
     (tmp_path / "empty").write_text("\n")
     with pytest.raises(Invalid, match=f"{option}: .* is empty"):
         Daemon(Options(data_dir=str(tmp_path / "data"), **{option: str(tmp_path / "empty")}), parse(TEXT, "toml"),
                FakeRuntime({})).shared_secret()
 
 
-def test_data_are_removed_also_when_nothing_is_deployed_any_more(daemon, tmp_path):
+def test_remove_deletes_data_when_no_component_is_deployed(daemon, tmp_path):
     daemon.remove(False, False, QUIET)
     assert content(tmp_path / "volumes")
     daemon.remove(True, True, QUIET)
     assert (content(tmp_path / "volumes"), daemon.secrets.names()) == ({}, [])
 
 
-def test_a_clock_that_was_put_back_gives_no_sick_component_time_to_start(daemon, runtime, clock):
+def test_backward_clock_step_does_not_delay_restart_of_an_unhealthy_component(daemon, runtime, clock):
     runtime.images[runtime.made["suite-api"].image] = ("registry/api:1", "sick")
     runtime.running["suite-api"] = clock.time() + 86400
     seen = starts(runtime)
@@ -275,7 +275,7 @@ def test_a_clock_that_was_put_back_gives_no_sick_component_time_to_start(daemon,
     assert seen == ["suite-api"]
 
 
-def test_a_change_waits_for_the_check_of_one_component_and_not_for_all(daemon, runtime):
+def test_change_waits_for_the_check_of_a_single_component(daemon, runtime):
     looked, waits, found = [], threading.Event(), runtime.find
 
     def slow(name):
@@ -296,7 +296,7 @@ def test_a_change_waits_for_the_check_of_one_component_and_not_for_all(daemon, r
     assert set(looked) == {"suite-db"}
 
 
-def test_what_cannot_be_removed_now_keeps_nobody_from_looking_after_components(daemon, runtime, monkeypatch):
+def test_failed_cleanup_does_not_stop_component_checks(daemon, runtime, monkeypatch):
     def refuse(_self):
         raise PermissionError(1, "Operation not permitted")
     monkeypatch.setattr("nova.novad.secrets.Secrets.forget", refuse)
@@ -310,7 +310,7 @@ def test_what_cannot_be_removed_now_keeps_nobody_from_looking_after_components(d
     assert daemon.journal.cleanup_tasks() == []
 
 
-def test_files_of_secrets_that_others_can_read_are_reported(tmp_path, runtime, caplog):
+def test_secret_files_readable_by_other_accounts_are_reported(tmp_path, runtime, caplog):
     for name, mode in (("open", 0o644), ("closed", 0o600)):
         (tmp_path / name).write_text("a secret")
         (tmp_path / name).chmod(mode)

@@ -1,4 +1,4 @@
-"""Directories of components, and their backups."""
+"""Data directories of components, and their backups."""
 
 import os
 import pathlib
@@ -32,7 +32,7 @@ def rows(data):
     return content(data.volume("db", "rows"))
 
 
-def test_a_backup_has_all_of_the_volumes_that_want_one(data):
+def test_backup_contains_all_volumes_with_backup_enabled(data):
     place, size = data.back_up("db", VOLUMES, 7)
     assert (place, data.volumes_in(place), size > 0) == ("backups/db/7", {"rows"}, True)
     (data.volume("db", "rows") / "deep/file").write_text("two")
@@ -48,13 +48,13 @@ def test_a_backup_has_all_of_the_volumes_that_want_one(data):
         data.restore("db", place)
 
 
-def test_a_restore_that_is_cut_short_anywhere_is_done_again(data, monkeypatch):
+def test_interrupted_restore_can_be_repeated(data, monkeypatch):
     place, _size = data.back_up("db", VOLUMES, 1)
     wanted = rows(data)
     effects = {"copy": (module, "_copy"), "remove": (module, "_remove"), "rename": (module.pathlib.Path, "rename")}
 
     def run(left):
-        """Restore with so many effects; whether it came to its end."""
+        """Restore with at most ``left`` effects. Return True if the restore completed."""
         with monkeypatch.context() as patch:
             for owner, name in effects.values():
                 whole = getattr(owner, name)
@@ -84,7 +84,7 @@ def test_a_restore_that_is_cut_short_anywhere_is_done_again(data, monkeypatch):
     assert count >= 4
 
 
-def test_a_disk_without_room_for_backups_is_refused(data, monkeypatch):
+def test_backup_without_enough_disk_space_is_refused(data, monkeypatch):
     size = data.size("db", VOLUMES)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: type("Usage", (), {"free": 2 * size + module._MARGIN})())
     data.check_room([size])
@@ -93,14 +93,14 @@ def test_a_disk_without_room_for_backups_is_refused(data, monkeypatch):
         data.check_room([size, size])
 
 
-def test_only_backups_are_dropped(data):
+def test_drop_backup_ignores_paths_outside_backups(data):
     for place in ("volumes/db", "../..", "", "backups"):
         data.drop_backup(place)
     assert rows(data)["deep/file"] == "one"
     assert (data.root / "backups").is_dir()
 
 
-def test_files_have_secrets_and_are_read_by_their_user_alone(data):
+def test_component_files_contain_secrets_and_are_readable_by_their_user_only(data):
     component = Component(image="i", files={"/etc/a": "key ${secret:db}", "/etc/b": "plain"}, user="1234:5")
     written = data.write_files("api", component, {"db": "x"})
     assert {path: file.read_text() for path, file in written.items()} == {"/etc/a": "key x", "/etc/b": "plain"}
@@ -112,14 +112,14 @@ def test_files_have_secrets_and_are_read_by_their_user_alone(data):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_new_volume_belongs_to_its_components_user_and_one_with_data_to_whom_it_did(data):
+def test_new_volume_is_owned_by_the_component_user_existing_keeps_its_owner(data):
     data.prepare("api", Component(image="i", volumes=VOLUMES, user="1234:5"))
     assert data.volume("api", "rows").stat().st_uid == 1234
     data.prepare("db", Component(image="i", volumes=VOLUMES, user="1234"))
     assert data.volume("db", "rows").stat().st_uid == 0
 
 
-def test_directories_that_others_could_enter_are_restricted_when_novad_starts(tmp_path, caplog):
+def test_accessible_data_directories_are_restricted_at_startup(tmp_path, caplog):
     caplog.set_level("INFO")
     names = ("volumes", "backups", "files")
     for name in names:
@@ -134,7 +134,7 @@ def test_directories_that_others_could_enter_are_restricted_when_novad_starts(tm
 
 
 @pytest.mark.parametrize(("mode", "warned"), [(0o755, True), (0o700, False)])
-def test_a_volume_that_was_moved_to_where_others_can_enter_is_reported(mode, warned, tmp_path, caplog):
+def test_volume_moved_below_an_accessible_directory_is_reported(mode, warned, tmp_path, caplog):
     with tempfile.TemporaryDirectory(dir="/var/tmp") as disk:
         os.chmod(disk, mode)
         os.mkdir(f"{disk}/rows")
@@ -147,7 +147,7 @@ def test_a_volume_that_was_moved_to_where_others_can_enter_is_reported(mode, war
 
 
 def nested(place, depth, name="d"):
-    """Make directories in each other, deeper than a path can be."""
+    """Create nested directories whose path exceeds the maximum path length."""
     here = os.open(place, os.O_RDONLY)
     for _number in range(depth):
         os.mkdir(name, dir_fd=here)
@@ -160,7 +160,7 @@ def nested(place, depth, name="d"):
 @pytest.mark.parametrize("remove", [lambda data: data.remove("db"), lambda data: data.clear("db", "rows"),
                                     lambda data: data.restore("db", "backups/db/1")],
                          ids=["remove", "clear", "restore"])
-def test_directories_that_a_component_nests_deeper_than_any_path_are_removed(data, remove):
+def test_directories_nested_deeper_than_the_path_limit_are_removed(data, remove):
     data.back_up("db", VOLUMES, 1)
     nested(data.volume("db", "rows"), 1100)
     assert data.size("db", VOLUMES) < 1 << 20
@@ -168,7 +168,7 @@ def test_directories_that_a_component_nests_deeper_than_any_path_are_removed(dat
     assert not (data.volume("db", "rows") / "d").exists()
 
 
-def test_a_volume_that_is_too_deep_to_be_copied_is_named_with_the_reason(data):
+def test_backup_of_a_too_deep_volume_reports_path_and_reason(data):
     nested(data.volume("db", "rows"), 120, "d" * 40)
     with pytest.raises(ReportedError) as caught:
         data.back_up("db", VOLUMES, 1)
@@ -178,7 +178,7 @@ def test_a_volume_that_is_too_deep_to_be_copied_is_named_with_the_reason(data):
     assert not (data.root / "volumes/db").exists()
 
 
-def test_a_file_with_many_names_takes_the_room_of_one(data):
+def test_hard_links_are_counted_and_copied_once(data):
     rows_ = data.volume("db", "rows")
     (rows_ / "large").write_bytes(os.urandom(1 << 20))
     for number in range(50):
@@ -190,7 +190,7 @@ def test_a_file_with_many_names_takes_the_room_of_one(data):
 
 @pytest.fixture
 def moved(data):
-    """Volume "rows" on another disk, beside files of others."""
+    """Move volume "rows" to another disk, next to unrelated files."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as disk:
         place = pathlib.Path(disk)
         shutil.move(data.volume("db", "rows"), place / "rows")
@@ -200,7 +200,7 @@ def moved(data):
         yield place
 
 
-def test_what_lies_beside_a_moved_volume_stays(data, moved):
+def test_files_next_to_a_moved_volume_are_retained(data, moved):
     place, _size = data.back_up("db", VOLUMES, 1)
     (moved / "rows/deep/file").write_text("two")
     left = moved / ".rows.0123abcd.restored"
@@ -210,14 +210,14 @@ def test_what_lies_beside_a_moved_volume_stays(data, moved):
     assert {path.name for path in moved.iterdir()} == {"rows", ".rows.conf", ".rows.old", ".rows.d", "rows.other"}
 
 
-def test_the_data_of_a_moved_volume_are_removed_with_the_others(data, moved):
+def test_data_of_a_moved_volume_are_removed(data, moved):
     data.remove("db")
     assert not (data.root / "volumes/db").exists()
     assert {path.name for path in moved.iterdir()} == {".rows.conf", ".rows.old", ".rows.d", "rows.other"}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_data_that_cannot_be_removed_are_said(data):
+def test_failed_data_removal_is_reported(data):
     busy = data.volume("db", "rows") / "deep"
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "none", busy], check=True)
     try:

@@ -1,4 +1,4 @@
-"""Deployments: all or nothing, whatever fails and wherever novad is killed."""
+"""Deployments are atomic, whatever fails and wherever novad is killed."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def deployed(node):
     return node
 
 
-def test_all_components_are_deployed_each_behind_what_it_needs(node):
+def test_deploy_starts_all_components_in_dependency_order(node):
     done = node.deploy()
     assert (done.state, node.versions()) == (DONE, {"db": "1", "conductor": "1", "api": "1"})
     started = [name for name, what in node.told if what.startswith("starting")]
@@ -107,7 +107,7 @@ def test_all_components_are_deployed_each_behind_what_it_needs(node):
     assert node.deployer.journal.components()["db"].version == "1 of the program"
 
 
-def test_what_is_up_to_date_stays(deployed):
+def test_up_to_date_components_are_not_restarted(deployed):
     before = dict(deployed.runtime.running)
     assert deployed.deploy().state == DONE
     assert deployed.runtime.running == before
@@ -117,7 +117,7 @@ def test_what_is_up_to_date_stays(deployed):
 
 
 @pytest.mark.parametrize("kind", [history.DEPLOY, history.REMOVE, history.ROTATE])
-def test_nothing_runs_on_without_what_it_depends_on(deployed, kind):
+def test_dependent_components_stop_before_their_dependencies(deployed, kind):
     users = {"suite-db": {"suite-conductor", "suite-api"}, "suite-conductor": {"suite-api"}, "suite-api": set()}
     stops = []
     current = deployed.deployer.journal.components()
@@ -133,7 +133,7 @@ def test_nothing_runs_on_without_what_it_depends_on(deployed, kind):
     assert [(name, running) for name, running in stops if name in running and users[name] & running] == []
 
 
-def test_a_component_or_a_version_that_is_not_known_is_refused_before_anything_stops(deployed):
+def test_unknown_component_or_version_is_refused_before_any_stop(deployed):
     before = dict(deployed.runtime.running)
     with pytest.raises(NotKnown, match=r"Component dbb does not exist .* api, conductor, db"):
         deployed.deploy(dbb="1")
@@ -142,7 +142,7 @@ def test_a_component_or_a_version_that_is_not_known_is_refused_before_anything_s
     assert (deployed.runtime.running, deployed.versions()["api"]) == (before, "1")
 
 
-def test_what_depends_on_a_component_that_is_not_there_is_refused_and_touches_none_of_its_data(deployed):
+def test_component_with_undeployed_dependency_is_refused_and_data_are_unchanged(deployed):
     current = deployed.deployer.journal.components()
     deployed.run(history.REMOVE, [Change(name=name, before=current[name]) for name in ORDER])
     rows = deployed.rows()
@@ -161,7 +161,7 @@ def suite(**depends):
         'health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}\n' for name, needed in depends.items())
 
 
-def test_a_rollback_goes_back_past_a_dependency_that_has_left_the_platform_file(node):
+def test_rollback_restores_a_dependency_missing_from_the_platform_file(node):
     node.start(suite(cache="", api="cache"))
     node.deploy()
     node.start(suite(api=""))
@@ -172,7 +172,7 @@ def test_a_rollback_goes_back_past_a_dependency_that_has_left_the_platform_file(
     assert node.rollback(to=1).state == DONE
 
 
-def test_a_rollback_starts_in_the_order_of_what_it_brings(node):
+def test_rollback_starts_components_in_the_restored_dependency_order(node):
     node.start(suite(a="c", c=""))
     node.deploy()
     node.start(suite(a="", c=""))
@@ -182,7 +182,7 @@ def test_a_rollback_starts_in_the_order_of_what_it_brings(node):
     assert [name for name, what in node.told if what.startswith("starting")] == ["c", "a"]
 
 
-def test_what_files_of_several_days_say_of_one_another_may_be_a_circle_and_all_goes_on(node):
+def test_circular_dependencies_across_platform_file_versions_are_tolerated(node):
     node.start(suite(a="c", c=""))
     node.deploy()
     node.start(suite(a="", c="a"))
@@ -194,7 +194,7 @@ def test_what_files_of_several_days_say_of_one_another_may_be_a_circle_and_all_g
     assert node.versions() == {"new": "1"}
 
 
-def test_an_image_of_another_digest_is_refused(deployed):
+def test_image_with_a_different_digest_is_refused(deployed):
     change, = deployed.deployer.plan({"api": ""})
     component = change.after.component.of_version("2")
     wanted = change.after.__replace__ if hasattr(change.after, "__replace__") else None
@@ -207,7 +207,7 @@ def test_an_image_of_another_digest_is_refused(deployed):
     assert deployed.versions()["api"] == "1"
 
 
-# Each remakes the container of conductor, whose image declares a volume that no mount covers.
+# Every operation recreates the conductor container, whose image declares a volume that no mount covers.
 REMAKES = {
     "deploy": lambda node: node.deploy(conductor="2"),
     "all": lambda node: node.deploy(conductor="2", api="2"),
@@ -219,7 +219,7 @@ REMAKES = {
 
 
 @pytest.mark.parametrize("act", REMAKES)
-def test_an_image_that_stores_data_outside_of_all_mounts_is_refused_before_anything_stops(node, act):
+def test_image_with_unmounted_data_volume_is_refused_before_any_stop(node, act):
     node.deploy()
     if act == "rollback":
         node.deploy(conductor="2")
@@ -236,7 +236,7 @@ def test_an_image_that_stores_data_outside_of_all_mounts_is_refused_before_anyth
     ("/data", True), ("/data/", True), ("//data", True), ("data", True), ("/data/inner", True), ("/host/x/y", True),
     ("/cache", True), ("/etc/file", True), ("/", False), ("/dat", False), ("/data2", False), ("/host", False),
     ("/data/../other", False)])
-def test_a_declared_volume_is_covered_by_a_volume_bind_or_file_at_its_path_or_above(node, declared, covered):
+def test_declared_volume_is_covered_by_a_mount_at_its_path_or_above(node, declared, covered):
     node.start("""
 name = "suite"
 [components.db]
@@ -256,7 +256,7 @@ health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
         assert node.runtime.made == {}
 
 
-def test_a_component_whose_container_stays_is_not_refused_for_what_its_image_declares(deployed):
+def test_unchanged_container_is_not_checked_for_declared_volumes(deployed):
     deployed.runtime.data["registry/db:1"] = ("/elsewhere",)
     assert deployed.deploy(conductor="2").state == DONE
     current = deployed.deployer.journal.components()
@@ -265,35 +265,35 @@ def test_a_component_whose_container_stays_is_not_refused_for_what_its_image_dec
 
 
 @pytest.mark.parametrize("version", ["bad", "sick"])
-def test_an_upgrade_that_does_not_become_healthy_is_put_back_with_the_data_of_its_database(deployed, version):
+def test_unhealthy_upgrade_is_rolled_back_with_database_data(deployed, version):
     rows = deployed.rows()
     with pytest.raises(Failed, match=r"conductor does not become healthy: .* The previous state was restored"):
         deployed.deploy(db="2", conductor=version, api="2")
     assert deployed.versions() == {"db": "1", "conductor": "1", "api": "1"}
-    assert deployed.rows() == [*rows, "1"]  # started once more, and nothing of version 2
+    assert deployed.rows() == [*rows, "1"]  # Version 1 started again; no data of version 2.
     last = deployed.deployer.journal.deployments()[0]
     assert (last.state, "does not become healthy" in last.error) == (UNDONE, True)
 
 
-def test_a_first_deployment_that_fails_leaves_nothing(node):
+def test_failed_first_deployment_leaves_no_containers_or_data(node):
     with pytest.raises(Failed):
         node.deploy(db="1", conductor="bad", api="1")
     assert (node.versions(), node.runtime.made, content(node.directory / "volumes")) == ({}, {}, {})
     assert node.deploy().state == DONE
 
 
-def test_a_rollback_goes_back_two_versions_with_image_and_data(deployed):
+def test_rollback_by_two_versions_restores_image_and_data(deployed):
     first = deployed.rows()
     deployed.deploy(db="2", conductor="2")
     deployed.deploy(db="3")
     done = deployed.rollback("db", to=1)
     assert (done.state, deployed.versions()) == (DONE, {"db": "1", "conductor": "2", "api": "1"})
     assert deployed.rows() == [*first, "1"]
-    # and the data that were left behind are not lost
+    # The data from before the rollback are backed up.
     assert next(backup.version for backup in deployed.deployer.journal.backups("db")) == "3 of the program"
 
 
-def test_what_a_component_wrote_elsewhere_goes_back_with_it(deployed):
+def test_rollback_restores_data_written_to_another_component(deployed):
     first = deployed.rows()
     deployed.deploy(conductor="2")
     with (deployed.directory / "volumes/db/rows/written").open("a") as file:
@@ -302,14 +302,14 @@ def test_what_a_component_wrote_elsewhere_goes_back_with_it(deployed):
     assert (deployed.versions()["conductor"], deployed.rows()) == ("1", [*first, "1"])
 
 
-def test_there_may_be_nothing_to_go_back_to(deployed):
+def test_rollback_without_previous_version_is_refused(deployed):
     with pytest.raises(Refused, match="Nothing to roll back to"):
         deployed.rollback("db")
     with pytest.raises(NotKnown):
         deployed.rollback("dbb")
 
 
-def test_a_full_disk_refuses_before_anything_stops(deployed, monkeypatch):
+def test_full_disk_refuses_the_deployment_before_any_stop(deployed, monkeypatch):
     before = dict(deployed.runtime.running)
     monkeypatch.setattr("nova.novad.deployment.data.shutil.disk_usage",
                         lambda _path: type("Usage", (), {"free": 1000})())
@@ -318,7 +318,7 @@ def test_a_full_disk_refuses_before_anything_stops(deployed, monkeypatch):
     assert (deployed.runtime.running, deployed.versions()["db"]) == (before, "1")
 
 
-def test_a_disk_that_is_full_in_the_middle_of_a_backup_puts_all_back(deployed, monkeypatch):
+def test_disk_full_during_backup_rolls_back_the_deployment(deployed, monkeypatch):
     def full(*_arguments):
         raise ReportedError("no space left")
     monkeypatch.setattr(deployed.deployer.data, "back_up", full)
@@ -327,7 +327,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_backup_puts_all_back(deployed, m
     assert deployed.versions()["db"] == "1"
 
 
-def test_half_a_copy_is_dropped_and_copies_of_a_journal_that_was_lost_stay(deployed, monkeypatch):
+def test_partial_backup_is_deleted_and_backups_of_a_lost_journal_are_retained(deployed, monkeypatch):
     deployed.deploy(db="2")
     deployed.deployer.journal.path.unlink()
     before = content(deployed.directory / "backups")
@@ -352,7 +352,7 @@ def test_half_a_copy_is_dropped_and_copies_of_a_journal_that_was_lost_stay(deplo
     assert before.items() < content(node.directory / "backups").items()
 
 
-def test_what_a_removed_component_alone_had_is_removed_even_if_the_runtime_refuses_for_a_while(node):
+def test_files_and_networks_of_a_removed_component_are_deleted_with_retries(node):
     text = TEXT.replace("[secrets.db]", 'networks = ["inner", "outer"]\n[secrets.db]').replace(
         'depends = ["db"]', 'depends = ["db"]\nnetworks = ["inner"]').replace(
         'depends = ["conductor"]', 'depends = ["conductor"]\nnetworks = ["outer"]\nfiles = {"/a" = "${secret:db}"}')
@@ -386,7 +386,7 @@ def back_up(node):
     return node.deployer.journal.backups("db")[0]
 
 
-def test_a_component_with_a_dump_command_is_backed_up_while_it_runs_and_restored_by_it(dumping):
+def test_component_with_dump_command_is_backed_up_online_and_restored(dumping):
     rows, since = dumping.rows(), dict(dumping.runtime.running)
     made = back_up(dumping)
     assert dumping.runtime.running == since
@@ -398,14 +398,14 @@ def test_a_component_with_a_dump_command_is_backed_up_while_it_runs_and_restored
     restore = history.changes_restored(dumping.deployer.journal, made.id)
     assert dumping.run(history.RESTORE, restore).state == DONE
     assert (dumping.versions()["db"], dumping.rows()) == ("1", rows)
-    # a copy is restored in the same way
+    # A copy made by the restore is restored in the same way.
     copy = next(one for one in dumping.deployer.journal.backups("db") if one.version == "2 of the program")
     dumping.run(history.RESTORE, history.changes_restored(dumping.deployer.journal, copy.id))
     assert (dumping.versions()["db"], dumping.rows()[:2]) == ("2", [*rows, "2"])
 
 
 @pytest.mark.parametrize("what", ["dump", "restore"])
-def test_a_dump_or_its_restoring_that_fails_changes_nothing(dumping, what):
+def test_failed_dump_or_restore_rolls_back(dumping, what):
     made = back_up(dumping)
     rows, kept = dumping.rows(), content(dumping.directory / "backups")
 
@@ -421,14 +421,14 @@ def test_a_dump_or_its_restoring_that_fails_changes_nothing(dumping, what):
     assert not [name for name in content(dumping.directory / "backups") if ".dump" in name and name not in kept]
 
 
-def test_a_dump_command_that_says_why_it_fails_is_heard(dumping):
+def test_failed_dump_command_output_is_reported(dumping):
     current = dumping.deployer.journal.components()["db"]
     other = msgspec.structs.replace(current, component=msgspec.structs.replace(current.component, dump=("none",)))
     with pytest.raises(Failed, match="The dump command of db failed with exit code 3: the program says why"):
         dumping.run(history.BACK_UP, [Change(name="db", before=other, after=other)])
 
 
-def test_a_backup_that_is_gone_is_not_restored(dumping):
+def test_restore_of_a_missing_or_pruned_backup_is_refused(dumping):
     with pytest.raises(NotKnown, match="Backup 9 does not exist"):
         history.changes_restored(dumping.deployer.journal, 9)
     made = back_up(dumping)
@@ -437,7 +437,7 @@ def test_a_backup_that_is_gone_is_not_restored(dumping):
         history.changes_restored(dumping.deployer.journal, made.id)
 
 
-def test_a_second_deployment_meanwhile_is_refused(deployed):
+def test_concurrent_deployment_is_refused(deployed):
     def meanwhile(verb, _name):
         if verb == "stop":
             deployed.runtime.before = lambda _verb, _name: None
@@ -447,7 +447,7 @@ def test_a_second_deployment_meanwhile_is_refused(deployed):
     assert deployed.deploy(db="2").state == DONE
 
 
-def test_a_runtime_that_goes_away_is_waited_for_and_all_is_put_back(deployed):
+def test_unavailable_runtime_is_retried_and_the_deployment_rolled_back(deployed):
     def away(verb, name):
         if (verb, name) == ("create", "suite-conductor"):
             deployed.runtime.away = True
@@ -479,7 +479,7 @@ BACK = lambda node: node.rollback("db", "conductor", to=1)  # noqa: E731
     (lambda node: None, UPGRADE, {"db": "1", "conductor": "1", "api": "1"}),
     (UPGRADE, BACK, {"db": "2", "conductor": "2", "api": "2"}),
 ], ids=["deploy", "rollback"])
-def test_a_novad_that_is_killed_anywhere_puts_the_platform_back(tmp_path, prepare, act, versions):
+def test_novad_killed_at_any_step_rolls_back_on_restart(tmp_path, prepare, act, versions):
     whole = Node(tmp_path / "whole") if (tmp_path / "whole").mkdir() is None else None
     whole.deploy()
     prepare(whole)
@@ -502,7 +502,7 @@ def test_a_novad_that_is_killed_anywhere_puts_the_platform_back(tmp_path, prepar
         node.runtime.before = kill
         with pytest.raises(Killed):
             act(node)
-        # and once more while it puts things back
+        # Kill novad again during the recovery.
         node.start()
         left[0] = 1
         node.runtime.before = kill
@@ -518,7 +518,7 @@ def test_a_novad_that_is_killed_anywhere_puts_the_platform_back(tmp_path, prepar
         assert act(node).state == DONE
 
 
-def test_what_the_runtime_says_of_a_container_has_no_secrets(deployed):
+def test_secrets_in_runtime_errors_are_masked(deployed):
     value = deployed.deployer.secrets.values(["db"])["db"]
 
     def refuse(verb, name):

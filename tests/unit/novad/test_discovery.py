@@ -1,4 +1,4 @@
-"""The table of novads that announce themselves."""
+"""The table of novad instances discovered by mDNS."""
 
 import threading
 
@@ -10,7 +10,7 @@ from nova.novad.nodes.discovery import Discovery
 
 
 class Network:
-    """Addresses that answer, and a clock; ``step()`` is one turn of the background thread."""
+    """A fake network with reachable addresses and a clock; ``run()`` stands in for the background thread."""
 
     def __init__(self, monkeypatch):
         self.good, self.tried, self.now = set(), [], 1000.0
@@ -41,7 +41,7 @@ def network(monkeypatch):
     return Network(monkeypatch)
 
 
-def test_a_new_node_is_tried_before_strangers_that_have_failed(network):
+def test_new_node_is_tried_before_failed_instances(network):
     for number in range(module.MOST - 1):
         network.add(f"s{number}", number + 1)
     network.run(module.MOST * module.LIMIT * 3)
@@ -54,7 +54,7 @@ def test_a_new_node_is_tried_before_strangers_that_have_failed(network):
     assert network.table.trusted() == [("n2", "tls://10.0.0.1:9999")]
 
 
-def test_a_full_table_loses_the_one_that_fails_for_the_longest_time_and_never_a_known_one(network):
+def test_full_table_evicts_the_longest_failing_instance_but_no_trusted_node(network):
     network.good.add("tls://10.0.0.1:1")
     network.add("known", 1)
     for number in range(3 * module.MOST):
@@ -65,7 +65,7 @@ def test_a_full_table_loses_the_one_that_fails_for_the_longest_time_and_never_a_
     assert kept == {"known", *(f"s{number}" for number in range(2 * module.MOST + 1, 3 * module.MOST))}
 
 
-def test_a_table_of_known_ones_takes_no_stranger(network):
+def test_table_full_of_trusted_nodes_accepts_no_new_instance(network):
     for number in range(module.MOST):
         network.good.add(f"tls://10.0.0.1:{number + 1}")
         network.add(f"n{number}", number + 1)
@@ -74,7 +74,7 @@ def test_a_table_of_known_ones_takes_no_stranger(network):
     assert "stranger" not in network.table._entries
 
 
-def test_addresses_of_one_instance_are_tried_in_turn(network):
+def test_addresses_of_an_instance_are_tried_in_order(network):
     network.good.add("tls://10.0.0.1:3")
     network.add("n2", 1, 2, 3)
     network.run(30)
@@ -82,7 +82,7 @@ def test_addresses_of_one_instance_are_tried_in_turn(network):
     assert network.table.trusted() == [("n2", "tls://10.0.0.1:3")]
 
 
-def test_attempts_become_rarer_and_end(network):
+def test_attempts_become_rarer_and_stop(network):
     network.add("stranger", 1)
     network.run(300)
     early = len(network.tried)
@@ -90,7 +90,7 @@ def test_attempts_become_rarer_and_end(network):
     assert (early <= 10, len(network.tried) <= 15, network.table.size()) == (True, True, 0)
 
 
-def test_one_that_goes_is_forgotten_and_one_without_tls_is_not_entered(network):
+def test_withdrawn_instances_and_instances_without_tls_are_removed(network):
     network.add("n2", 1)
     network.add("n3", 2)
     network.add("plain", 3, scheme="tcp")

@@ -1,4 +1,4 @@
-"""Looks at components, which may do their worst."""
+"""Health checks of misbehaving components."""
 
 import contextlib
 import socket
@@ -22,7 +22,7 @@ def runtime():
 
 @contextlib.contextmanager
 def server(answer):
-    """``answer(connection)`` speaks to whoever connects; the port."""
+    """Serve a connection with ``answer(connection)`` and yield the port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         def serve():
             with contextlib.suppress(OSError):
@@ -37,7 +37,7 @@ def server(answer):
 
 
 def drip(connection):
-    """A byte now and then, for ever: none of them comes too late."""
+    """Send a byte every 50 ms without end, so that no single read times out."""
     end = threading.Event()
     while not end.wait(0.05):
         connection.sendall(b"a")
@@ -46,12 +46,12 @@ def drip(connection):
 @pytest.mark.parametrize(("answer", "said"), [
     (drip, "no answer in 0.3 seconds"), (lambda one: one.sendall(b"nonsense\r\n" * 9), "does not answer"),
     (lambda one: one.sendall(b"HTTP/1.1 503 No\r\n\r\n"), "answers 503"), (lambda one: None, "does not answer")])
-def test_what_is_no_answer_is_unhealthy_within_its_time(runtime, answer, said):
+def test_invalid_http_response_is_unhealthy_within_the_timeout(runtime, answer, said):
     with server(answer) as port, pytest.raises(health.Unhealthy, match=said):
         health.check(runtime, "c", Health(http=f"http://127.0.0.1:{port}/", timeout=0.3))
 
 
 @pytest.mark.parametrize("status", [200, 302, 404])
-def test_who_answers_is_healthy(runtime, status):
+def test_http_response_below_500_is_healthy(runtime, status):
     with server(lambda one: one.sendall(b"HTTP/1.1 %d So\r\nLocation: file:///etc/shadow\r\n\r\n" % status)) as port:
         health.check(runtime, "c", Health(http=f"http://127.0.0.1:{port}/path?query", timeout=5))

@@ -1,4 +1,4 @@
-"""Going back: random sequences of changes compared with a small model, and journals of the release before."""
+"""Rollbacks: random sequences of changes compared with a model, and journals of the previous release."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ QUIET = lambda _name, _what: None  # noqa: E731
 
 
 class Novad:
-    """A daemon with a runtime without containers; programs write ``tokens`` to their volume."""
+    """A daemon with a fake runtime; programs write ``tokens`` to their volume."""
 
     def __init__(self, directory: pathlib.Path, text: str = TEXT, keep: int = 8) -> None:
         self.directory, self.text = directory, text
@@ -62,7 +62,7 @@ class Novad:
             file.write(f"{token}\n")
 
     def found(self) -> dict[str, tuple[str, tuple[str, ...]]]:
-        """Return version and data of each component that runs; the journal has to say the same."""
+        """Return version and data of each running component, after checking that the journal agrees."""
         assert self.daemon.journal.unfinished() == []
         known = {name: one.component.tag for name, one in self.daemon.journal.components().items()}
         runs = {name.removeprefix("suite-"): self.runtime.images[self.runtime.made[name].image][0].rpartition(":")[2]
@@ -77,7 +77,7 @@ class Novad:
 
 @dataclasses.dataclass(frozen=True)
 class State:
-    """A state of a component in the model: ``before`` is what a rollback goes back to."""
+    """A state of a component in the model: ``before`` is the target of a rollback."""
 
     made: int
     version: str
@@ -109,7 +109,7 @@ class Model:
 
     def change(self, states: dict[str, State | None], data: dict[str, tuple[str, ...]],
                also: tuple[str, ...] = ()) -> None:
-        """Carry out a deployment that gives components these states, some of them other data."""
+        """Apply a deployment that sets these states, and replaces the data of some components."""
         for name in {*states, *data, *also}:
             if self.now(name) is not None or self.data[name]:
                 self.saved[name, self.ident] = self.data[name]
@@ -128,7 +128,7 @@ class Model:
         return ("db",) if states.get("conductor") and self.now("db") else ()
 
     def way_back(self, names: tuple[str, ...], to: int | None) -> tuple[dict[str, State], dict[str, tuple[str, int]]]:
-        """Return the states to go back to, and which saved data go with them."""
+        """Return the target states of a rollback, and the saved data to restore with them."""
         targets, ends = {}, {}
         for name in names or NAMES:
             now = self.now(name)
@@ -150,7 +150,7 @@ class Model:
 
 
 class Comparison:
-    """Carries out each operation with novad and with the model."""
+    """A runner that applies each operation to novad and to the model."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         self.novad, self.model, self.covered = Novad(directory), Model(), collections.Counter[str]()
@@ -188,7 +188,7 @@ class Comparison:
         return ""
 
     def undone(self) -> None:
-        """Copies that an undone deployment has made are kept."""
+        """Record the backups of a rolled-back deployment, which are retained."""
         self.model.saved.update({key: self.model.data[key[0]] for key in self.kept if key[1] == self.model.ident})
 
     def rollback(self, names: tuple[str, ...], to: int | None) -> str:
@@ -245,7 +245,7 @@ class Comparison:
         return ""
 
     def kill(self, number: int, names: tuple[str, ...]) -> str:
-        """novad is killed at an effect of a deployment or rollback, and comes back."""
+        """Kill novad at an effect of a deployment or rollback, and restart it."""
         left = [number]
 
         def before(_verb: str, _name: str) -> None:
@@ -288,7 +288,7 @@ _OPERATIONS = [
 _OPERATION = st.sampled_from([one for weight, one in _OPERATIONS for _time in range(weight)]).flatmap(lambda one: one)
 
 
-def test_any_sequence_of_changes_leads_to_the_version_and_data_of_the_model():
+def test_random_change_sequences_match_the_model():
     covered: collections.Counter[str] = collections.Counter()
 
     @settings(max_examples=20, deadline=None, database=None, derandomize=True, phases=[Phase.generate],
@@ -324,7 +324,7 @@ def novad(tmp_path):
     return Novad(tmp_path, keep=20)
 
 
-def test_a_rollback_goes_to_the_state_before_and_not_to_the_version_that_was_left_by_a_rollback(novad):
+def test_rollback_targets_the_previous_state_and_not_a_rolled_back_version(novad):
     deployed(novad, "1", "2")
     novad.daemon.rollback(["db"], None, QUIET)
     novad.write("db", "third")
@@ -337,7 +337,7 @@ def test_a_rollback_goes_to_the_state_before_and_not_to_the_version_that_was_lef
     assert novad.found()["db"] == ("2", ("v1", "v2"))
 
 
-def test_a_rollback_after_a_restore_takes_the_restore_back(novad):
+def test_rollback_after_a_restore_reverts_the_restore(novad):
     deployed(novad, "1", "2", "3")
     backup = next(one for one in novad.daemon.journal.backups("db") if one.deployment == 2)
     novad.daemon.restore(backup.id, QUIET)
@@ -348,8 +348,8 @@ def test_a_rollback_after_a_restore_takes_the_restore_back(novad):
     assert novad.found()["db"] == ("2", ("v1", "v2"))
 
 
-def test_data_go_back_to_before_the_first_change_of_those_that_write_them(novad):
-    """The database's own upgrade is younger than that of the conductor, which goes back with it."""
+def test_rollback_restores_data_from_before_the_first_writer_change(novad):
+    """The upgrade of the database is newer than that of the conductor in the same rollback."""
     deployed(novad, "1")
     novad.daemon.deploy({"conductor": "2"}, QUIET)
     novad.write("db", "a column of conductor 2")
@@ -358,7 +358,7 @@ def test_data_go_back_to_before_the_first_change_of_those_that_write_them(novad)
     assert novad.found() == {"db": ("1", ("v1",)), "conductor": ("1", ())}
 
 
-def test_a_state_without_data_comes_back_without_data(novad):
+def test_rollback_to_a_state_without_data_restores_no_data(novad):
     deployed(novad, "1")
     volumes = 'volumes = [{name = "rows", destination = "/rows"}]\n'
     novad.text = TEXT.replace(volumes, "", 1)
@@ -375,7 +375,7 @@ def test_a_state_without_data_comes_back_without_data(novad):
 
 
 def former_release(novad: Novad) -> None:
-    """Make the journal one of the release before: it has no states, and its changes name none."""
+    """Convert the journal to the format of the previous release, which records no states."""
     novad.daemon.journal.close()
     with sqlite3.connect(novad.directory / "journal.sqlite") as connection:
         connection.execute("drop table states")
@@ -386,7 +386,7 @@ def former_release(novad: Novad) -> None:
     novad.start()
 
 
-def test_a_journal_of_the_release_before_has_the_same_states(novad):
+def test_journal_of_the_previous_release_yields_the_same_states(novad):
     deployed(novad, "1", "2")
     novad.daemon.rollback(["db"], None, QUIET)
     deployed(novad, "2", "3")
@@ -407,7 +407,7 @@ def test_a_journal_of_the_release_before_has_the_same_states(novad):
     assert novad.found()["db"][0] == "1"
 
 
-def test_what_an_older_release_deploys_in_between_is_recorded_when_a_newer_one_starts(novad):
+def test_states_of_deployments_by_an_older_release_are_recorded_at_startup(novad):
     deployed(novad, "1", "2")
     novad.daemon.journal.close()
     with sqlite3.connect(novad.directory / "journal.sqlite") as connection:

@@ -1,4 +1,4 @@
-"""The suite's own platform files, and how its images are made."""
+"""The packaged platform files, and the build of the images."""
 
 import http.server
 import json
@@ -38,7 +38,7 @@ def platform(request):
     return load(ROOT / "etc/novad" / request.param)
 
 
-def test_the_platform_of_the_suite_starts_what_is_built(platform):
+def test_platform_files_use_the_built_images(platform):
     text = (ROOT / "tools/images/images.sh").read_text()
     built = text.partition('ALL_IMAGES="')[2].partition('"')[0].split()
     assert sorted(f"127.0.0.1:5050/nova/{name}" for name in built) == sorted(
@@ -50,7 +50,7 @@ def test_the_platform_of_the_suite_starts_what_is_built(platform):
     assert [name for name, one in platform.components.items() if one.files and not one.user.isdigit()] == []
 
 
-def test_only_conductors_know_the_database_of_nova_and_hosts_not_the_master_key(platform):
+def test_database_secret_is_limited_to_conductors_and_master_key_to_control(platform):
     components = platform.components
     assert {name for name, one in components.items() if "database-nova" in one.secrets()} == {
         "database", "nova-conductor"}
@@ -59,7 +59,7 @@ def test_only_conductors_know_the_database_of_nova_and_hosts_not_the_master_key(
     assert not [one.image for one in hosts if "master-key" in one.secrets()]
 
 
-def test_hosts_are_called_like_their_nodes_and_find_what_they_need_at_the_control_node():
+def test_compute_hosts_use_node_names_and_the_control_node_address():
     control = Place(node="ctl", address="10.0.0.1", roles=("control",))
     places = [control, *(Place(node=f"host{each}", address=f"10.0.1.{each}", roles=("compute",)) for each in (1, 2))]
     whole = load(ROOT / "etc/novad/nova-nodes.yaml")
@@ -78,7 +78,7 @@ def test_hosts_are_called_like_their_nodes_and_find_what_they_need_at_the_contro
                 if "://" in line] == ["5672/nova", "5000/v3", "9292"]
 
 
-def test_a_layer_does_not_depend_on_times_and_the_order_of_directories(tmp_path):
+def test_layer_is_reproducible_regardless_of_mtime_and_directory_order(tmp_path):
     first = packed(tree(tmp_path / "a", {"etc/one": "1", "etc/two": "2", "usr/three": "3"}), tmp_path / "a.tar")
     second = packed(tree(tmp_path / "b", {"usr/three": "3", "etc/two": "2", "etc/one": "1"}), tmp_path / "b.tar")
     os.utime(tmp_path / "b/etc/one", (1, 1))
@@ -89,7 +89,7 @@ def test_a_layer_does_not_depend_on_times_and_the_order_of_directories(tmp_path)
         assert {member.mtime for member in tar.getmembers()} == {1600000000}
 
 
-def test_a_layer_has_what_is_new_or_changed_with_its_directories_and_says_what_is_gone(tmp_path):
+def test_layer_contains_new_and_changed_files_and_whiteouts(tmp_path):
     base = packed(tree(tmp_path / "a", {"etc/same": "1", "etc/other": "2", "var/gone/file": "3"}), tmp_path / "a.tar")
     full = packed(tree(tmp_path / "b", {"etc/same": "1", "etc/other": "3", "var/new": "4"}), tmp_path / "b.tar")
     oci.subtract(base, full, tmp_path / "out.tar")
@@ -107,13 +107,13 @@ def test_a_layer_has_what_is_new_or_changed_with_its_directories_and_says_what_i
     ({"IMAGES": "nova-api nothing"}, "IMAGES=nothing: choose of"),
 ])
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_wrong_option_of_the_build_is_named_before_anything_is_done(tmp_path, options, words):
+def test_invalid_build_option_is_reported_before_the_build(tmp_path, options, words):
     done = subprocess.run([ROOT / "tools/images/build.sh"], capture_output=True, text=True, check=False,
                           env={**os.environ, "OUTPUT": str(tmp_path / "out"), **options})
     assert (done.returncode, words in done.stderr, (tmp_path / "out").exists()) == (1, True, False)
 
 
-def test_platform_files_are_written_with_the_digests_of_what_was_built(tmp_path):
+def test_platform_files_are_pinned_to_the_built_digests(tmp_path):
     built = {name: f"sha256:{number:064x}" for number, name in enumerate(sorted(
         one.image.partition("/")[2] for one in load(ROOT / "etc/novad/nova.yaml").components.values()))}
     (tmp_path / "index.json").write_text(json.dumps({"manifests": [
@@ -152,7 +152,7 @@ class _Registry(http.server.BaseHTTPRequestHandler):
         pass
 
 
-def test_an_image_is_pushed_with_all_that_it_is_made_of_before_it_is_named(tmp_path):
+def test_image_push_uploads_blobs_before_manifests(tmp_path):
     layer = oci.compress(packed(tree(tmp_path / "a", {"etc/one": "1"}), tmp_path / "a.tar"), tmp_path / "layout")
     digest = oci.image({"name": "nova/toy", "tag": "1", "layers": [{**layer, "name": "files"}], "architecture": "amd64",
                         "created": "2020-01-01T00:00:00Z", "config": {"User": "1"}}, tmp_path / "layout")

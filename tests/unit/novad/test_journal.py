@@ -1,4 +1,4 @@
-"""The journal."""
+"""Tests of the journal of deployments."""
 
 import sqlite3
 import subprocess
@@ -13,7 +13,7 @@ from nova.novad.platform import Component
 ONE = Deployed(name="db", component=Component(image="i", version="1"), image="abc", deployment=1)
 
 
-def test_what_was_written_is_there_when_it_is_opened_again(tmp_path):
+def test_journal_is_persistent_across_reopening(tmp_path):
     journal = Journal(tmp_path / "j")
     first = journal.begin("deploy", "fetch", [Change(name="db")])
     journal.advance(first.id, "apply", [Change(name="db", after=ONE)])
@@ -32,7 +32,7 @@ def test_what_was_written_is_there_when_it_is_opened_again(tmp_path):
     assert (tmp_path / "j").stat().st_mode & 0o777 == 0o600
 
 
-def test_what_is_stuck_is_unfinished_and_what_is_undone_is_not(tmp_path):
+def test_stuck_deployments_are_unfinished_and_undone_deployments_finished(tmp_path):
     journal = Journal(tmp_path / "j")
     states = {state: journal.begin("deploy", "fetch", []).id for state in (RUNNING, STUCK, UNDONE, DONE)}
     for state, ident in states.items():
@@ -40,7 +40,7 @@ def test_what_is_stuck_is_unfinished_and_what_is_undone_is_not(tmp_path):
     assert {one.state for one in journal.unfinished()} == {RUNNING, STUCK}
 
 
-def test_a_backup_that_was_dropped_is_remembered(tmp_path):
+def test_dropped_backup_stays_recorded_without_path(tmp_path):
     journal = Journal(tmp_path / "j")
     backup = journal.add_backup("db", 1, ONE, "backups/db/1", 7)
     for _time in range(2):
@@ -54,7 +54,7 @@ def test_a_backup_that_was_dropped_is_remembered(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"no database at all, but long enough to be looked at" * 40, None])
-def test_a_damaged_journal_is_a_clear_fault(tmp_path, content):
+def test_damaged_journal_raises_journal_fault(tmp_path, content):
     journal = Journal(tmp_path / "j")
     for _number in range(200):
         journal.begin("deploy", "fetch", [Change(name="db", after=ONE)])
@@ -65,7 +65,7 @@ def test_a_damaged_journal_is_a_clear_fault(tmp_path, content):
         Journal(tmp_path / "j")
 
 
-def test_rows_that_make_no_sense_are_a_clear_fault(tmp_path):
+def test_undecodable_rows_raise_journal_fault(tmp_path):
     journal = Journal(tmp_path / "j")
     journal.finish(journal.begin("deploy", "fetch", []).id, DONE, [Change(name="db", after=ONE)])
     with sqlite3.connect(tmp_path / "j") as other:
@@ -77,8 +77,8 @@ def test_rows_that_make_no_sense_are_a_clear_fault(tmp_path):
         journal.deployments()
 
 
-def test_a_journal_that_is_closed_meanwhile_is_a_clear_fault(tmp_path):
-    """A change may still tell what came of it when novad ends; SQLite crashes at the use of what was closed."""
+def test_use_of_a_closed_journal_raises_journal_fault(tmp_path):
+    """A change may record its result while novad shuts down; SQLite crashes on use of a closed connection."""
     journal = Journal(tmp_path / "j")
     faults = []
 
@@ -98,8 +98,8 @@ def test_a_journal_that_is_closed_meanwhile_is_a_clear_fault(tmp_path):
     assert all("novad ends" in fault for fault in faults)
 
 
-def test_threads_that_read_a_new_journal_at_once_do_not_crash(tmp_path):
-    """msgspec does, where a type is decoded for the first time by two of them."""
+def test_concurrent_first_reads_do_not_crash(tmp_path):
+    """msgspec crashes if two threads decode a type for the first time."""
     journal = Journal(tmp_path / "j")
     begun = journal.begin("deploy", "fetch", [Change(name="db", after=ONE)])
     journal.finish(begun.id, DONE, [Change(name="db", after=ONE)])

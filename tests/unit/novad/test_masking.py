@@ -1,4 +1,4 @@
-"""Secrets in what components write: masked wherever they are cut, in every place that shows it."""
+"""Masking of secrets in the output of components, wherever the output is split or shown."""
 
 import base64
 import json
@@ -18,14 +18,14 @@ CUTS = range(1, len(VALUE))
 
 
 def longest(text: str, value: str = VALUE) -> int:
-    """Return the length of the longest part of a secret that a text shows, whatever stands between its lines."""
+    """Return the length of the longest part of a secret in a text, ignoring line breaks and separators."""
     text = text.replace("\n", "").replace(" | ", "")
     return max((size for size in range(1, len(value) + 1) for start in range(len(value) - size + 1)
                 if value[start:start + size] in text), default=0)
 
 
 def lots(cut: int) -> dict[str, list[list[tuple[int, bytes]]]]:
-    """Return logs in which the secret is cut, as lots of lines with the number of their stream."""
+    """Return logs that split the secret, as batches of (stream number, line)."""
     first, second = f"login with {VALUE[:cut]}".encode(), f"{VALUE[cut:]} failed".encode()
     out, other = (1, first), (2, b"0000 ====")
     return {"next line": [[out, (1, second)]], "next lot": [[out], [(1, second)]],
@@ -40,7 +40,7 @@ def lots(cut: int) -> dict[str, list[list[tuple[int, bytes]]]]:
 
 @pytest.mark.parametrize("how", lots(1))
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_secret_that_is_cut_anywhere_is_masked(cut, how):
+def test_secret_split_at_any_position_is_masked(cut, how):
     stream = MaskedStream(Masker(["another secret", VALUE]))
     shown = [stream.lines(lot) for lot in lots(cut)[how]]
     whole = how in ("next line", "other stream between", "on both streams")
@@ -54,7 +54,7 @@ def test_a_secret_that_is_cut_anywhere_is_masked(cut, how):
 
 @pytest.mark.parametrize("value", [
     VALUE, "p@ss/wörd \"quoted\" \\ 100%", "line one of it\nline two of it\n", "äöüßäöüßäöüß"])
-def test_the_forms_in_which_programs_write_a_secret_are_masked_at_every_place(value):
+def test_encoded_forms_of_a_secret_are_masked_at_every_split(value):
     masker = Masker([value])
     forms = {"plain": value, "URL": urllib.parse.quote(value, safe=""), "JSON": json.dumps(value)[1:-1],
              "JSON of UTF-8": json.dumps(value, ensure_ascii=False)[1:-1], "CRLF": value.replace("\n", "\r\n"),
@@ -62,7 +62,7 @@ def test_the_forms_in_which_programs_write_a_secret_are_masked_at_every_place(va
     forms |= {f"Base64 {user}": base64.b64encode(f"{user}:{value}".encode()).decode() for user in ("u", "us", "use")}
     forms["Base64 for URLs"] = base64.urlsafe_b64encode(value.encode()).decode()
     for how, form in forms.items():
-        inner = form[4:-4] if "Base64" in how else form  # its ends hold other characters, too
+        inner = form[4:-4] if "Base64" in how else form  # Its ends encode other characters, too.
         for at in range(len(form) + 1):
             shown = masker.text(f"before {form[:at]}\n{form[at:]} after")
             assert MASK in shown, how
@@ -72,7 +72,7 @@ def test_the_forms_in_which_programs_write_a_secret_are_masked_at_every_place(va
     print(", ".join(forms))
 
 
-def test_a_character_of_a_secret_that_is_cut_in_the_middle_is_masked():
+def test_secret_split_within_a_utf8_character_is_masked():
     value = "äöüßäöüß"
     for at in range(1, len(value.encode())):
         first, second = value.encode()[:at], value.encode()[at:]
@@ -80,7 +80,7 @@ def test_a_character_of_a_secret_that_is_cut_in_the_middle_is_masked():
             f"is {MASK}", f"{MASK} !"]
 
 
-def test_what_is_no_secret_is_shown_as_it_is():
+def test_text_without_secrets_is_unchanged():
     text = "".join(chr(number) for number in range(1, 0x2100)) + "\n\r\nk3Y\nk3 \n\n"
     for values in ((), ("",), (VALUE, "")):
         assert Masker(values).text(text) == "".join(one if one.isprintable() or one == "\n" else "?" for one in text)
@@ -98,12 +98,12 @@ def node(tmp_path):
 
 
 def complaints(value: str):
-    """Return texts that are cut at each place of the secret, if their last 300, 400 or 500 characters are shown."""
+    """Return texts whose last 300, 400 or 500 characters begin at each position of the secret."""
     return ["x" * 500 + value + "y" * (size - at) for size in (300, 400, 500) for at in range(len(value) + 1)]
 
 
 @pytest.mark.parametrize("place", ["health", "last words", "dump", "restore", "runtime"])
-def test_what_a_failed_deployment_shows_is_masked_before_it_is_cut(node, place):
+def test_errors_of_a_failed_deployment_are_masked_before_truncation(node, place):
     value = node.deployer.secrets.values(["db"])["db"]
     seen = []
     for text in complaints(value):
@@ -139,7 +139,7 @@ def test_what_a_failed_deployment_shows_is_masked_before_it_is_cut(node, place):
     assert any(MASK in text for text in seen)
 
 
-def test_control_characters_of_a_component_reach_no_terminal():
+def test_control_characters_of_components_are_replaced():
     for masker in (Masker([]), Masker(["a secret of mine"])):
         assert masker.text("\x1b]0;owned\x07 fine\r\nnext \x9b2J") == "?]0;owned? fine?\nnext ?2J"
     assert Masker(["a secret of mine"]).text("\x1b[1ma secret of mine") == f"?[1m{MASK}"

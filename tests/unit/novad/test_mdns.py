@@ -1,4 +1,4 @@
-"""Announcements of novads, and the handling of those of strangers."""
+"""mDNS announcements of novad, and the handling of untrusted announcements."""
 
 import contextlib
 
@@ -16,14 +16,14 @@ from nova.novad.options import Options
 IPV4 = bytes([10, 0, 0, 7])
 
 
-def test_an_instance_is_what_its_record_says():
+def test_instance_is_parsed_from_its_mdns_record():
     found = instance(f"n1.{TYPE}", {b"version": b"1.2", b"node": b"n1.example.org", b"roles": b"control,compute",
                                     b"tls": b"1"}, [IPV4, bytes(15) + b"\1"], 18080)
     assert found == Instance(name="n1", node="n1.example.org", version="1.2", roles=("control", "compute"),
                              addresses=("tls://10.0.0.7:18080", "tls://[::1]:18080"))
 
 
-def test_what_a_stranger_sends_is_cut_and_shows_no_control_characters():
+def test_untrusted_record_is_truncated_and_stripped_of_control_characters():
     found = instance(f"\x1b[2Jevil\x07\r\n.{TYPE}", {
         b"version": b"1\x1b]0;owned\x07" * 99, b"node": "\u202egnp.exe\x00".encode() + b"\xff" * 500,
         b"roles": b",".join([b"../../etc", b"control", b"a b", b""] + [b"x"] * 500), b"tls": None}, [IPV4] * 99, 1)
@@ -34,7 +34,7 @@ def test_what_a_stranger_sends_is_cut_and_shows_no_control_characters():
 
 
 @given(st.text(), st.dictionaries(st.binary(), st.none() | st.binary()), st.lists(st.binary()), st.integers(0, 65535))
-def test_nothing_that_is_sent_makes_it_fail(name, properties, addresses, port):
+def test_arbitrary_record_is_parsed_without_errors(name, properties, addresses, port):
     wanted = {b"version": b"", b"node": b"", b"roles": b"", b"tls": b""}
     values = list(properties.values())
     found = instance(name, {**properties, **dict(zip(wanted, values, strict=False))}, addresses, port)
@@ -58,14 +58,14 @@ class Adapter:
     ("0.0.0.0", ("eth1",), ["192.0.2.9"]), ("0.0.0.0", ("10.0.0.7", "127.0.0.1"), ["10.0.0.7"]),
     ("10.0.0.7", ("192.0.2.9",), []), ("127.0.0.1", ("eth0",), []), ("198.51.100.1", True, []),
     ("no.such.name.invalid", True, [])])
-def test_no_address_is_announced_that_it_does_not_listen_on(listen, announce, said, monkeypatch):
+def test_only_listening_addresses_are_announced(listen, announce, said, monkeypatch):
     monkeypatch.setattr("ifaddr.get_adapters", lambda: [Adapter(name) for name in ("lo", "eth0", "eth1")])
     monkeypatch.setattr(announcer.socket, "getaddrinfo", lambda host, *_args, **_more: [
         (0, 0, 0, "", ("127.0.0.1" if host == "localhost" else host, 0))])
     assert announced(Options(listen=f"tcp://{listen}:1", announce=announce)) == said
 
 
-def test_who_watches_sees_a_novad_come_and_go():
+def test_watch_reports_added_and_removed_instances():
     told = Instance(name="", node="n1.test-of-mdns", version="1", roles=("control",), addresses=())
     with contextlib.closing(Watch(["127.0.0.1"])) as watch:
         made = Announcement(told, ["127.0.0.1"], 18993, tls=True)
@@ -76,14 +76,14 @@ def test_who_watches_sees_a_novad_come_and_go():
         assert next(events) == (False, one)
 
 
-def test_a_flood_of_packets_occupies_a_bounded_table_and_queue(monkeypatch):
+def test_packet_flood_is_bounded_in_table_and_queue(monkeypatch):
     monkeypatch.setattr(mdns, "_MOST_INSTANCES", 5)
     with contextlib.closing(Watch(["127.0.0.1"])) as watch:
         watch._pool.shutdown()
         submitted = []
         watch._pool = type("Pool", (), {"submit": lambda _self, _work, name: submitted.append(name),
                                         "shutdown": lambda _self, **_words: None})()
-        watch._zeroconf.get_service_info = lambda *_words: None  # a stranger that has no address
+        watch._zeroconf.get_service_info = lambda *_words: None  # An instance without an address.
 
         def heard(name, state=ServiceStateChange.Added):
             watch._changed(None, TYPE, f"{name}.{TYPE}", state)

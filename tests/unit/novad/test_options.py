@@ -1,4 +1,4 @@
-"""novad's configuration."""
+"""Tests of the configuration of novad."""
 
 import re
 import tomllib
@@ -18,7 +18,7 @@ def written(tmp_path, text):
     return tmp_path / "novad.toml"
 
 
-def test_the_example_has_every_option_with_its_default():
+def test_example_configuration_lists_every_option_with_its_default():
     given = tomllib.loads(re.sub(r"^#(?=\w+ = )", "", EXAMPLE, flags=re.MULTILINE))
     options = msgspec.convert(given, Options)
     assert set(given) == set(Options.__struct_fields__)
@@ -27,7 +27,7 @@ def test_the_example_has_every_option_with_its_default():
     assert {name for name in given if getattr(options, name) != getattr(Options(), name)} == examples
 
 
-def test_the_packaged_file_is_what_novad_prints_and_can_be_read(capsys):
+def test_packaged_configuration_equals_the_printed_example(capsys):
     assert novad.main(["config"]) == 0
     assert capsys.readouterr().out == (ROOT / "etc/novad/novad.toml").read_text()
     assert load(ROOT / "etc/novad/novad.toml") == Options()
@@ -35,7 +35,7 @@ def test_the_packaged_file_is_what_novad_prints_and_can_be_read(capsys):
 
 @pytest.mark.parametrize("name", sorted(
     {file.name for file in (ROOT / "etc/novad").iterdir() if file.suffix in (".toml", ".yaml")} - {"novad.toml"}))
-def test_every_packaged_platform_can_be_read(name):
+def test_packaged_platform_files_are_valid(name):
     assert all(one.health for one in platform.load(ROOT / "etc/novad" / name).components.values())
 
 
@@ -45,13 +45,13 @@ def test_every_packaged_platform_can_be_read(name):
     ("keep_backups = 0", "keep_backups"), ("keep_days = -1", "keep_days"), ('roles = "control"', "roles"),
     ('tls_cert = "a"', "tls_cert and tls_key"), ('client_ca = "a"', "client_ca requires"), ("listen", "not valid TOML"),
 ])
-def test_what_is_wrong_is_said_by_the_name_of_its_option(tmp_path, text, said):
+def test_invalid_option_is_reported_by_name(tmp_path, text, said):
     with pytest.raises(Invalid, match=f"novad.toml.*{said}"):
         load(written(tmp_path, text))
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:1", "[::]:1", "192.0.2.1:1", "controller:1", "127.0.0.1.example.org:1"])
-def test_beyond_loopback_novad_wants_tls(tmp_path, listen):
+def test_listening_beyond_loopback_requires_tls(tmp_path, listen):
     with pytest.raises(Invalid, match=r"listen: .* is not on loopback"):
         load(written(tmp_path, f'listen = "tcp://{listen}"'))
     assert load(written(tmp_path, f'listen = "tcp://{listen}"\ntls_cert = "a"\ntls_key = "b"')).tls_key == "b"
@@ -59,7 +59,7 @@ def test_beyond_loopback_novad_wants_tls(tmp_path, listen):
 
 @pytest.mark.parametrize(("listen", "address"), [
     ("127.0.0.1:1", ("127.0.0.1", 1)), ("[::1]:2", ("::1", 2)), ("localhost:3", ("localhost", 3))])
-def test_on_loopback_the_secret_is_enough(tmp_path, listen, address):
+def test_listening_on_loopback_requires_no_tls(tmp_path, listen, address):
     assert load(written(tmp_path, f'listen = "tcp://{listen}"')).address == address
 
 
@@ -79,6 +79,6 @@ def test_on_loopback_the_secret_is_enough(tmp_path, listen, address):
     ('node_address = "0.0.0.0"', "node_address: other nodes cannot"), ('node_address = "::"', "node_address: other"),
     ("discover_nodes = true", "discover_nodes: requires nodes_ca"),
     ('discover_nodes = true\nplatform = ""', "platform: a control node"), ('announce = "eth0"', "announce")])
-def test_other_nodes_are_reached_with_tls_only_and_by_who_has_a_platform(tmp_path, text, said):
+def test_invalid_options_for_other_nodes_are_refused(tmp_path, text, said):
     with pytest.raises(Invalid, match=f"novad.toml: {said}|novad.toml.*`{said}"):
         load(written(tmp_path, text))

@@ -1,4 +1,4 @@
-"""Digests of tags: recorded when a tag is deployed, and refused when the registry has another image."""
+"""Digests of tags: recorded at deployment; a different digest in the registry is refused."""
 
 import pytest
 
@@ -53,7 +53,7 @@ def refused(world, tag, component):
     return fresh
 
 
-def test_another_image_behind_a_version_is_refused_until_its_digest_is_named(world):
+def test_changed_image_of_a_version_is_refused_until_its_digest_is_given(world):
     fresh = refused(world, FIXED, "fixed")
     world.node.deploy(fixed=f"1@{fresh}")
     assert world.runs("fixed") == fresh
@@ -62,7 +62,7 @@ def test_another_image_behind_a_version_is_refused_until_its_digest_is_named(wor
     assert [what for name, what in world.node.told[before:] if name == "fixed"][-1] == "is up to date"
 
 
-def test_a_channel_moves_by_itself_where_tls_proves_the_registry(world):
+def test_channel_is_updated_automatically_only_from_a_tls_registry(world):
     if world.host == LOOPBACK:
         fresh = refused(world, MOVING, "moving")
         world.node.deploy(moving=f"stable@{fresh}")
@@ -72,7 +72,7 @@ def test_a_channel_moves_by_itself_where_tls_proves_the_registry(world):
     assert world.runs("moving") == fresh
 
 
-def test_a_version_that_was_deployed_earlier_keeps_its_digest(world):
+def test_earlier_deployed_version_keeps_its_recorded_digest(world):
     world.node.deploy(fixed="2")
     refused_digest = world.push(FIXED)
     with pytest.raises(Refused, match=refused_digest):
@@ -81,7 +81,7 @@ def test_a_version_that_was_deployed_earlier_keeps_its_digest(world):
     assert world.runs("fixed") == digest(f"{world.host}/{FIXED}")
 
 
-def test_restarts_and_rollbacks_use_the_recorded_image_whatever_the_registry_has(world):
+def test_restart_and_rollback_use_the_recorded_image(world):
     before = world.runs("fixed")
     world.push(FIXED)
     world.node.deploy(fixed="2")
@@ -93,12 +93,12 @@ def test_restarts_and_rollbacks_use_the_recorded_image_whatever_the_registry_has
     assert world.node.runtime.made["suite-fixed"].image == world.node.deployer.journal.components()["fixed"].image
 
 
-def test_a_digest_that_is_named_and_is_not_there_is_refused(world):
+def test_missing_requested_digest_is_refused(world):
     with pytest.raises(Exception, match="cannot be fetched"):
         world.node.deploy(fixed="1@sha256:" + "0" * 64)
 
 
-def test_a_tag_whose_deployment_failed_is_not_recorded(world):
+def test_digest_of_a_failed_deployment_is_not_recorded(world):
     world.node.runtime.registry[f"{world.host}/db:3"] = "sick"
     with pytest.raises(Exception, match="healthy"):
         world.node.deploy(fixed="3")
@@ -107,7 +107,7 @@ def test_a_tag_whose_deployment_failed_is_not_recorded(world):
     world.node.deploy(fixed="3")
 
 
-def test_what_an_earlier_release_deployed_counts_as_recorded(world):
+def test_deployment_by_an_earlier_release_counts_as_recorded(world):
     for name in world.node.deployer.journal.facts("digest "):
         world.node.deployer.journal.drop_fact(name)
     refused(world, FIXED, "fixed")
@@ -115,7 +115,7 @@ def test_what_an_earlier_release_deployed_counts_as_recorded(world):
 
 @pytest.mark.parametrize("version", ["1@", "1@sha256:0", "@sha256:" + "0" * 64, "1@sha1:" + "0" * 40,
                                      "1@sha256:" + "g" * 64])
-def test_a_digest_that_is_none_is_refused(version):
+def test_malformed_digest_is_refused(version):
     with pytest.raises(Invalid, match="is not a version"):
         Component(image="i", version="1").of_version(version)
 
@@ -123,5 +123,5 @@ def test_a_digest_that_is_none_is_refused(version):
 @pytest.mark.parametrize(("image", "version", "moves"), [
     ("127.0.0.1:5050/nova/api", "", False), ("localhost:5050/nova/api", "", False), ("[::1]:5050/nova/api", "", False),
     ("registry.example.org/api", "", True), ("registry.example.org/api", "1", False), ("busybox", "", True)])
-def test_which_tags_may_move(image, version, moves):
+def test_tag_may_move_for_channels_of_remote_registries(image, version, moves):
     assert pins.moves(Component(image=image, version=version)) == moves

@@ -29,7 +29,7 @@ CONTROL = Place(node="n1", address="10.0.0.1", roles=("control",))
 N2, N3 = (Place(node=f"n{each}", address=f"10.0.0.{each}", roles=("compute",)) for each in (2, 3))
 
 
-def test_each_node_runs_what_its_roles_say_and_knows_the_others_by_their_addresses():
+def test_node_runs_components_of_its_roles_with_addresses_of_other_nodes():
     platform = parse(TEXT, "toml")
     assert set(platform.at(CONTROL, [CONTROL, N2]).components) == {"db"}
     compute = platform.at(N3, [CONTROL, N2, N3]).components["compute"]
@@ -40,26 +40,26 @@ def test_each_node_runs_what_its_roles_say_and_knows_the_others_by_their_address
 
 
 @pytest.mark.parametrize(("address", "ports"), [("127.0.0.1", ["127.0.0.1"]), ("[fd00::1]", ["127.0.0.1", "fd00::1"])])
-def test_a_port_is_published_once_at_each_address(address, ports):
+def test_port_is_published_once_per_address(address, ports):
     here = Place(node="n1", address=address, roles=("control", "compute"))
     assert [port.address for port in parse(TEXT, "toml").at(here, [here]).components["compute"].ports] == ports
 
 
-def test_a_node_that_is_reached_by_a_name_cannot_publish_there():
+def test_publishing_at_a_host_name_is_refused():
     here = Place(node="n1", address="n1.example", roles=("control", "compute"))
     with pytest.raises(Invalid, match=r"components\.compute\.ports\[1\]\.address: 'n1\.example' is not an IP address"):
         parse(TEXT, "toml").at(here, [here])
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nuser = root", "a/b", "-a", "ä", "a" * 256])
-def test_a_name_that_would_change_the_meaning_of_a_file_is_refused_where_it_is_written(name):
+def test_unsafe_node_name_in_a_file_is_refused(name):
     place = Place(node=name, address="10.0.0.2", roles=("compute",))
     with pytest.raises(Invalid, match=r"components\.compute\.files\./etc/hostname: \$\{node}: the name of node"):
         parse(TEXT, "toml").at(place, [CONTROL, place])
     assert parse(TEXT, "toml").at(msgspec.structs.replace(place, roles=("control",)), [CONTROL, place])
 
 
-def test_what_a_nodes_name_makes_of_a_text_is_not_read_again():
+def test_substituted_node_name_is_not_expanded_again():
     text = TEXT.replace('SELF = "${address:compute}"', 'SELF = "${addr${node}:nobody} ${sec${node}:none}"')
     place = Place(node="ess", address="10.0.0.2", roles=("compute",))
     assert parse(text, "toml").at(place, [CONTROL, place]).components["compute"].env["SELF"] == (
@@ -70,13 +70,13 @@ def test_what_a_nodes_name_makes_of_a_text_is_not_read_again():
     ("tcp://127.0.0.1:1", "", "127.0.0.1"), ("tcp://[fd00::1]:1", "", "[fd00::1]"),
     ("tcp://[::]:1", "fd00::2", "[fd00::2]"), ("tcp://[::]:1", "[fd00::2]", "[fd00::2]"),
     ("tcp://0.0.0.0:1", "n1.example", "n1.example")])
-def test_a_nodes_own_address_is_written_as_those_of_others(listen, given, address):
+def test_node_address_is_formatted_for_urls(listen, given, address):
     assert Options(listen=listen, node_address=given).place.address == address
 
 
 @pytest.mark.parametrize(("places", "said"), [([N2, N3], "no node"), (
     [CONTROL, N2, Place(node="n4", address="10.0.0.4", roles=("control",))], "several nodes: n1, n4")])
-def test_an_address_that_is_none_or_several_is_refused_by_the_name_of_the_field(places, said):
+def test_address_of_missing_or_ambiguous_component_is_refused_by_field(places, said):
     with pytest.raises(Invalid, match=rf"components\.compute\.env\.URL: \$\{{address:db}}: it runs on {said}"):
         parse(TEXT, "toml").at(N2, places)
 
@@ -86,14 +86,14 @@ def test_an_address_that_is_none_or_several_is_refused_by_the_name_of_the_field(
     ("${address:compute}", r"ports[1].address")])
 @pytest.mark.parametrize(("wrong", "said"), [
     ("${address:nobody}", "nobody"), ("${address:db", "address:COMPONENT"), ("${node:n1}", r"as \$\{node}")])
-def test_what_a_node_cannot_fill_in_is_refused_when_the_file_is_read(right, field, wrong, said):
+def test_unknown_placeholder_is_refused_when_the_file_is_read(right, field, wrong, said):
     text = TEXT.replace('SELF = "${address:compute}"', 'SELF = ""')
     assert right in text
     with pytest.raises(Invalid, match=rf"platform: components\.compute\.{re.escape(field)}: .*{said}"):
         parse(text.replace(right, wrong + right.partition("}")[2]), "toml")
 
 
-def test_an_assignment_is_encoded_and_does_not_show_its_secrets():
+def test_assignment_is_encoded_and_hides_its_secrets():
     assignment = Assignment(coordinator="c", control="n1", kind="deploy", platform=parse(TEXT, "toml"),
                             values={"db": "geheim"})
     assert decode(assignment.encode()) == assignment
@@ -102,13 +102,13 @@ def test_an_assignment_is_encoded_and_does_not_show_its_secrets():
 
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"{}", b'{"kind": "reboot"}', msgspec.json.encode({
     "coordinator": "c", "control": "n1", "kind": "deploy", "platform": {"name": "../x", "components": {}}})])
-def test_an_invalid_assignment_is_rejected(data):
+def test_invalid_assignment_is_rejected(data):
     with pytest.raises(Invalid, match="Cannot decode the assignment"):
         decode(data)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0", "[::]", "[0:0::0]"])
-def test_an_address_that_stands_for_all_is_never_that_of_a_component(listen):
+def test_wildcard_address_is_never_substituted(listen):
     """A wildcard address is never filled in, for each field of the platform file that may contain one."""
     options = Options(listen=f"tcp://{listen}:18080", node="n1")
     for field, line in (("env.A", 'env = {A = "${address:x}"}'), ("files./a", 'files = {"/a" = "${address:x}"}'),

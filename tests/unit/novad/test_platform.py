@@ -1,4 +1,4 @@
-"""Platform files: what is wrong is said by the name of its field."""
+"""Platform files; errors name the invalid field."""
 
 import os
 import re
@@ -81,12 +81,12 @@ X = 'name = "suite"\n[components.x]\nimage = "i"\n'
     (X + "command = " + "[" * 5000 + "]" * 5000, "not valid TOML"),
     (X + 'depends = ["y"]\n[components.y]\nimage = "i"\ndepends = ["x"]', "components: circular dependency: "),
 ])
-def test_what_is_wrong_is_said_by_the_name_of_its_field(text, said):
+def test_invalid_platform_field_is_reported_by_name(text, said):
     with pytest.raises(Invalid, match=f"^the file: {said}" if not said.startswith(("/", "in ")) else said):
         parse(text, "toml", "the file")
 
 
-def test_a_good_file_is_read_from_toml_and_from_yaml(tmp_path):
+def test_valid_platform_file_is_read_from_toml_and_yaml(tmp_path):
     platform = parse(GOOD, "toml")
     (tmp_path / "p.yaml").write_text("""
 name: suite
@@ -114,17 +114,17 @@ components:
     "name: s\ncomponents: &a {x: *a}", "!!python/object/apply:os.system ['id']", "name: s\ncomponents: " + "[" * 3000,
     "name: s\ncomponents: {x: {image: i, stop_timeout: " + "9" * 5000 + "}}",
     "name: &a [x, x]\nnetworks: &b [*a, *a]\nsecrets: &c [*b, *b]\ncomponents: [*c, *c]"])
-def test_yaml_that_is_no_platform_is_refused(text):
+def test_invalid_yaml_platform_is_refused(text):
     with pytest.raises(Invalid, match=r"^the file: "):
         parse(text, "yaml", "the file")
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_missing_platform_file_is_reported_by_name(tmp_path):
     with pytest.raises(Invalid, match=r"none\.toml cannot be read"):
         load(tmp_path / "none.toml")
 
 
-def test_a_file_says_what_it_changes_of_its_base(tmp_path):
+def test_platform_file_overrides_its_base(tmp_path):
     (tmp_path / "base.toml").write_text(GOOD)
     (tmp_path / "below").mkdir()
     (tmp_path / "below/middle.yaml").write_text("""
@@ -148,13 +148,13 @@ components: {api: {channel: null, version: "2"}, extra: null}
     assert api.env == {"URL": "db://${secret:db}@db", "MORE": "${secret:more}"}
 
 
-def test_what_is_taken_away_need_not_be_in_the_base(tmp_path):
+def test_removal_of_a_field_missing_in_the_base_is_accepted(tmp_path):
     (tmp_path / "base.yaml").write_text("name: s\ncomponents: {db: {image: registry/db}}")
     (tmp_path / "top.yaml").write_text("base: base.yaml\ncomponents: {db: {env: {X: null}, files: {/a: null}}}")
     assert load(tmp_path / "top.yaml") == load(tmp_path / "base.yaml")
 
 
-def test_what_is_no_file_is_not_read(tmp_path):
+def test_base_that_is_not_a_regular_file_is_refused(tmp_path):
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("link")
     for name, said in (("fifo", "not a regular file"), (".", "not a regular file"), ("link", "cannot be read"),
@@ -166,7 +166,7 @@ def test_what_is_no_file_is_not_read(tmp_path):
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("kind", ["address", "secret"])
-def test_what_is_never_closed_is_told_at_once(kind):
+def test_unclosed_placeholders_are_refused_in_linear_time(kind):
     with pytest.raises(Invalid, match=r"write an? "):
         parse(GOOD.replace("db://", f"${{{kind}:" * 60000), "toml")
 
@@ -183,14 +183,14 @@ def test_what_is_never_closed_is_told_at_once(kind):
     ("base: base.yaml\ncomponents: {x: {health: {tcp: 'a:1'}}}",
      "name: s\ncomponents: {x: {image: i, health: {http: 'http://a'}}}", "top.yaml: components.x.health: set exactly"),
 ])
-def test_what_is_wrong_with_a_base_is_said_by_its_file(tmp_path, top, base, said):
+def test_error_in_a_base_file_names_the_file(tmp_path, top, base, said):
     (tmp_path / "top.yaml").write_text(top)
     (tmp_path / "base.yaml").write_text(base)
     with pytest.raises(Invalid, match=said):
         load(tmp_path / "top.yaml")
 
 
-def test_components_come_behind_what_they_depend_on_in_the_same_order_every_time():
+def test_component_order_is_deterministic_and_follows_dependencies():
     text = 'name = "s"\n' + "".join(f'[components.{name}]\nimage = "i"\ndepends = {depends}\n' for name, depends in (
         ("a", '["b", "c"]'), ("b", '["d"]'), ("c", '["d"]'), ("d", "[]"), ("e", "[]")))
     order = parse(text, "toml").order()
@@ -199,7 +199,7 @@ def test_components_come_behind_what_they_depend_on_in_the_same_order_every_time
     assert parse(text, "toml").order(["a", "d"]) == ["d", "a"]
 
 
-def test_a_node_runs_the_components_of_its_roles_and_those_without_any():
+def test_platform_of_roles_contains_matching_and_unrestricted_components():
     text = GOOD.replace('image = "registry:5000/db"', 'image = "registry/db"\nroles = ["control"]')
     platform = parse(text, "toml").of_roles(["compute"])
     assert list(platform.components) == ["api"]
@@ -208,12 +208,12 @@ def test_a_node_runs_the_components_of_its_roles_and_those_without_any():
         platform.component("db")
 
 
-def test_a_version_that_a_user_names_is_checked():
+def test_invalid_requested_version_is_refused():
     with pytest.raises(Invalid, match="'a b' is not a version"):
         parse(GOOD, "toml").component("db").of_version("a b")
 
 
-def test_a_file_without_end_is_not_read(tmp_path):
+def test_oversized_platform_file_is_refused(tmp_path):
     with open(tmp_path / "p.toml", "wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(Invalid, match="has more than"):
@@ -221,8 +221,8 @@ def test_a_file_without_end_is_not_read(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["a", '"a"', "'a'", "a "])
-def test_a_key_of_toml_with_more_parts_than_any_field_is_refused_with_its_line(part):
-    """tomllib takes minutes for a line of 200 KB."""
+def test_toml_key_with_too_many_parts_is_refused_with_its_line(part):
+    """tomllib takes minutes to parse a line of 200 KB."""
     with pytest.raises(Invalid, match="not valid TOML: line 3: a key has more than 16 parts"):
         parse(f'name = "s"\n\n{".".join([part] * 100_000)} = 1', "toml")
     assert parse(X + 'env = {A = "' + "a." * 1000 + '"}', "toml").components["x"].env["A"] == "a." * 1000
@@ -238,21 +238,21 @@ def test_a_key_of_toml_with_more_parts_than_any_field_is_refused_with_its_line(p
     ("secrets", 'name: p\nsecrets: {"s\\n": {}}\ncomponents: {a: {image: r/x}}'),
     ("components.a.roles[0]", 'name: p\ncomponents: {a: {image: r/x, roles: ["r\\n"]}}'),
     ("networks[0]", 'name: p\nnetworks: ["n\\n"]\ncomponents: {a: {image: r/x}}')])
-def test_a_name_that_ends_with_a_line_end_is_refused(field, text):
+def test_name_with_trailing_newline_is_refused(field, text):
     parse(text.replace("\\n", ""), "yaml")
     with pytest.raises(Invalid, match=re.escape(f"platform: {field}: ")):
         parse(text, "yaml")
 
 
-def test_a_version_of_a_command_that_ends_with_a_line_end_is_refused():
+def test_requested_version_with_trailing_newline_is_refused():
     component = parse("name: p\ncomponents: {a: {image: r/x}}", "yaml").components["a"]
     for version in ("1\n", f"1@sha256:{'0' * 64}\n"):
         with pytest.raises(Invalid, match="is not a version"):
             component.of_version(version)
 
 
-def test_no_pattern_of_novad_accepts_a_line_end_at_its_end():
-    """"$" matches before it, too."""
+def test_patterns_of_novad_reject_a_trailing_newline():
+    """In regular expressions, "$" also matches before a final line end."""
     nova = ROOT / "nova"
     files = [*(nova / "novad").rglob("*.py"), *(nova / "common").rglob("*.py")]
     assert len(files) > 30
@@ -264,7 +264,7 @@ def test_no_pattern_of_novad_accepts_a_line_end_at_its_end():
 @pytest.mark.parametrize(("first", "second", "why"), [
     ("/etc", "/etc/", "mounted twice"), ("/etc", "/data/../etc", "mounted twice"), ("/etc", "//etc/.", "mounted twice"),
     ("/data", "/", "root directory"), ("/data", "/x/..", "root directory")])
-def test_two_mounts_at_one_path_or_at_the_root_are_refused_however_they_are_written(first, second, why):
+def test_duplicate_and_root_mounts_are_refused_after_normalization(first, second, why):
     text = (f"name: p\ncomponents: {{a: {{image: r/x, volumes: [{{name: v, destination: {first}}}], "
             f"files: {{{second}: t}}}}}}")
     with pytest.raises(Invalid, match=f"components.a: {re.escape(second)} .*{why}"):

@@ -1,4 +1,4 @@
-"""podman's service, as far as it can be seen without podman."""
+"""Tests of the podman service that do not need podman."""
 
 import pytest
 
@@ -9,19 +9,19 @@ PROGRAMS = ("podman", "runc", "netavark", "aardvark-dns", "catatonit", "iptables
 
 @pytest.fixture
 def node(tmp_path):
-    """A directory with all that containers need."""
+    """Return a directory with all programs that containers require."""
     for name in PROGRAMS:
         (tmp_path / name).touch(mode=0o755)
     return tmp_path
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_what_a_node_lacks_is_named_before_a_container_misses_it(node, name):
+def test_missing_container_programs_are_reported(node, name):
     assert missing(str(node)) == []
     (node / name).unlink()
     assert missing(str(node)) == [name]
 
 
-def test_either_runtime_of_containers_will_do(node):
+def test_runc_or_crun_is_sufficient(node):
     (node / "runc").rename(node / "crun")
     assert missing(str(node)) == []

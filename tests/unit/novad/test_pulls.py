@@ -1,4 +1,4 @@
-"""Images whose size is known before they are pulled, and reasons of podman that reach the user."""
+"""Size checks before image pulls, and error reasons of podman in messages to the user."""
 
 import contextlib
 import http.server
@@ -27,7 +27,7 @@ INDEX = {"manifests": [
 
 @pytest.fixture
 def site():
-    """A registry on loopback: ``answers`` by path; with ``token`` callers have to get that first."""
+    """A registry on loopback: ``answers`` by path; a non-empty ``token`` is required from clients."""
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self):
             self.server.asked.append(self.path)
@@ -64,7 +64,7 @@ def manifest(name, content=IMAGE):
 
 @pytest.mark.parametrize("token", ["", "one"])
 @pytest.mark.parametrize("index", [False, True])
-def test_the_size_of_an_image_is_that_of_its_layers_for_this_machine(site, token, index):
+def test_image_size_is_the_sum_of_layers_for_this_architecture(site, token, index):
     site.token = token
     site.answers = {**manifest("1", INDEX), **manifest(DIGEST)} if index else manifest("1")
     assert images.size(f"{site.host}/a/b:1") == 3000
@@ -72,7 +72,7 @@ def test_the_size_of_an_image_is_that_of_its_layers_for_this_machine(site, token
         ["service=s&scope=repository%3Aa%2Fb%3Apull"] if token else [])
 
 
-def test_an_image_is_named_by_tag_digest_or_neither(site):
+def test_image_size_by_tag_digest_or_default_tag(site):
     site.answers = {**manifest("latest"), **manifest(DIGEST)}
     assert [images.size(f"{site.host}/a/b{end}") for end in ("", f"@{DIGEST}", f":1@{DIGEST}")] == [3000] * 3
 
@@ -82,12 +82,12 @@ def test_an_image_is_named_by_tag_digest_or_neither(site):
     {"layers": [{"size": None}]}, {"manifests": []}, {"manifests": 1}, {"manifests": [1]}, {"manifests": [{}]},
     {"manifests": [{"platform": []}]}, {"manifests": INDEX["manifests"][:2]}, b"[" * 100_000,
     b'"' + b"x" * (5 << 20) + b'"', b"\xff"], ids=lambda content: str(content)[:40])
-def test_what_a_registry_answers_wrongly_leaves_the_size_unknown(site, content):
+def test_invalid_registry_response_leaves_the_size_unknown(site, content):
     site.answers = manifest("1", content)
     assert images.size(f"{site.host}/a/b:1") is None
 
 
-def test_without_an_answer_or_with_a_login_elsewhere_the_size_is_unknown(site):
+def test_unreachable_registry_or_foreign_token_realm_leaves_the_size_unknown(site):
     assert images.size(f"{site.host}/a/b:1") is None
     assert images.size("short-name:1") is None
     assert images.size("127.0.0.1:9/a/b:1") is None
@@ -105,11 +105,11 @@ def test_without_an_answer_or_with_a_login_elsewhere_the_size_is_unknown(site):
      3000),
     ('prefix = "docker.io"\nblocked = true', None), ('prefix = "docker.io"\nlocation = "HOST"\ninsecure = true', None),
     ('prefix = "docker.io"\n[[registry.mirror]]\nlocation = "HOST"', None), ('prefix = "*.io"', None), ("x", None)])
-def test_registries_are_asked_where_podman_asks_them(site, tmp_path, monkeypatch, entry, size):
+def test_image_size_uses_the_registries_configured_for_podman(site, tmp_path, monkeypatch, entry, size):
     """No other registry is contacted, in particular not the one that the configuration replaces."""
     (tmp_path / "registries.conf").write_text("[[registry]]\n" + entry.replace("HOST", site.host))
     monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(tmp_path / "registries.conf"))
-    monkeypatch.setattr(images, "is_on_loopback", lambda _reference: True)  # the site has no TLS
+    monkeypatch.setattr(images, "is_on_loopback", lambda _reference: True)  # The site has no TLS.
     urls, ask = [], images._json
     monkeypatch.setattr(images, "_json", lambda url, headers: urls.append(url) or ask(url, headers))
     site.answers = manifest("1")
@@ -119,7 +119,7 @@ def test_registries_are_asked_where_podman_asks_them(site, tmp_path, monkeypatch
 
 @pytest.fixture
 def service(tmp_path):
-    """``service(answer, …)``: the path of a socket that answers requests with these bytes, one each, and closes."""
+    """Return ``service(answer, …)``, which serves an answer per request and returns the path of its socket."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listening.bind(str(tmp_path / "s"))
     listening.listen()
@@ -146,7 +146,7 @@ def answer(status, *documents):
 @pytest.mark.parametrize(("limit", "free", "said"), [
     (2000, 1 << 40, "has layers of 0 MiB, and image_limit is"), (0, 3000, "take more when they are unpacked"),
     (0, images.MARGIN + 2999, "63|64 MiB are free")])
-def test_an_image_that_is_too_large_is_refused_before_it_is_pulled(site, tmp_path, monkeypatch, limit, free, said):
+def test_too_large_image_is_refused_before_the_pull(site, tmp_path, monkeypatch, limit, free, said):
     site.answers = manifest("1")
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(images.shutil, "disk_usage", lambda _path: usage._replace(free=free))
@@ -154,8 +154,8 @@ def test_an_image_that_is_too_large_is_refused_before_it_is_pulled(site, tmp_pat
         images.pull(str(tmp_path / "nobody"), f"{site.host}/a/b:1", tmp_path, limit)
 
 
-def test_a_pull_ends_before_it_fills_the_disk(tmp_path, monkeypatch, service):
-    """Whatever its registry said, or did not: layers that are small until they are unpacked, say."""
+def test_pull_is_cancelled_before_it_fills_the_disk(tmp_path, monkeypatch, service):
+    """The reported size is not sufficient, for example with layers that grow when unpacked."""
     usage, listening = shutil.disk_usage(tmp_path), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     monkeypatch.setattr(images.shutil, "disk_usage", lambda _path: usage._replace(free=1 << 20))
     listening.bind(str(tmp_path / "slow"))
@@ -182,7 +182,7 @@ def test_a_pull_ends_before_it_fills_the_disk(tmp_path, monkeypatch, service):
     ([answer(500, {"message": "no space left on device"})], "short:1 cannot be fetched: no space left on device"),
     ([answer(200, {"stream": "x"}, {"error": "write: no space left on device"})], "fetched: write: no space left"),
     ([answer(200)], "short:1 cannot be fetched: podman reported no reason"), ([answer(200, [], 1, {})], "no reason")])
-def test_why_a_pull_failed_is_told(service, tmp_path, answers, said):
+def test_failed_pull_reports_the_reason(service, tmp_path, answers, said):
     with pytest.raises(ImageFault, match=said):
         images.pull(service(*answers), "short:1", tmp_path, 0)
 
@@ -190,9 +190,9 @@ def test_why_a_pull_failed_is_told(service, tmp_path, answers, said):
 @pytest.mark.parametrize("verb", ["create", "start", "stop", "remove", "find", "containers", "make_network",
                                   "remove_network", "has_image", "version", "fetch"])
 @pytest.mark.parametrize("full", [True, False])
-def test_a_connection_that_breaks_is_told_with_its_reason_and_that_the_disk_is_full(service, tmp_path, monkeypatch,
+def test_broken_podman_connection_reports_reason_and_full_disk(service, tmp_path, monkeypatch,
                                                                                     verb, full):
-    """Every verb; the library's message is only "POST operation failed"."""
+    """The message of the library is only "POST operation failed", for every verb."""
     runtime = Podman(service(*[b""] * 5))
     runtime._storage = pathlib.Path(tmp_path)
     usage = shutil.disk_usage(tmp_path)

@@ -1,4 +1,4 @@
-"""Secrets at rest."""
+"""Tests of stored secrets."""
 
 import stat
 
@@ -15,7 +15,7 @@ def modes(directory):
     return {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
 
 
-def test_secrets_are_made_once_as_they_were_asked_for(tmp_path):
+def test_secrets_are_generated_once_with_length_and_alphabet(tmp_path):
     secrets = Secrets(tmp_path / "secrets")
     assert secrets.make(WANTED) == ["db", "pin"]
     values = secrets.values(WANTED)
@@ -26,7 +26,7 @@ def test_secrets_are_made_once_as_they_were_asked_for(tmp_path):
         secrets.values(["other"])
 
 
-def test_with_a_key_no_value_is_on_the_disk(tmp_path):
+def test_secrets_are_encrypted_on_disk_with_a_key(tmp_path):
     secrets = Secrets(tmp_path, b"a passphrase")
     secrets.make(WANTED)
     values = secrets.values(WANTED)
@@ -44,7 +44,7 @@ def test_with_a_key_no_value_is_on_the_disk(tmp_path):
         secrets.values(["db"])
 
 
-def test_what_was_kept_in_the_clear_is_encrypted_when_it_is_renewed(tmp_path):
+def test_plaintext_secret_is_encrypted_at_renewal(tmp_path):
     Secrets(tmp_path).make(WANTED)
     secrets = Secrets(tmp_path, b"key")
     before = secrets.values(["db"])["db"]
@@ -55,7 +55,7 @@ def test_what_was_kept_in_the_clear_is_encrypted_when_it_is_renewed(tmp_path):
     assert after.encode() not in (tmp_path / "db").read_bytes()
 
 
-def test_a_rotation_can_be_put_back_until_it_is_forgotten(tmp_path):
+def test_rotation_can_be_reverted_until_old_values_are_deleted(tmp_path):
     secrets = Secrets(tmp_path)
     secrets.make(WANTED)
     before = secrets.values(WANTED)
@@ -73,7 +73,7 @@ def test_a_rotation_can_be_put_back_until_it_is_forgotten(tmp_path):
     assert again.values(["db"])["db"] != before["db"]
 
 
-def test_nothing_is_left_of_secrets_that_were_removed(tmp_path):
+def test_removed_secrets_leave_no_files(tmp_path):
     secrets = Secrets(tmp_path)
     secrets.make(WANTED)
     secrets.keep(WANTED)
@@ -81,7 +81,7 @@ def test_nothing_is_left_of_secrets_that_were_removed(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_values_are_masked_in_what_others_say(tmp_path):
+def test_secret_values_are_masked_in_messages(tmp_path):
     secrets = Secrets(tmp_path)
     secrets.make(WANTED)
     value = secrets.values(["db"])["db"]

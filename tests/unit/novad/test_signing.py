@@ -1,4 +1,4 @@
-"""Signatures of calls."""
+"""Tests of request signatures."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def signed(verifier, secret=SECRET, method="/m", request=b"r"):
     return signature(secret, method, ours, theirs, request)
 
 
-def test_a_call_is_verified_once_and_for_its_method_and_secret_alone(verifier):
+def test_signature_is_valid_once_and_for_its_method_and_secret_only(verifier):
     given = signed(verifier)
     assert verifier.verified("/other", given) is None
     assert Verifier("secret").verified("/m", given) is None
@@ -31,17 +31,17 @@ def test_a_call_is_verified_once_and_for_its_method_and_secret_alone(verifier):
 
 
 @pytest.mark.parametrize("given", ["", "a b c", "a b c d", "a b c d e", " " * 3, "\u00e9 b c d", "0" * 64])
-def test_what_is_no_signature_is_refused(verifier, given):
+def test_malformed_signature_is_refused(verifier, given):
     assert verifier.verified("/m", given) is None
 
 
-def test_a_proof_is_of_no_use_as_a_signature(verifier):
+def test_server_proof_is_not_accepted_as_a_signature(verifier):
     ours = new_nonce()
     theirs, proved = verifier.challenge(ours)
     assert verifier.verified("/m", f"{ours} {theirs} {'0' * 64} {proved}") is None
 
 
-def test_a_nonce_ends_after_its_lifetime_and_is_forgotten_then(verifier, monkeypatch):
+def test_nonce_expires_after_its_lifetime_and_is_deleted(verifier, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(signing.time, "monotonic", lambda: now[0])
     late = signed(verifier)
@@ -53,11 +53,11 @@ def test_a_nonce_ends_after_its_lifetime_and_is_forgotten_then(verifier, monkeyp
     assert len(verifier._used) == 1
 
 
-def test_callers_without_the_secret_occupy_no_memory(verifier):
+def test_callers_without_the_secret_use_no_memory(verifier):
     for _call in range(1000):
         assert verifier.verified("/m", signed(verifier, secret="guess")) is None
     assert len(verifier._used) == 0
 
 
-def test_secrets_of_nodes_differ_from_one_another_and_from_the_control_nodes():
+def test_node_secrets_differ_from_each_other_and_the_control_node():
     assert len({SECRET, node_secret("other", "n1"), *(node_secret(SECRET, name) for name in ("n1", "n2", "n"))}) == 5

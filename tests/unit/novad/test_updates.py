@@ -1,4 +1,4 @@
-"""Releases are fetched, verified, and switched to; whatever is wrong changes nothing."""
+"""Updates of novad: download, verification and switch of releases; a failed update changes nothing."""
 
 import base64
 import contextlib
@@ -33,7 +33,7 @@ NEXT = "0.9.1"
 
 
 class Site:
-    """A site with releases, and a novad that updates from it."""
+    """A release site, and a novad that updates from the site."""
 
     def __init__(self, directory):
         self.place, self.data = directory / "site", directory / "data"
@@ -70,7 +70,7 @@ class Site:
             sign(self.place / "releases.json", self.key)
 
     def unchanged(self):
-        """Check that the former release runs and that nothing is left over."""
+        """Check that the previous release is current and that no temporary files remain."""
         assert self.restarts == []
         assert not self.deployer.ending.is_set()
         assert Releases(self.data).current(nova.__version__) == ""
@@ -84,7 +84,7 @@ def site(tmp_path, monkeypatch):
     return Site(tmp_path)
 
 
-def test_the_latest_release_is_fetched_and_started_on_trial(site):
+def test_update_starts_the_latest_release_on_trial(site):
     for version in ("0.9.1", "0.10", "0.2.7", nova.__version__):
         site.release(version)
     site.update()
@@ -98,7 +98,7 @@ def test_the_latest_release_is_fetched_and_started_on_trial(site):
 
 @pytest.mark.parametrize(("version", "said"), [(nova.__version__, "is the latest"), ("0.0.9", "newer than the latest"),
                                                ("0.9rc1", "is the latest"), ("0.1.0.0", "is the latest")])
-def test_what_is_not_newer_is_left_alone(site, version, said):
+def test_update_ignores_releases_that_are_not_newer(site, version, said):
     site.release("0.0.1")
     site.index(lambda one: one.update(version=version))
     site.update()
@@ -107,7 +107,7 @@ def test_what_is_not_newer_is_left_alone(site, version, said):
 
 
 @pytest.mark.parametrize("wrong", ["other key", "unsigned", "changed behind it", "no signature at all"])
-def test_with_a_key_nothing_is_taken_that_was_not_signed_with_it(site, wrong):
+def test_release_list_not_signed_with_update_key_is_refused(site, wrong):
     site.release(NEXT)
     if wrong == "other key":
         site.new_key()
@@ -123,7 +123,7 @@ def test_with_a_key_nothing_is_taken_that_was_not_signed_with_it(site, wrong):
 
 
 @pytest.mark.parametrize("url", ["https://releases.example.org/x", "http://127.0.0.1:9/x", "file:///nowhere"])
-def test_without_a_key_nothing_is_asked_for(site, url, tmp_path):
+def test_update_without_a_key_is_refused_before_any_download(site, url, tmp_path):
     with pytest.raises(Refused, match="update_key is not set"):
         site.update(update_url=url, update_key="")
     (tmp_path / "novad.toml").write_text(f'update_url = "{url}"')
@@ -131,7 +131,7 @@ def test_without_a_key_nothing_is_asked_for(site, url, tmp_path):
         load(tmp_path / "novad.toml")
 
 
-def test_a_list_that_has_expired_is_refused_until_it_is_signed_again(site):
+def test_expired_release_list_is_refused_until_signed_again(site):
     site.release(NEXT, days=-0.01)
     with pytest.raises(Refused, match=r"releases.json expired at .* UTC on this node: sign it again. Nothing was"):
         site.update()
@@ -142,8 +142,8 @@ def test_a_list_that_has_expired_is_refused_until_it_is_signed_again(site):
 
 
 @pytest.mark.parametrize("expires", [None, "2199-01-01T00:00:00", "soon", 7258118400])
-def test_a_list_without_an_expiry_is_refused(site, expires):
-    """A release without expiry may have signed the list."""
+def test_release_list_without_expiry_is_refused(site, expires):
+    """A list signed by an old release may lack an expiry."""
     site.release(NEXT)
     data = json.loads((site.place / "releases.json").read_text())
     data = {"releases": data["releases"], **({} if expires is None else {"expires": expires})}
@@ -154,7 +154,7 @@ def test_a_list_without_an_expiry_is_refused(site, expires):
     site.unchanged()
 
 
-def test_a_key_that_is_none_is_told(site):
+def test_unreadable_or_wrong_type_update_key_is_refused(site):
     site.release(NEXT)
     with pytest.raises(Refused, match=r"update_key: /nowhere cannot be read"):
         site.update(update_key="/nowhere")
@@ -168,7 +168,7 @@ def test_a_key_that_is_none_is_told(site):
     ({"file": "other.whl"}, "cannot be fetched"), ({"file": "../../etc/passwd.whl"}, "not a list of releases.*file"),
     ({"file": "/etc/passwd"}, "not a list of releases"), ({"sha256": "x"}, "not a list of releases.*sha256"),
     ({"size": 0}, "not a list of releases.*size"), ({"size": 10**9}, "needs up to")])
-def test_what_is_not_as_the_list_says_is_refused(site, change, said):
+def test_wheel_that_does_not_match_the_release_list_is_refused(site, change, said):
     site.release(NEXT)
     site.index(lambda one: one["wheels"][0].update(change))
     with pytest.raises(Refused, match=f"(?s){said}.*Nothing was changed"):
@@ -177,7 +177,7 @@ def test_what_is_not_as_the_list_says_is_refused(site, change, said):
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"releases": 1}', '{"releases": [{}]}', "\xff"])
-def test_a_list_that_is_none_is_refused(site, text):
+def test_malformed_release_list_is_refused(site, text):
     site.place.mkdir()
     (site.place / "releases.json").write_text(text, encoding="latin-1")
     sign(site.place / "releases.json", site.key)
@@ -186,7 +186,7 @@ def test_a_list_that_is_none_is_refused(site, text):
 
 
 @pytest.mark.parametrize("url", ["file:///nowhere", "http://127.0.0.1:9/x"])
-def test_a_place_that_does_not_answer_is_told(site, url):
+def test_unreachable_update_url_is_reported(site, url):
     with pytest.raises(Refused, match=r"cannot be fetched.*Nothing was changed"):
         site.update(update_url=url)
     assert site.restarts == []
@@ -203,14 +203,14 @@ def evil(site, name, content="x", mode=0o644):
 
 
 @pytest.mark.parametrize(("name", "mode"), [("../../escaped", 0o644), ("/tmp/escaped", 0o644), ("link", 0o120777)])
-def test_a_wheel_writes_nothing_elsewhere(site, name, mode):
+def test_wheel_with_a_path_outside_of_its_directory_is_refused(site, name, mode):
     evil(site, name, mode=mode)
     with pytest.raises(Refused, match="a path outside of the wheel"):
         site.update()
     site.unchanged()
 
 
-def test_a_wheel_that_is_none_is_refused(site):
+def test_malformed_wheel_is_refused(site):
     site.place.mkdir()
     path = site.place / f"nova-{NEXT}-py3-none-any.whl"
     path.write_bytes(b"no zip")
@@ -222,14 +222,14 @@ def test_a_wheel_that_is_none_is_refused(site):
 
 @pytest.mark.parametrize("changed", [{"__init__.py": (nova.__version__, "7.7")},
                                      {"cmd/novad.py": ("import argparse", "import no_such_module")}])
-def test_a_release_that_is_another_version_or_cannot_be_loaded_is_refused(site, changed):
+def test_release_with_wrong_version_or_import_error_is_refused(site, changed):
     site.release(NEXT, changed=changed)
     with pytest.raises(Refused, match=r"(?s)cannot be used; its version command printed: .*(7.7|no_such_module)"):
         site.update()
     site.unchanged()
 
 
-def test_a_release_that_the_disk_has_no_room_for_is_refused_before_it_is_fetched(site, monkeypatch):
+def test_release_without_enough_disk_space_is_refused_before_download(site, monkeypatch):
     site.release(NEXT)
     usage = shutil.disk_usage(site.data)
     monkeypatch.setattr(updates.shutil, "disk_usage", lambda _path: usage._replace(free=updates._MARGIN + 1000))
@@ -239,7 +239,7 @@ def test_a_release_that_the_disk_has_no_room_for_is_refused_before_it_is_fetched
     site.unchanged()
 
 
-def test_novad_is_not_replaced_during_a_deployment(site):
+def test_update_during_a_deployment_is_refused(site):
     site.release(NEXT)
     with site.deployer.changing(deploy.DEPLOY), pytest.raises(Busy, match="in progress"):
         site.update()
@@ -249,7 +249,7 @@ def test_novad_is_not_replaced_during_a_deployment(site):
     assert site.restarts == []
 
 
-def test_without_update_url_or_launcher_there_is_nothing_to_update_from(site, monkeypatch):
+def test_update_without_update_url_or_launcher_is_refused(site, monkeypatch):
     with pytest.raises(Refused, match="update_url is not set"):
         site.update(update_url="")
     site.release(NEXT)
@@ -258,7 +258,7 @@ def test_without_update_url_or_launcher_there_is_nothing_to_update_from(site, mo
         site.update()
 
 
-# --- which one runs ------------------------------------------------------------------------------------
+# --- selection of the current release -------------------------------------------------------------------
 @pytest.fixture
 def releases(tmp_path):
     made = Releases(tmp_path)
@@ -267,7 +267,7 @@ def releases(tmp_path):
     return made
 
 
-def test_one_that_is_healthy_stays_and_the_one_before_is_kept(releases):
+def test_healthy_release_stays_current_and_its_predecessor_is_retained(releases):
     releases.begin("1.1", "")
     releases.succeeded()
     assert (releases.current("1.0"), releases.trial(), releases.failure()) == ("1.1", "", ("", ""))
@@ -280,7 +280,7 @@ def test_one_that_is_healthy_stays_and_the_one_before_is_kept(releases):
 
 
 @pytest.mark.parametrize("before", ["", "1.1"])
-def test_one_that_is_not_gives_way_to_the_one_before(releases, before):
+def test_failed_release_is_replaced_by_its_predecessor(releases, before):
     if before:
         releases.begin(before, "")
         releases.succeeded()
@@ -294,7 +294,7 @@ def test_one_that_is_not_gives_way_to_the_one_before(releases, before):
     assert releases.failure() == ("1.2", "it ended with 1")
 
 
-def test_what_is_installed_runs_if_it_is_newer_or_the_release_is_gone(releases):
+def test_installed_version_runs_if_newer_or_if_the_release_is_missing(releases):
     assert releases.current("1.0") == ""
     releases.begin("1.2", "")
     releases.succeeded()
@@ -305,8 +305,8 @@ def test_what_is_installed_runs_if_it_is_newer_or_the_release_is_gone(releases):
 
 @pytest.mark.parametrize("step", range(1, 12))
 @pytest.mark.parametrize("act", ["begin", "succeeded", "failed"])
-def test_killed_at_any_point_it_ends_with_one_of_the_two(releases, monkeypatch, act, step):
-    """The step-th effect on the disk does not happen any more, nor does anything behind it."""
+def test_release_switch_killed_at_any_step_leaves_a_valid_release(releases, monkeypatch, act, step):
+    """novad is killed before the step-th effect on the disk."""
     releases.begin("1.1", "")
     releases.succeeded()
     releases.directory("1.2").mkdir(exist_ok=True)
@@ -334,7 +334,7 @@ def test_killed_at_any_point_it_ends_with_one_of_the_two(releases, monkeypatch, 
     runs = releases.current("1.0")
     assert runs in ("1.1", "1.2")
     assert releases.directory(runs).is_dir()
-    # one that has not shown that it is healthy is not taken for one that has
+    # A release on trial is not treated as a healthy release.
     assert releases.trial() == runs or runs == "1.1" or act == "succeeded"
     releases.begin("1.2", runs if runs != "1.2" else "1.1")
     releases.failed("again")
@@ -342,17 +342,17 @@ def test_killed_at_any_point_it_ends_with_one_of_the_two(releases, monkeypatch, 
 
 
 @pytest.mark.parametrize("version", ["", "1.", "a", "1.2rc1", "../1", "1.2.3.4.5", "1234567", "-1"])
-def test_what_is_no_version_of_a_release_is_none(version):
+def test_invalid_release_version_raises_value_error(version):
     with pytest.raises(ValueError, match="not a version of a release"):
         number(version)
 
 
-def test_versions_are_compared_by_their_numbers():
+def test_release_versions_are_compared_numerically():
     assert sorted(["1.10", "1.9.1", "1.9", "2", "0.1.0"], key=number) == ["0.1.0", "1.9", "1.9.1", "1.10", "2"]
     assert number("1.0") == number("1")
 
 
-def test_the_tool_signs_what_it_adds(site):
+def test_release_tool_signs_the_list(site):
     site.release(NEXT)
     sign(site.place / "releases.json", site.key)
     key = serialization.load_pem_public_key(site.public.read_bytes())
