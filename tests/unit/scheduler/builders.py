@@ -57,12 +57,12 @@ def spec(count: int = 1, *, resources: dict[str, int] | None = None, extra_specs
 
 
 def request(asked: RequestSpec) -> Request:
-    """The request with the options as they are now."""
+    """Return the request with the current options."""
     return Request(asked, SchedulerOptions.from_conf(CONF))
 
 
 def filters() -> list[Filter]:
-    """The default ones."""
+    """Return the default filters."""
     return [ComputeFilter(), ComputeCapabilitiesFilter(), ImagePropertiesFilter(), ServerGroupAntiAffinityFilter(),
             ServerGroupAffinityFilter()]
 
@@ -81,7 +81,7 @@ def fleet(*states: HostState) -> Fleet:
 
 
 def choose(made: Fleet, asked: RequestSpec, planner: Planner | None = None) -> list[list[str]]:
-    """The nodes for each server (the chosen one, then the alternates); what was chosen counts."""
+    """Return the nodes per server (the chosen node, then the alternates), and commit the choices."""
     this = request(asked)
     with made.view() as view:
         choices = (planner or Planner(filters(), weighers())).plan(view, this)
@@ -90,7 +90,7 @@ def choose(made: Fleet, asked: RequestSpec, planner: Planner | None = None) -> l
 
 
 def passing(each: Filter, states: Sequence[HostState], asked: RequestSpec) -> list[str]:
-    """The nodes that a filter lets pass."""
+    """Return the nodes that pass a filter."""
     made, this = fleet(*states), request(asked)
     with made.view() as view:
         if not each.applies(this):
@@ -108,6 +108,6 @@ def scores(each: Weigher, states: Sequence[HostState], asked: RequestSpec | None
 
 
 def changed(state: HostState, **values: Any) -> HostState:
-    """A newer state of the same node."""
+    """Return a newer state of the same node."""
     values.setdefault("generation", state.generation + 1)
     return msgspec.structs.replace(state, **values)

@@ -1,4 +1,4 @@
-"""Options that tests change are put back."""
+"""Fixtures that restore the options changed by a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def registered() -> None:
 
 @pytest.fixture
 def settings() -> Iterator[Callable[..., None]]:
-    """``settings(group, name=value, ...)``, undone after the test."""
+    """Return ``settings(group, name=value, ...)``, which overrides options until the end of the test."""
     changed: list[tuple[str, str]] = []
 
     def override(group: str, **values: object) -> None:

@@ -1,4 +1,4 @@
-"""The scheduler as slowly and plainly as possible, one server after the other: what planning must equal."""
+"""A slow and plain reference scheduler, server by server, whose results planning must equal."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def multiplier(host: HostState, name: str) -> float:
 
 
 def plan(hosts: list[HostState], spec: RequestSpec, most_io_ops: int) -> list[str] | None:
-    """The nodes for each server, or None when not all fit."""
+    """Return the nodes for the servers, or None if not all servers fit."""
     hosts = list(hosts)
     members = dict(spec.group.hosts) if spec.group else {}
     chosen = []

@@ -1,4 +1,4 @@
-"""Hosts with NUMA cells and PCI devices: who passes, who is preferred, and what counts as taken."""
+"""Hosts with NUMA cells and PCI devices: filters, weighers, and usage."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def asking(extra_specs: dict[str, str] | None = None, devices: int = 0, count: i
 PINNED = {"hw:cpu_policy": "dedicated"}
 
 
-def test_hosts_whose_cells_have_no_room_are_left_out() -> None:
+def test_numa_filter_refuses_hosts_without_room_in_their_cells() -> None:
     states = [builders.node("plain"), host("empty", cells()), host("small", cells(1, pinned=3)),
               host("one", cells(1)), host("devices only", None, gpus(1))]
     assert builders.passing(NUMATopologyFilter(), states, asking(PINNED)) == ["empty", "one"]
@@ -58,20 +58,20 @@ def test_hosts_whose_cells_have_no_room_are_left_out() -> None:
     assert builders.passing(NUMATopologyFilter(), states, asking()) == [state.node for state in states]
 
 
-def test_hosts_without_enough_devices_are_left_out() -> None:
+def test_pci_filter_refuses_hosts_without_enough_devices() -> None:
     states = [builders.node("plain"), host("one", None, gpus(1)), host("two", None, gpus(2))]
     assert builders.passing(PciPassthroughFilter(), states, asking(devices=2)) == ["two"]
     assert builders.passing(PciPassthroughFilter(), states, asking()) == ["plain", "one", "two"]
 
 
-def test_devices_have_to_be_near_where_that_is_required() -> None:
-    # The only cell with room is the other one.
+def test_required_pci_numa_affinity_refuses_distant_devices() -> None:
+    # Only cell 1 has free CPUs.
     states = [host("far", cells(2, pinned=4), gpus(1, node=0)), host("near", cells(2, pinned=4), gpus(1, node=1))]
     assert builders.passing(PciPassthroughFilter(), states, asking(PINNED, 1, policy="required")) == ["near"]
     assert builders.passing(PciPassthroughFilter(), states, asking(PINNED, 1, policy="preferred")) == ["far", "near"]
 
 
-def test_servers_of_one_request_see_what_the_others_got() -> None:
+def test_servers_of_a_request_consume_dedicated_resources_in_turn() -> None:
     planner = Planner([NUMATopologyFilter(), PciPassthroughFilter()], [])
     made = builders.fleet(host("a", cells()), host("b", cells(1)))
     chosen = builders.choose(made, asking(PINNED, count=6, resources={"VCPU": 1}), planner)
@@ -80,7 +80,7 @@ def test_servers_of_one_request_see_what_the_others_got() -> None:
         builders.choose(made, asking(PINNED, resources={"VCPU": 1}), planner)
 
 
-def test_what_was_chosen_counts_until_it_is_told_otherwise() -> None:
+def test_chosen_devices_count_until_a_newer_state_or_expiry() -> None:
     planner = Planner([PciPassthroughFilter()], [])
     made = builders.fleet(host("a", None, gpus(1)))
     builders.choose(made, asking(devices=1), planner)
@@ -95,7 +95,7 @@ def test_what_was_chosen_counts_until_it_is_told_otherwise() -> None:
         builders.choose(made, asking(devices=1), planner)
 
 
-def test_a_usage_that_says_nothing_of_devices_takes_back_what_was_only_chosen() -> None:
+def test_usage_without_devices_releases_chosen_devices() -> None:
     planner = Planner([PciPassthroughFilter()], [])
     made = builders.fleet(host("a", None, gpus(1)))
     builders.choose(made, asking(devices=1), planner)
@@ -103,7 +103,7 @@ def test_a_usage_that_says_nothing_of_devices_takes_back_what_was_only_chosen() 
     builders.choose(made, asking(devices=1), planner)
 
 
-def test_full_cells_come_first_where_they_shall_be_packed(settings: Callable[..., None]) -> None:
+def test_packing_strategy_prefers_cells_in_use(settings: Callable[..., None]) -> None:
     settings("compute", packing_host_numa_cells_allocation_strategy=True)
     made = builders.fleet(host("a", cells(pinned=1)))
     builders.choose(made, asking(PINNED, resources={"VCPU": 1}), Planner([NUMATopologyFilter()], []))
@@ -114,7 +114,7 @@ def test_full_cells_come_first_where_they_shall_be_packed(settings: Callable[...
     assert [len(cell.pinned) for cell in state.dedicated_resources.numa_topology.cells] == [3, 0]
 
 
-def test_hosts_with_few_free_devices_are_preferred() -> None:
+def test_pci_weigher_prefers_hosts_with_few_free_devices() -> None:
     states = [host("none", cells()), host("one", None, gpus(1)), host("many", None, gpus(500))]
     assert builders.scores(PCIWeigher(), states) == {"none": 100, "one": 99, "many": 1}
 
@@ -125,12 +125,12 @@ def _names(weighers: list[Any], made: Fleet) -> list[str]:
         return [each.name for each in weighers if each.multipliers(view, asked.settings) != 0.0]
 
 
-def test_a_fleet_without_devices_is_not_weighed_by_them() -> None:
+def test_pci_weigher_is_inactive_in_a_fleet_without_devices() -> None:
     assert _names([PCIWeigher()], builders.fleet(builders.node("a"))) == []
     assert _names([PCIWeigher()], builders.fleet(host("a", None, gpus(1)))) == ["PCIWeigher"]
 
 
-def test_a_node_that_is_gone_leaves_nothing_behind() -> None:
+def test_removed_node_leaves_no_dedicated_resources() -> None:
     made = builders.fleet(host("a", None, gpus(1)))
     made.remove("a")
     made.upsert(builders.node("b"))

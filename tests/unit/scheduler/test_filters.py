@@ -1,4 +1,4 @@
-"""Every filter passes suitable nodes and refuses unsuitable ones."""
+"""Filters pass suitable nodes and refuse unsuitable nodes."""
 
 from __future__ import annotations
 
@@ -39,51 +39,51 @@ from nova.scheduler.filters.service import (
 from tests.unit.scheduler.builders import fleet, node, passing, request, spec
 
 
-def test_all_hosts():
+def test_all_hosts_filter_passes_every_host():
     assert passing(AllHostsFilter(), [node("a", up=False), node("b")], spec()) == ["a", "b"]
 
 
-def test_compute_needs_a_service_that_is_up_and_enabled():
+def test_compute_filter_requires_a_service_that_is_up_and_enabled():
     states = [node("up"), node("down", up=False), node("disabled", disabled=True)]
     assert passing(ComputeFilter(), states, spec()) == ["up"]
 
 
-def test_zone():
+def test_availability_zone_filter():
     states = [node("a", availability_zone="one"), node("b", availability_zone="two"), node("c")]
     assert passing(AvailabilityZoneFilter(), states, spec(availability_zone="one")) == ["a"]
     assert passing(AvailabilityZoneFilter(), states, spec(availability_zone="nova")) == ["c"]
     assert passing(AvailabilityZoneFilter(), states, spec()) == ["a", "b", "c"]
 
 
-def test_io_ops(settings):
+def test_io_ops_filter_limit(settings):
     states = [node("a", num_io_ops=7), node("b", num_io_ops=8)]
     assert passing(IoOpsFilter(), states, spec()) == ["a"]
     settings("filter_scheduler", max_io_ops_per_host=9)
     assert passing(IoOpsFilter(), states, spec()) == ["a", "b"]
 
 
-def test_io_ops_of_aggregates_the_smallest_limit_wins():
+def test_aggregate_io_ops_filter_uses_the_smallest_limit():
     limits = [{"max_io_ops_per_host": "5"}, {"max_io_ops_per_host": "3"}, {"max_io_ops_per_host": "many"}]
     states = [node("a", num_io_ops=2, aggregates=limits), node("b", num_io_ops=3, aggregates=limits),
               node("c", num_io_ops=7), node("d", num_io_ops=8)]
     assert passing(AggregateIoOpsFilter(), states, spec()) == ["a", "c"]
 
 
-def test_num_instances(settings):
+def test_num_instances_filter_limit(settings):
     states = [node("a", num_instances=49), node("b", num_instances=50)]
     assert passing(NumInstancesFilter(), states, spec()) == ["a"]
     settings("filter_scheduler", max_instances_per_host=51)
     assert passing(NumInstancesFilter(), states, spec()) == ["a", "b"]
 
 
-def test_num_instances_of_aggregates():
+def test_aggregate_num_instances_filter():
     states = [node("a", num_instances=1, aggregates=[{"max_instances_per_host": "2"}]),
               node("b", num_instances=2, aggregates=[{"max_instances_per_host": "2"}]),
               node("c", num_instances=60, aggregates=[{"max_instances_per_host": "70"}])]
     assert passing(AggregateNumInstancesFilter(), states, spec()) == ["a", "c"]
 
 
-def test_metrics(settings):
+def test_metrics_filter_requires_the_weighed_metrics(settings):
     states = [node("a", metrics={"load": 1.0, "heat": 2.0}), node("b", metrics={"load": 1.0}), node("c")]
     assert passing(MetricsFilter(), states, spec()) == ["a", "b", "c"]
     settings("metrics", weight_setting=["load=1.0", "heat=-1", "nonsense"])
@@ -96,14 +96,14 @@ class TestServerGroups:
     def group(self, policy: str, hosts: dict[str, int], most: int = 1) -> GroupSpec:
         return GroupSpec(uuid="group", policy=policy, hosts=hosts, max_server_per_host=most)
 
-    def test_affinity(self):
+    def test_server_group_affinity_filter(self):
         each = ServerGroupAffinityFilter()
         assert passing(each, self.states, spec(group=self.group("affinity", {"b": 1}))) == ["b", "b2"]
         assert passing(each, self.states, spec(group=self.group("affinity", {"gone": 1}))) == []
         for anywhere in (None, self.group("affinity", {}), self.group("anti-affinity", {"b": 1})):
             assert passing(each, self.states, spec(group=anywhere)) == ["a", "b", "b2", "c"]
 
-    def test_anti_affinity(self):
+    def test_server_group_anti_affinity_filter(self):
         each = ServerGroupAntiAffinityFilter()
         assert passing(each, self.states, spec(group=self.group("anti-affinity", {"b": 1, "c": 2}))) == ["a"]
         assert passing(each, self.states, spec(group=self.group("anti-affinity", {"b": 1, "c": 2}, 2))) == [
@@ -117,18 +117,18 @@ class TestHints:
     def asked(self, **hints):
         return spec(hints=hints, hint_hosts={"one": "a", "two": "b"})
 
-    def test_same_host(self):
+    def test_same_host_filter(self):
         assert passing(SameHostFilter(), self.states, self.asked(same_host="one")) == ["a"]
         assert passing(SameHostFilter(), self.states, self.asked(same_host=["one", "two"])) == ["a", "b"]
         assert passing(SameHostFilter(), self.states, self.asked(same_host="unknown")) == []
         assert passing(SameHostFilter(), self.states, self.asked()) == ["a", "b", "c"]
 
-    def test_different_host(self):
+    def test_different_host_filter(self):
         assert passing(DifferentHostFilter(), self.states, self.asked(different_host="one")) == ["b", "c"]
         assert passing(DifferentHostFilter(), self.states, self.asked(different_host=["one", "two"])) == ["c"]
         assert passing(DifferentHostFilter(), self.states, self.asked(different_host="unknown")) == ["a", "b", "c"]
 
-    def test_near_an_address(self):
+    def test_simple_cidr_affinity_filter(self):
         each = SimpleCIDRAffinityFilter()
         assert passing(each, self.states, self.asked(build_near_host_ip="10.0.1.200")) == ["a"]
         assert passing(each, self.states, self.asked(build_near_host_ip="10.0.1.200", cidr="/16")) == ["a", "b"]
@@ -186,13 +186,13 @@ class TestCapabilities:
         (["<", "$free_ram_mb", "$total_usable_ram_mb"], []),
         ([], ["a", "b"]),
     ])
-    def test_query(self, query, expected):
+    def test_json_filter_query(self, query, expected):
         assert passing(JsonFilter(), self.states, spec(hints={"query": json.dumps(query)})) == expected
 
     @pytest.mark.parametrize("query", [
         "{", '"text"', '{"a": 1}', '["eval", "x"]', '[["="]]', '["and", []]', "[" * 100000,
         json.dumps(["and", *[["=", 1, 1]] * 500]), '["not", ' * 30 + "1" + "]" * 30])
-    def test_a_bad_query_is_refused(self, query):
+    def test_invalid_json_filter_query_is_refused(self, query):
         with pytest.raises(exception.NoValidHost, match="query"):
             passing(JsonFilter(), self.states, spec(hints={"query": query}))
 
@@ -222,10 +222,10 @@ class TestImageProperties:
         ({"hw_maxphysaddr_bits": "40"}, ["kvm"]),
         ({"hw_maxphysaddr_bits": "41"}, []),
     ])
-    def test_properties(self, properties, expected):
+    def test_image_properties_filter(self, properties, expected):
         assert passing(ImagePropertiesFilter(), self.states, spec(properties=properties)) == expected
 
-    def test_default_architecture(self, settings):
+    def test_image_properties_filter_default_architecture(self, settings):
         settings("filter_scheduler", image_properties_default_architecture="i686")
         assert passing(ImagePropertiesFilter(), self.states, spec()) == ["kvm"]
         assert passing(ImagePropertiesFilter(), self.states, spec(properties={"hw_architecture": "x86_64"})) == [
@@ -248,7 +248,7 @@ class TestAggregates:
     def test_extra_specs(self, extra_specs, expected):
         assert passing(AggregateInstanceExtraSpecsFilter(), self.states, spec(extra_specs=extra_specs)) == expected
 
-    def test_image_properties(self, settings):
+    def test_aggregate_image_properties_isolation(self, settings):
         states = [node("plain"), node("win", aggregates=[{"os_type": "windows,freedos"}])]
         each = AggregateImagePropertiesIsolation()
         assert passing(each, states, spec(properties={"os_type": "windows"})) == ["plain", "win"]
@@ -259,18 +259,18 @@ class TestAggregates:
         states = [node("win", aggregates=[{"only.os_type": "windows"}])]
         assert passing(each, states, spec(properties={"os_type": "linux"})) == []
 
-    def test_projects(self):
+    def test_aggregate_multi_tenancy_isolation(self):
         states = [node("plain"), node("ours", aggregates=[{"filter_tenant_id": "other, project"}]),
                   node("theirs", aggregates=[{"filter_tenant_id2": "other"}])]
         assert passing(AggregateMultiTenancyIsolation(), states, spec()) == ["plain", "ours"]
 
-    def test_flavors(self):
+    def test_aggregate_type_affinity_filter(self):
         states = [node("plain"), node("ours", aggregates=[{"instance_type": "large,small"}]),
                   node("other", aggregates=[{"instance_type": "large"}])]
         assert passing(AggregateTypeAffinityFilter(), states, spec()) == ["plain", "ours"]
 
 
-def test_isolated_hosts(settings):
+def test_isolated_hosts_filter(settings):
     states = [node("a"), node("b")]
     assert passing(IsolatedHostsFilter(), states, spec()) == ["a", "b"]
     settings("filter_scheduler", isolated_hosts=["b"], isolated_images=["other"])
@@ -286,12 +286,12 @@ class OddMemory(HostFilter):
         return host.inventories["MEMORY_MB"].total % 2 == 1 and host.up
 
 
-def test_a_filter_for_single_hosts_becomes_a_mask():
+def test_host_filter_is_converted_to_a_mask():
     assert passing(OddMemory(), [node("a", ram=7), node("b", ram=8), node("c", ram=9, up=False)], spec()) == ["a"]
 
 
-def test_every_filter_explains_a_refusal():
-    """A reason is about the first node of the view and never the word of the base class."""
+def test_filters_report_a_reason_for_each_refusal():
+    """The reason refers to the first node of the view and is not the default of the base class."""
     states = [node("here", up=False, num_io_ops=99, num_instances=99, availability_zone="far", aggregates=[
         {"max_io_ops_per_host": "1", "max_instances_per_host": "1", "instance_type": "x", "filter_tenant_id": "x",
          "os_type": "x"}])]

@@ -1,4 +1,4 @@
-"""Following the fleet: whatever is lost, late or doubled, the fleet ends as the books are."""
+"""Updates of the fleet: despite lost, late or duplicate deltas the fleet ends equal to the database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.scheduler.builders import node
 
 
 class Books:
-    """The conductor's responses, in pages of two nodes."""
+    """A fake conductor that returns node states in pages of two."""
 
     def __init__(self, *states: HostState) -> None:
         self.states = {state.node_uuid: state for state in states}
@@ -51,13 +51,13 @@ def used(uuid: str, generation: int) -> NodeUsage:
 def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "did not happen"
+        assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.01)
 
 
 @pytest.fixture
 def following(monkeypatch):
-    """Makes started followers, with short times, and stops them."""
+    """Return a function that starts a follower with short intervals; stop the followers at the end."""
     monkeypatch.setattr(follow, "GRACE", 0.05)
     monkeypatch.setattr(follow, "_TICK", 0.02)
     monkeypatch.setattr(follow, "_RETRY", (0.02,))
@@ -76,14 +76,14 @@ def following(monkeypatch):
         follower.stop()
 
 
-def test_the_fleet_is_read_at_the_start(following):
+def test_fleet_is_read_at_startup(following):
     books = Books(*(node(name) for name in "abcde"))
     fleet, _follower = following(books)
     assert len(fleet) == 5
     assert books.readings == 1
 
 
-def test_a_failed_reading_is_tried_again(following):
+def test_failed_fleet_read_is_retried(following):
     books = Books(node("a"))
     books.fail = 3
     fleet, _follower = following(books)
@@ -91,7 +91,7 @@ def test_a_failed_reading_is_tried_again(following):
     assert books.readings == 4
 
 
-def test_deltas_are_applied(following):
+def test_deltas_are_applied_to_the_fleet(following):
     fleet, follower = following(Books(node("a"), node("b")))
     follower.delta(delta(5, usage=[used("a", 2)], states=[node("c")], services={"b": (False, True)}))
     follower.delta(delta(6, removed=["b"]))
@@ -100,17 +100,17 @@ def test_deltas_are_applied(following):
     assert fleet.state("c") is not None
 
 
-def test_no_reading_without_a_gap(following):
+def test_reordered_deltas_without_a_gap_cause_no_refresh(following):
     books = Books(node("a"))
     _fleet, follower = following(books)
-    for seq in (41, 43, 42, 44, 42):  # threads handle messages side by side
+    for seq in (41, 43, 42, 44, 42):  # Threads handle messages concurrently.
         follower.delta(delta(seq))
     follower.delta(delta(1, source="another"))
     time.sleep(0.3)
     assert books.readings == 1
 
 
-def test_a_gap_is_healed_by_a_reading(following):
+def test_gap_in_deltas_causes_a_refresh(following):
     books = Books(node("a"), node("b"))
     fleet, follower = following(books)
     follower.delta(delta(1))
@@ -124,7 +124,7 @@ def test_a_gap_is_healed_by_a_reading(following):
     assert books.readings == 2
 
 
-def test_reload_reads_everything(following):
+def test_reload_delta_causes_a_full_refresh(following):
     books = Books(node("a"))
     fleet, follower = following(books)
     books.states = {"b": node("b")}
@@ -132,7 +132,7 @@ def test_reload_reads_everything(following):
     until(lambda: fleet.state("b") is not None and fleet.state("a") is None)
 
 
-def test_it_is_read_again_now_and_then(following, settings):
+def test_fleet_is_refreshed_periodically(following, settings):
     settings("scheduler", refresh_interval=1)
     books = Books(node("a"))
     fleet, _follower = following(books)
@@ -140,8 +140,8 @@ def test_it_is_read_again_now_and_then(following, settings):
     until(lambda: not fleet.state("a").up)
 
 
-def test_what_happens_during_a_reading_is_not_lost():
-    """Each page is outdated when it arrives: deltas sent meanwhile must win."""
+def test_deltas_during_a_refresh_are_applied():
+    """Deltas received during a refresh take precedence over the outdated pages."""
     books = Books(*(node(name) for name in "abcd"))
     fleet = Fleet()
     follower = follow.Follower(fleet, books.page)
@@ -160,7 +160,7 @@ def test_what_happens_during_a_reading_is_not_lost():
     assert fleet.state("z") is not None
 
 
-def test_a_service_report_that_comes_late_does_not_undo_a_newer_one():
+def test_late_service_delta_does_not_override_a_newer_delta():
     fleet = Fleet()
     follower = follow.Follower(fleet, Books(node("a")).page)
     follower.read_all()
@@ -170,7 +170,7 @@ def test_a_service_report_that_comes_late_does_not_undo_a_newer_one():
     assert not fleet.state("a").up
 
 
-def test_a_conductor_that_is_slow_to_tell_of_a_service_does_not_undo_what_another_told():
+def test_slow_conductor_does_not_override_newer_service_state():
     fleet = Fleet()
     follower = follow.Follower(fleet, Books(node("a")).page)
     follower.read_all()
@@ -184,7 +184,7 @@ def test_a_conductor_that_is_slow_to_tell_of_a_service_does_not_undo_what_anothe
     assert not fleet.state("a").up
 
 
-def test_a_reading_that_breaks_off_leaves_the_fleet_usable():
+def test_interrupted_refresh_leaves_the_fleet_usable():
     books = Books(*(node(name) for name in "abcd"))
     fleet = Fleet()
     follower = follow.Follower(fleet, books.page)
@@ -199,8 +199,8 @@ def test_a_reading_that_breaks_off_leaves_the_fleet_usable():
 
 @hypothesis_settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_deltas_in_any_order_with_losses_end_as_the_books_are(data):
-    """Random changes of the books; deltas shuffled, doubled, dropped; then one reading."""
+def test_reordered_and_lost_deltas_with_a_refresh_match_the_database(data):
+    """Apply shuffled, duplicated and dropped deltas of random changes around a full refresh."""
     books = Books(*(node(name) for name in "abc"))
     fleet = Fleet()
     follower = follow.Follower(fleet, books.page)
@@ -226,8 +226,8 @@ def test_deltas_in_any_order_with_losses_end_as_the_books_are(data):
         assert fleet.state(uuid).num_instances == state.num_instances
 
 
-def test_many_threads_at_once():
-    """Choosing, deltas and readings side by side: nothing breaks and the last word counts."""
+def test_concurrent_choices_deltas_and_refreshes():
+    """Run choices, deltas and refreshes concurrently; the last delta takes effect."""
     from tests.unit.scheduler.builders import choose, spec
 
     books = Books(*(node(f"n{number}", vcpus=1000, ram=10**9, disk=10**6) for number in range(20)))

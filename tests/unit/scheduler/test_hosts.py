@@ -1,4 +1,4 @@
-"""The fleet: newer states win, choices count until the books say otherwise."""
+"""The fleet: newer states win, and choices count until newer usage is reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def usage(uuid: str, generation: int, vcpus: int = 0, **values) -> NodeUsage:
                      **values)
 
 
-def test_a_state_comes_back_as_it_was_put_in():
+def test_state_round_trip():
     state = node("a", host="h", up=False, disabled=True, traits=["A", "B"], availability_zone="z",
                  aggregates=[{"k": "v"}], num_instances=3, num_io_ops=2, failed_builds=1, hypervisor_type="QEMU",
                  hypervisor_version=9000000, host_ip="10.0.0.1", cpu_info={"a": [1]},
@@ -26,13 +26,13 @@ def test_a_state_comes_back_as_it_was_put_in():
     assert fleet(state).state("a") == state
 
 
-def test_older_states_are_ignored():
+def test_older_node_state_is_ignored():
     made = fleet(node("a", generation=5, traits=["NEW"]))
     made.upsert(node("a", generation=4, traits=["OLD"]))
     assert made.state("a").traits == ["NEW"]
 
 
-def test_a_newer_state_replaces_all_of_the_old_one():
+def test_newer_node_state_replaces_the_old_state():
     made = fleet(node("a", inventories={"VCPU": Inventory(total=8), "VGPU": Inventory(total=1)}))
     made.upsert(node("a", host="moved", inventories={"VCPU": Inventory(total=4, used=2)}, generation=2))
     state = made.state("a")
@@ -43,7 +43,7 @@ def test_a_newer_state_replaces_all_of_the_old_one():
     assert not made.state("a").up
 
 
-def test_older_and_doubled_usage_is_ignored():
+def test_older_and_duplicate_usage_is_ignored():
     made = fleet(node("a", generation=3))
     made.apply(usage("a", 5, vcpus=5, num_instances=5))
     made.apply(usage("a", 4, vcpus=4, num_instances=4))
@@ -52,7 +52,7 @@ def test_older_and_doubled_usage_is_ignored():
     assert made.state("a").num_instances == 5
 
 
-def test_a_state_read_before_a_usage_brings_everything_but_the_usage():
+def test_node_state_older_than_usage_updates_everything_but_usage():
     made = fleet(node("a", generation=3))
     made.apply(usage("a", 5, vcpus=5))
     made.upsert(node("a", generation=4, traits=["NEW"], used=(4, 0, 0)))
@@ -62,7 +62,7 @@ def test_a_state_read_before_a_usage_brings_everything_but_the_usage():
 
 @hypothesis_settings(max_examples=100, deadline=None)
 @given(st.permutations(range(2, 9)))
-def test_the_order_in_which_usage_arrives_does_not_matter(order):
+def test_order_of_usage_reports_is_irrelevant(order):
     made = fleet(node("a", generation=1))
     for generation in order:
         made.apply(usage("a", generation, vcpus=generation, num_instances=generation, num_io_ops=generation))
@@ -70,7 +70,7 @@ def test_the_order_in_which_usage_arrives_does_not_matter(order):
     assert (state.inventories["VCPU"].used, state.num_instances, state.num_io_ops) == (8, 8, 8)
 
 
-def test_services_of_a_host_with_many_nodes():
+def test_service_state_applies_to_all_nodes_of_a_host():
     made = fleet(node("a1", host="a"), node("a2", host="a"), node("b"))
     made.set_service("a", ServiceFlags(up=False, disabled=True))
     made.set_service("unknown", ServiceFlags(up=False, disabled=True))
@@ -81,8 +81,8 @@ def test_services_of_a_host_with_many_nodes():
 @hypothesis_settings(max_examples=60, deadline=None)
 @given(st.permutations([ServiceFlags(up=number % 2 == 0, disabled=number % 3 == 0, generation=number)
                         for number in range(1, 7)]), st.integers(0, 6))
-def test_what_is_said_of_a_service_counts_in_the_order_in_which_it_became_so(said, reading):
-    """Whichever conductor says it, and whenever the fleet is read between."""
+def test_service_states_apply_by_generation(said, reading):
+    """The order of arrival and the moment of a refresh have no influence."""
     made = fleet(node("a", service_generation=1))
     for number, flags in enumerate(said):
         if number == reading:
@@ -91,14 +91,14 @@ def test_what_is_said_of_a_service_counts_in_the_order_in_which_it_became_so(sai
     assert (made.state("a").up, made.state("a").disabled) == (True, True)
 
 
-def test_a_service_that_was_deleted_and_made_anew_counts_again():
+def test_recreated_service_with_lower_generation_is_applied():
     made = fleet(node("a", service_generation=900))
     made.remove("a")
     made.upsert(node("a", up=False, service_generation=5))
     assert not made.state("a").up
 
 
-def test_removed_nodes_are_never_chosen_and_their_rows_are_used_again():
+def test_removed_nodes_are_not_chosen_and_their_rows_are_reused():
     made = fleet(node("a", traits=["X"], num_instances=4), node("b"))
     made.remove("a")
     made.remove("a")
@@ -112,7 +112,7 @@ def test_removed_nodes_are_never_chosen_and_their_rows_are_used_again():
     assert made.state("c").inventories["VCPU"].used == 1
 
 
-def test_a_fleet_grows_beyond_one_chunk():
+def test_fleet_grows_beyond_a_chunk():
     made = fleet(*(node(f"n{number}", traits=[f"T{number}"]) for number in range(3000)))
     made.upsert(node("last", ram=999999, traits=["WANTED"]))
     assert choose(made, spec(required_traits=["WANTED"])) == [["last"]]
@@ -123,7 +123,7 @@ def test_a_fleet_grows_beyond_one_chunk():
 
 
 class TestChoices:
-    def test_count_at_once_until_the_books_say_what_is_used(self):
+    def test_choices_count_immediately_until_newer_usage(self):
         made = fleet(node("a", generation=1))
         choose(made, spec(3))
         assert made.state("a").inventories["VCPU"].used == 3
@@ -132,14 +132,14 @@ class TestChoices:
         assert made.state("a").inventories["VCPU"].used == 1
         assert made.state("a").num_instances == 1
 
-    def test_are_kept_by_news_that_are_not_newer(self):
+    def test_choices_are_retained_with_usage_of_the_same_generation(self):
         made = fleet(node("a", generation=1))
         choose(made, spec())
         made.apply(usage("a", 1))
         made.upsert(node("a", generation=1))
         assert made.state("a").inventories["VCPU"].used == 1
 
-    def test_expire_when_no_claim_follows(self):
+    def test_choices_without_a_claim_expire(self):
         made = fleet(node("a", used=(2, 2048, 20), num_instances=2), node("b", ram=512))
         choose(made, spec(2))
         assert made.expire(older_than=60) == 0
@@ -149,7 +149,7 @@ class TestChoices:
         assert (state.inventories["VCPU"].used, state.num_instances, state.num_io_ops) == (2, 2, 0)
         assert made.expire(older_than=0) == 0
 
-    def test_are_undone_by_a_newer_state(self):
+    def test_choices_are_discarded_by_a_newer_state(self):
         state = node("a")
         made = fleet(state)
         choose(made, spec(2))

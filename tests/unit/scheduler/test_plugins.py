@@ -1,4 +1,4 @@
-"""Plugins come from entry points; a wrong name is a clear error at the start."""
+"""Plugins are loaded from entry points; an invalid name is an error at startup."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.paths import ROOT
 
 
 def declared(namespace: str) -> dict[str, str]:
-    """The entry points as setup.cfg declares them."""
+    """Return the entry points declared in setup.cfg."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg")
     lines = parser["options.entry_points"][namespace].strip().splitlines()
@@ -26,7 +26,7 @@ def declared(namespace: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("namespace", "base"), [(manager.FILTERS, Filter), (manager.WEIGHERS, Weigher)])
-def test_every_entry_point_is_a_class_of_that_name(namespace, base):
+def test_entry_points_are_classes_of_the_same_name(namespace, base):
     for name, path in declared(namespace).items():
         module, _, attribute = path.partition(":")
         found = getattr(importlib.import_module(module), attribute)
@@ -37,7 +37,7 @@ def test_every_entry_point_is_a_class_of_that_name(namespace, base):
 
 @pytest.fixture
 def entry_points(monkeypatch):
-    """Entry points as if these were installed: name -> class, or the error of its loading."""
+    """Return a function that installs fake entry points: name -> class, or the error of loading."""
     def install(**found: object) -> None:
         class Manager:
             def __init__(self, namespace, invoke_on_load, on_load_failure_callback):
@@ -64,7 +64,7 @@ class Heavy(Weigher):
     pass
 
 
-def test_filters_in_the_configured_order_and_each_once(entry_points, settings):
+def test_filters_load_in_configured_order_without_duplicates(entry_points, settings):
     entry_points(Mine=Mine, Other=type("Other", (Filter,), {}))
     settings("filter_scheduler", enabled_filters=["Other", "Mine", "Other"])
     assert [each.name for each in manager.load_filters()] == ["Other", "Mine"]
@@ -75,7 +75,7 @@ def test_filters_in_the_configured_order_and_each_once(entry_points, settings):
     ("Broken", "cannot be loaded: no such module"),
     ("Heavy", "Heavy is not a Filter"),
 ])
-def test_a_wrong_name_is_an_error_that_says_what_is_wrong(entry_points, settings, name, problem):
+def test_invalid_filter_name_is_reported(entry_points, settings, name, problem):
     entry_points(Mine=Mine, Heavy=Heavy, Broken=ImportError("no such module"))
     settings("filter_scheduler", enabled_filters=["Mine", name])
     with pytest.raises(plugin.PluginError, match=problem) as caught:
@@ -83,7 +83,7 @@ def test_a_wrong_name_is_an_error_that_says_what_is_wrong(entry_points, settings
     assert "[filter_scheduler]enabled_filters" in str(caught.value)
 
 
-def test_all_weighers_or_some(entry_points, settings):
+def test_load_all_or_configured_weighers(entry_points, settings):
     entry_points(Heavy=Heavy, Light=type("Light", (Weigher,), {}), Broken=ImportError("no such module"))
     assert [each.name for each in manager.load_weighers()] == ["Heavy", "Light"]
     settings("filter_scheduler", weight_classes=["nova.scheduler.weights.some.Light"])
@@ -93,8 +93,8 @@ def test_all_weighers_or_some(entry_points, settings):
         manager.load_weighers()
 
 
-def test_planning_reads_no_options():
-    """The inputs of planning are arguments: only the start and the updates read nova.conf."""
+def test_planning_reads_no_configuration_options():
+    """Planning receives its input as arguments: only startup and updates read nova.conf."""
     folder = pathlib.Path(scheduler.__file__).parent
     readers = {path.name for path in folder.rglob("*.py") if "nova.conf import" in path.read_text()}
     assert readers == {"manager.py", "service.py", "follow.py"}

@@ -1,4 +1,4 @@
-"""Planning: as if one by one, never more than there is, with useful alternates and reasons."""
+"""Planning equals server-by-server selection, respects limits, and returns alternates and reasons."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def attempt(made, asked, planner) -> list[str] | None:
 @pytest.mark.usefixtures("_busy_hosts_last")
 @hypothesis_settings(max_examples=400, deadline=None)
 @given(fleets(), specs())
-def test_a_plan_equals_choosing_one_by_one_from_scratch(hosts, asked):
+def test_plan_equals_the_reference_scheduler(hosts, asked):
     planner = Planner([*filters(), IoOpsFilter()], weighers())
     assert attempt(fleet(*hosts), asked, planner) == reference.plan(hosts, asked, 12)
 
@@ -90,8 +90,8 @@ def test_a_plan_equals_choosing_one_by_one_from_scratch(hosts, asked):
 @pytest.mark.usefixtures("_busy_hosts_last")
 @hypothesis_settings(max_examples=300, deadline=None)
 @given(fleets(), specs(), st.data())
-def test_weights_kept_up_to_date_equal_weights_made_anew(hosts, asked, data):
-    """Bit by bit, and for the same nodes, whichever node is taken."""
+def test_incremental_weights_equal_recomputed_weights(hosts, asked, data):
+    """Nodes and weights are identical bit by bit, for any chosen node."""
     made, this = fleet(*hosts), request(asked)
     with made.view() as view:
         chain = stages.chain(this, [*filters(), IoOpsFilter()], view)
@@ -112,8 +112,8 @@ def test_weights_kept_up_to_date_equal_weights_made_anew(hosts, asked, data):
 @pytest.mark.usefixtures("_busy_hosts_last")
 @hypothesis_settings(max_examples=200, deadline=None)
 @given(fleets(), st.lists(specs(), max_size=4), st.integers(1, 4), st.booleans(), st.randoms(use_true_random=False))
-def test_nothing_is_ever_sold_twice(hosts, requests, subset, shuffle, chance):
-    """Whatever is asked in a row: what was within its limits stays there, and failures take nothing."""
+def test_resources_are_never_oversubscribed(hosts, requests, subset, shuffle, chance):
+    """Limits hold for any sequence of requests, and failed requests consume nothing."""
     conf.CONF.set_override("host_subset_size", subset, "filter_scheduler")
     conf.CONF.set_override("shuffle_best_same_weighed_hosts", shuffle, "filter_scheduler")
     try:
@@ -139,7 +139,7 @@ def test_nothing_is_ever_sold_twice(hosts, requests, subset, shuffle, chance):
         conf.CONF.clear_override("shuffle_best_same_weighed_hosts", "filter_scheduler")
 
 
-def test_a_plan_on_a_large_fleet_equals_choosing_one_by_one():
+def test_plan_on_a_large_fleet_equals_single_selections():
     chance = random.Random(7)
     hosts = [node(f"n{number}", vcpus=chance.choice((4, 8, 16)), ram=chance.choice((8192, 16384, 65536)),
                   disk=chance.randrange(50, 500), ratio=2.0, num_io_ops=chance.randrange(3)) for number in range(300)]
@@ -150,34 +150,34 @@ def test_a_plan_on_a_large_fleet_equals_choosing_one_by_one():
 
 
 class TestAlternates:
-    def test_the_next_best_hosts(self):
+    def test_alternates_are_the_next_best_hosts(self):
         states = [node("a", ram=4096), node("b", ram=16384), node("c", ram=8192), node("d", ram=2048)]
         assert choose(fleet(*states), spec()) == [["b", "c", "a"]]
         assert choose(fleet(*states), spec(alternates=0)) == [["b"]]
         assert choose(fleet(*states), spec(alternates=9)) == [["b", "c", "a", "d"]]
 
-    def test_never_the_host_itself_nor_one_twice(self):
+    def test_alternates_are_distinct_and_exclude_the_chosen_host(self):
         states = [node(name) for name in "abcdef"]
         for found in choose(fleet(*states), spec(12, alternates=3)):
             assert len(found) == 4
             assert len(set(found)) == 4
 
-    def test_spread_over_the_fleet_for_many_servers(self):
+    def test_alternates_are_spread_over_the_fleet(self):
         found = choose(fleet(*(node(f"n{number}") for number in range(40))), spec(10))
         assert len({alternate for choice in found for alternate in choice[1:]}) == 20
 
-    def test_only_where_there_is_room(self):
+    def test_alternates_have_room_for_the_server(self):
         states = [node("a", ram=1024), node("b", ram=1024), node("c", ram=512)]
         assert choose(fleet(*states), spec()) == [["a", "b"]]
         assert choose(fleet(*states), spec(2)) == [["a"], ["b"]]
 
-    def test_not_on_the_hosts_of_the_others_of_an_anti_affinity_group(self):
+    def test_alternates_respect_anti_affinity_within_the_request(self):
         group = GroupSpec(uuid="g", policy="anti-affinity")
         found = choose(fleet(*(node(name) for name in "abcd")), spec(2, group=group))
         assert [choice[0] for choice in found] == ["a", "b"]
         assert all(set(choice[1:]) <= {"c", "d"} for choice in found)
 
-    def test_the_first_server_of_an_affinity_group_may_still_go_elsewhere(self):
+    def test_alternates_of_an_affinity_group(self):
         group = GroupSpec(uuid="g", policy="affinity")
         assert choose(fleet(node("a"), node("b")), spec(group=group)) == [["a", "b"]]
         group = GroupSpec(uuid="g", policy="affinity", hosts={"b": 1})
@@ -185,7 +185,7 @@ class TestAlternates:
 
 
 class TestNamedHosts:
-    def test_requested_host_and_node_pass_the_filters_too(self):
+    def test_requested_host_and_node_pass_the_filters(self):
         made = fleet(node("a"), node("b1", host="b"), node("b2", host="b"), node("down", up=False))
         assert choose(made, spec(requested_host="b")) == [["b1", "b2"]]
         assert choose(made, spec(requested_node="b2")) == [["b2"]]
@@ -195,7 +195,7 @@ class TestNamedHosts:
             with pytest.raises(exception.NoValidHost):
                 choose(made, spec(**named))
 
-    def test_forced_hosts_skip_the_filters_and_the_zone_but_not_the_room(self):
+    def test_forced_hosts_skip_filters_and_zone_but_not_capacity(self):
         made = fleet(node("Down", up=False, availability_zone="x"), node("b"))
         assert choose(made, spec(force_host="dOWN", availability_zone="y")) == [["Down"]]
         assert choose(made, spec(force_node="Down")) == [["Down"]]
@@ -205,19 +205,19 @@ class TestNamedHosts:
             choose(made, spec(force_host="Down", resources={"MEMORY_MB": 99999}))
         assert "MEMORY_MB: 1 host refused" in caught.value.inside
 
-    def test_a_disabled_host_cannot_be_forced(self):
+    def test_forced_disabled_host_is_refused(self):
         with pytest.raises(exception.NoValidHost) as caught:
             choose(fleet(node("a", disabled=True)), spec(force_host="a"))
         assert "DisabledHosts" in caught.value.inside
 
-    def test_ignored_hosts(self):
+    def test_ignored_hosts_are_not_chosen(self):
         made = fleet(node("a"), node("b"))
         assert choose(made, spec(ignore_hosts=["a", "unknown"])) == [["b"]]
         assert choose(made, spec(ignore_nodes=["a", "unknown"])) == [["b"]]
 
 
 class TestReasons:
-    def test_who_refused_how_many_is_told_to_operators_only(self):
+    def test_refusal_counts_are_reported_to_operators_only(self):
         made = fleet(node("a", up=False), node("b", up=False), node("c", ram=512), node("d", availability_zone="x"))
         with pytest.raises(exception.NoValidHost) as caught:
             choose(made, spec(availability_zone="nova"))
@@ -226,33 +226,33 @@ class TestReasons:
             "No valid host was found. Requested 1; AvailabilityZoneFilter: 1 host refused, "
             "ComputeFilter: 2 hosts refused, MEMORY_MB: 1 host refused.")
 
-    def test_some_but_too_few_and_nothing_is_kept(self):
+    def test_partial_fit_is_refused_and_consumes_nothing(self):
         made = fleet(node("a", ram=2048))
         with pytest.raises(exception.NoValidHost) as caught:
             choose(made, spec(3))
         assert str(caught.value) == "No valid host was found. There are not enough hosts available."
         assert len(choose(made, spec(2))) == 2
 
-    def test_no_hosts_at_all(self):
+    def test_no_registered_hosts_is_reported(self):
         with pytest.raises(exception.NoValidHost) as caught:
             choose(fleet(), spec())
         assert "No compute hosts are registered" in caught.value.inside
 
-    def test_a_policy_that_nothing_enforces_fails(self):
+    def test_group_policy_without_its_filter_is_refused(self):
         group = GroupSpec(uuid="g", policy="affinity")
         with pytest.raises(exception.UnsupportedGroupPolicy, match="ServerGroupAffinityFilter"):
             choose(fleet(node("a")), spec(group=group), Planner([], weighers()))
 
 
 class TestOptions:
-    def test_a_random_one_of_the_best(self, settings):
+    def test_host_subset_size_chooses_randomly_among_the_best(self, settings):
         settings("filter_scheduler", host_subset_size=2)
         states = [node("a", ram=1024), node("b", ram=4096), node("c", ram=8192)]
         planner = Planner(filters(), weighers(), random.Random(1))
         seen = {choose(fleet(*states), spec(), planner)[0][0] for _ in range(50)}
         assert seen == {"b", "c"}
 
-    def test_a_random_one_of_equal_hosts(self, settings):
+    def test_shuffle_chooses_randomly_among_equal_hosts(self, settings):
         states = [node("a"), node("b"), node("c"), node("small", ram=2048)]
         planner = Planner(filters(), weighers(), random.Random(1))
         assert {choose(fleet(*states), spec(), planner)[0][0] for _ in range(20)} == {"a"}
@@ -261,7 +261,7 @@ class TestOptions:
 
 
 class TestExplain:
-    def test_every_node_with_its_weight_or_who_refused_it(self):
+    def test_explain_returns_weight_or_refusal_of_every_node(self):
         made = fleet(node("a", up=False), node("b", ram=8192), node("c", ram=16384), node("d", traits=["X"]),
                      node("e", used=(8, 0, 0)))
         with made.view() as view:
@@ -272,14 +272,14 @@ class TestExplain:
         assert verdicts[0].weight > verdicts[1].weight
         assert verdicts[2].weight is None
 
-    def test_explaining_takes_nothing(self):
+    def test_explain_consumes_nothing(self):
         made = fleet(node("a", ram=1024))
         with made.view() as view:
             Planner(filters(), weighers()).explain(view, request(spec()))
         assert choose(made, spec()) == [["a"]]
 
 
-def test_of_a_server_that_stays_where_it_is_only_the_image_is_looked_at():
+def test_in_place_request_checks_only_the_image():
     made = fleet(node("full", vcpus=1, disabled=True), node("other"))
     asked = spec(requested_host="full", in_place=True, resources={"VCPU": 8}, availability_zone="another")
     assert choose(made, asked) == [["full"]]
@@ -289,6 +289,6 @@ def test_of_a_server_that_stays_where_it_is_only_the_image_is_looked_at():
 
 @pytest.mark.parametrize("asked", [
     {"required_traits": ["X"]}, {"properties": {"hw_architecture": "s390x"}}])
-def test_an_image_that_the_host_cannot_have_is_refused_where_the_server_is(asked):
+def test_in_place_request_with_unsupported_image_is_refused(asked):
     with pytest.raises(exception.NoValidHost):
         choose(fleet(node("here"), node("there", traits=["X"])), spec(requested_host="here", in_place=True, **asked))

@@ -1,4 +1,4 @@
-"""The service over an in-memory bus, with a conductor that only knows the fleet and heartbeats."""
+"""The service over an in-memory bus, with a fake conductor for the fleet and heartbeats."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.scheduler.builders import filters, node, spec, weighers
 
 
 class Conductor:
-    """Answers by_hosts.Fleet and by_hosts.Heartbeat."""
+    """A fake conductor that implements by_hosts.Fleet and by_hosts.Heartbeat."""
 
     def __init__(self) -> None:
         self.states = [node(f"n{number}") for number in range(4)]
@@ -49,7 +49,7 @@ class Conductor:
 def until(condition: Callable[[], object]) -> None:
     end = time.monotonic() + 60
     while not condition():
-        assert time.monotonic() < end, "did not happen"
+        assert time.monotonic() < end, "condition not met in time"
         time.sleep(0.01)
 
 
@@ -105,7 +105,7 @@ def test_select_and_explain_over_the_bus(start, scheduler):
         ("n3", None), ("n0", "RequestedHost"), ("n1", "RequestedHost"), ("n2", "RequestedHost")]
 
 
-def test_no_host_arrives_as_itself(start, scheduler):
+def test_no_valid_host_is_raised_over_the_bus(start, scheduler):
     start()
     with pytest.raises(exception.NoValidHost) as caught:
         scheduler.select(context.admin(), spec(resources={"MEMORY_MB": 10**6}))
@@ -113,7 +113,7 @@ def test_no_host_arrives_as_itself(start, scheduler):
     assert "4 hosts" not in str(caught.value)
 
 
-def test_a_delta_reaches_every_worker(start, scheduler):
+def test_delta_reaches_every_worker(start, scheduler):
     made = [start(worker) for worker in range(3)]
     for service in made:
         assert service.manager._follower.ready.wait(10)
@@ -124,7 +124,7 @@ def test_a_delta_reaches_every_worker(start, scheduler):
         assert not service.manager._fleet.state("n1").up
 
 
-def test_only_the_first_worker_says_that_the_service_lives(start, conductor):
+def test_only_the_first_worker_sends_heartbeats(start, conductor):
     start(1)
     start(2)
     start(0)
@@ -132,7 +132,7 @@ def test_only_the_first_worker_says_that_the_service_lives(start, conductor):
     assert conductor.registered == [("here", "nova-scheduler", SCHEDULER)]
 
 
-def test_a_request_before_the_fleet_is_known_is_told_to_come_again(start, scheduler, conductor, monkeypatch):
+def test_select_before_the_fleet_is_read_is_unavailable(start, scheduler, conductor, monkeypatch):
     conductor.fail = True
     monkeypatch.setattr(manager, "_FLEET_TIMEOUT", 0.1)
     start()

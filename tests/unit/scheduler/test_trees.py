@@ -1,4 +1,4 @@
-"""Hosts whose resources are with providers below them: GPUs, and whatever has a provider of its own."""
+"""Hosts with nested resource providers, for example GPUs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAIN = {"VCPU": 1}
 PLANNER = Planner(builders.filters(), [])
 
 
-def test_what_providers_below_a_host_give_counts() -> None:
+def test_child_provider_resources_are_available() -> None:
     made = builders.fleet(builders.node("plain"), with_gpus(gpu(0), gpu(1)))
     for _number in range(4):
         assert builders.choose(made, builders.spec(resources={**PLAIN, "VGPU": 1}), PLANNER) == [["gpus"]]
@@ -35,7 +35,7 @@ def test_what_providers_below_a_host_give_counts() -> None:
     assert builders.choose(made, builders.spec(resources={**PLAIN, "VGPU": 1}), PLANNER) == [["gpus"]]
 
 
-def test_what_was_only_chosen_is_given_back() -> None:
+def test_expired_choices_release_child_resources() -> None:
     made = builders.fleet(with_gpus(gpu(0, total=1)))
     asked = builders.spec(resources={"VGPU": 1})
     builders.choose(made, asked, PLANNER)
@@ -43,7 +43,7 @@ def test_what_was_only_chosen_is_given_back() -> None:
     builders.choose(made, asked, PLANNER)
 
 
-def test_a_group_is_given_by_one_provider() -> None:
+def test_request_group_is_provided_by_a_single_provider() -> None:
     made = builders.fleet(with_gpus(gpu(0), gpu(1, traits="BIG")), builders.node("plain"))
     two = [RequestGroup(resources={"VGPU": 1})] * 2
     assert builders.choose(made, builders.spec(resources=PLAIN, groups=two, group_policy="isolate"), PLANNER) == [
@@ -55,7 +55,7 @@ def test_a_group_is_given_by_one_provider() -> None:
     assert "ResourceProviders" in caught.value.inside
 
 
-def test_servers_of_one_request_see_what_the_others_got() -> None:
+def test_servers_of_a_request_consume_child_resources_in_turn() -> None:
     made = builders.fleet(with_gpus(gpu(0), gpu(1)))
     asked = builders.spec(4, resources={"VCPU": 1, "VGPU": 1})
     assert builders.choose(made, asked, PLANNER) == [["gpus"]] * 4
@@ -63,7 +63,7 @@ def test_servers_of_one_request_see_what_the_others_got() -> None:
         builders.choose(made, builders.spec(resources={"VGPU": 1}), PLANNER)
 
 
-def test_the_claim_looks_at_the_tree_only_where_it_is_needed() -> None:
+def test_claim_uses_the_provider_tree_only_if_needed() -> None:
     made = builders.fleet(with_gpus(gpu(0, traits="BIG"), traits=["FAST"]))
     for asked, tree in ((builders.spec(resources=PLAIN, required_traits=["FAST"]), False),
                         (builders.spec(resources={**PLAIN, "VGPU": 1}), True),
@@ -75,7 +75,7 @@ def test_the_claim_looks_at_the_tree_only_where_it_is_needed() -> None:
         assert made.selection(choice.row, request=this).tree is tree
 
 
-def test_room_and_traits_of_the_root_still_count() -> None:
+def test_capacity_and_traits_of_the_root_provider_are_checked() -> None:
     made = builders.fleet(with_gpus(gpu(0), vcpus=2, traits=["SLOW"]))
     for refused in (builders.spec(resources={"VCPU": 3}), builders.spec(resources=PLAIN, required_traits=["FAST"]),
                     builders.spec(resources=PLAIN, forbidden_traits=["SLOW"])):

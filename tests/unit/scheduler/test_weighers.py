@@ -1,4 +1,4 @@
-"""Every weigher prefers the right nodes, and the weights add up."""
+"""Weighers prefer the right nodes, and the weights add up."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ def weights(each: Weigher, *states: HostState, **values: object) -> dict[str, fl
         return {verdict.node: verdict.weight for verdict in Planner([], [each]).explain(view, request(spec(**values)))}
 
 
-def test_memory_without_over_commit():
+def test_ram_weigher_ignores_overcommit():
     assert scores(RAMWeigher(), [node("a", ram=4096, used=(0, 1024, 0))]) == {"a": 3072}
     assert weights(RAMWeigher(), node("a", ram=8192), node("b", ram=4096)) == {"a": 1.0, "b": 0.5}
 
 
-def test_cpus_with_over_commit():
+def test_cpu_weigher_includes_overcommit():
     assert scores(CPUWeigher(), [node("a", vcpus=8, ratio=4.0, used=(2, 0, 0))]) == {"a": 30}
     assert weights(CPUWeigher(), node("a", vcpus=8), node("b", vcpus=2)) == {"a": 1.0, "b": 0.25}
 
 
-def test_disk_in_mib():
+def test_disk_weigher_uses_mib():
     assert scores(DiskWeigher(), [node("a", disk=20, used=(0, 0, 4))]) == {"a": 16 * 1024}
     assert weights(DiskWeigher(), node("a", disk=100), node("b", disk=50)) == {"a": 1.0, "b": 0.5}
 
 
-def test_busy_hosts_come_last():
+def test_io_ops_weigher_prefers_idle_hosts():
     assert weights(IoOpsWeigher(), node("a", num_io_ops=4), node("b", num_io_ops=1)) == {"a": -1.0, "b": -0.25}
 
 
-def test_number_of_servers_is_off_by_default(settings):
+def test_num_instances_weigher_is_disabled_by_default(settings):
     states = node("a", num_instances=4), node("b", num_instances=2)
     assert weights(NumInstancesWeigher(), *states) == {"a": 0.0, "b": 0.0}
     settings("filter_scheduler", num_instances_weight_multiplier=-2.0)
     assert weights(NumInstancesWeigher(), *states) == {"a": -2.0, "b": 0.0}
 
 
-def test_failed_builds_outweigh_everything_else():
+def test_build_failure_weigher_outweighs_all_other_weighers():
     assert weights(BuildFailureWeigher(), node("a", failed_builds=2), node("b")) == {"a": -1000000.0, "b": 0.0}
     states = node("big", ram=99999, disk=9999, vcpus=999, failed_builds=1), node("small")
     assert choose(fleet(*states), spec(alternates=0)) == [["small"]]
 
 
-def test_newer_hypervisors_first():
+def test_hypervisor_version_weigher_prefers_newer_versions():
     assert weights(HypervisorVersionWeigher(), node("a", hypervisor_version=9000000),
                    node("b", hypervisor_version=8000000)) == {"a": 1.0, "b": 0.0}
 
 
-def test_soft_policies():
+def test_soft_affinity_and_anti_affinity_weighers():
     states = node("a"), node("b"), node("c")
     hosts = {"a": 2, "b": 1}
     group = GroupSpec(uuid="g", policy="soft-affinity", hosts=hosts)
@@ -78,14 +78,14 @@ def test_soft_policies():
         assert not each.applies(request(spec(group=group)))
 
 
-def test_metrics(settings):
+def test_metrics_weigher_scores(settings):
     settings("metrics", weight_setting=["load=-1.0", "speed=2"])
     states = [node("a", metrics={"load": 1.0, "speed": 3.0}), node("b", metrics={"load": 4.0, "speed": 3.0})]
     assert scores(MetricsWeigher(), states) == {"a": 5.0, "b": 2.0}
     assert weights(MetricsWeigher(), *states) == {"a": 1.0, "b": 0.0}
 
 
-def test_hosts_whose_cpu_is_busy_come_last(settings):
+def test_metrics_weigher_prefers_hosts_with_idle_cpus(settings):
     """The monitor cpu.virt_driver measures the load."""
     settings("metrics", weight_setting=["cpu.percent=-1.0"])
     states = [node("busy", metrics={"cpu.percent": 90, "cpu.user.time": 10**15}),
@@ -94,7 +94,7 @@ def test_hosts_whose_cpu_is_busy_come_last(settings):
     assert choose(fleet(*states), spec(alternates=0)) == [["idle"]]
 
 
-def test_missing_metrics(settings):
+def test_metrics_weigher_with_missing_metrics(settings):
     settings("metrics", weight_setting=["load=1"])
     states = [node("a", metrics={"load": 1.0}), node("b")]
     with pytest.raises(exception.NoValidHost) as caught:
@@ -104,18 +104,18 @@ def test_missing_metrics(settings):
     assert scores(MetricsWeigher(), states) == {"a": 1.0, "b": -10000.0}
 
 
-def test_equal_scores_count_nothing():
+def test_equal_scores_have_zero_weight():
     assert weights(HypervisorVersionWeigher(), node("a", hypervisor_version=5), node("b", hypervisor_version=5)) == {
         "a": 0.0, "b": 0.0}
 
 
-def test_aggregates_override_the_multiplier_and_the_smallest_wins():
+def test_aggregate_multiplier_override_uses_the_smallest():
     both = [{"ram_weight_multiplier": "3"}, {"ram_weight_multiplier": "2"}, {"ram_weight_multiplier": "lots"}]
     assert weights(RAMWeigher(), node("a", ram=8192), node("b", ram=8192, aggregates=both),
                    node("c", ram=4096)) == {"b": 2.0, "a": 1.0, "c": 0.5}
 
 
-def test_an_overridden_multiplier_of_failed_builds_counts_against_the_host():
+def test_aggregate_build_failure_multiplier_lowers_the_weight():
     assert weights(BuildFailureWeigher(), node("b"), node(
         "a", failed_builds=1, aggregates=[{"build_failure_weight_multiplier": "5"}])) == {"a": -5.0, "b": 0.0}
 
@@ -125,17 +125,17 @@ class ShortName(HostWeigher):
         return float("nan") if host.node == "broken" else -len(host.node)
 
 
-def test_a_weigher_for_single_hosts_becomes_a_column():
+def test_host_weigher_is_converted_to_a_column():
     assert weights(ShortName(), node("aaa"), node("bb"), node("c")) == {"c": 1.0, "bb": 0.5, "aaa": 0.0}
 
 
-def test_a_score_that_is_no_number_counts_as_zero():
+def test_nan_score_counts_as_zero():
     assert weights(ShortName(), node("aaa"), node("broken"), node("b")) == {"broken": 1.0, "b": 2 / 3, "aaa": 0.0}
 
 
 @pytest.mark.parametrize(("setting", "expected"), [
     ([], {"a": 3, "b": 4, "c": 0}), (["os_distro=2.5", "other=9", "wrong"], {"a": 5, "b": 0, "c": 0})])
-def test_hosts_of_servers_with_images_alike_score_by_what_counts(settings, setting, expected):
+def test_image_properties_weigher_counts_similar_images(settings, setting, expected):
     settings("filter_scheduler", image_props_weight_setting=setting)
     asked = spec(image_hosts={"os_distro": {"a": 2}, "hw_machine_type": {"a": 1, "b": 4}})
     states = [node(name) for name in "abc"]
