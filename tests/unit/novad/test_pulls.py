@@ -190,8 +190,7 @@ def test_failed_pull_reports_the_reason(service, tmp_path, answers, said):
 @pytest.mark.parametrize("verb", ["create", "start", "stop", "remove", "find", "containers", "make_network",
                                   "remove_network", "has_image", "version", "fetch"])
 @pytest.mark.parametrize("full", [True, False])
-def test_broken_podman_connection_reports_reason_and_full_disk(service, tmp_path, monkeypatch,
-                                                                                    verb, full):
+def test_broken_podman_connection_reports_reason_and_full_disk(service, tmp_path, monkeypatch, verb, full):
     """The message of the library is only "POST operation failed", for every verb."""
     runtime = Podman(service(*[b""] * 5))
     runtime._storage = pathlib.Path(tmp_path)

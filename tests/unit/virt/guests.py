@@ -16,7 +16,7 @@ CREATED = datetime.datetime(2026, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
 def server(specs: dict[str, str] | None = None, properties: dict[str, str] | None = None, *,
            disk_format: str = "qcow2", flavor: dict[str, Any] | None = None, **fields: Any) -> Instance:
-    """A small server with these extra specs and image properties."""
+    """Return a small server with these extra specs and image properties."""
     sizes = {"memory_mb": 128, "vcpus": 1, "root_gb": 1, **(flavor or {})}
     values: dict[str, Any] = {
         "id": 0x2a, "uuid": "5b4f9b8a-2f0c-4f39-9f2e-0a1b2c3d4e5f", "project_id": "project", "user_id": "user",

@@ -1,4 +1,4 @@
-"""Guests of a virtual host, remembered in one file."""
+"""Guests of a virtual host, stored in a file."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def opened(path):
     return store
 
 
-def test_what_a_process_left_is_there_when_it_starts_again(path):
+def test_guest_store_is_persistent_across_restarts(path):
     first = opened(path)
     first.boot(instance("a", 1))
     first.boot(instance("b", 2))
@@ -34,7 +34,7 @@ def test_what_a_process_left_is_there_when_it_starts_again(path):
     assert dict(opened(path).power_states()) == {"a": states.RUNNING, "b": states.SHUTDOWN}
 
 
-def test_the_half_written_line_of_a_killed_process_counts_for_nothing(path):
+def test_truncated_last_line_of_the_guest_file_is_ignored(path):
     first = opened(path)
     first.boot(instance("a", 1))
     with path.open("a") as file:
@@ -44,7 +44,7 @@ def test_the_half_written_line_of_a_killed_process_counts_for_nothing(path):
     assert sorted(dict(opened(path).power_states())) == ["a", "c"]
 
 
-def test_the_file_does_not_grow_with_what_happened_but_with_what_is_there(path):
+def test_guest_file_size_is_bounded_by_compaction(path):
     store = opened(path)
     store.boot(instance("a", 1))
     for _number in range(3000):
@@ -54,7 +54,7 @@ def test_the_file_does_not_grow_with_what_happened_but_with_what_is_there(path):
     assert dict(opened(path).power_states()) == {"a": states.RUNNING}
 
 
-def test_a_guest_is_booted_again_with_its_boots_remembered_up_to_a_bound(path):
+def test_boot_history_of_a_guest_is_bounded(path):
     store = opened(path)
     for _number in range(50):
         store.boot(instance("a", 1))
@@ -62,7 +62,7 @@ def test_a_guest_is_booted_again_with_its_boots_remembered_up_to_a_bound(path):
     assert store.get("a").name == "instance-00000001"
 
 
-def test_unknown_guests():
+def test_unknown_guests_raise_guest_not_found():
     store = GuestStore(None)
     store.open()
     store.remove("a")
@@ -71,7 +71,7 @@ def test_unknown_guests():
             ask()
 
 
-def test_what_a_guest_is_made_of_survives_too(path):
+def test_guest_devices_and_size_are_persistent(path):
     volume = BlockDevice(source="volume", destination="volume", volume_id="v", device_name="/dev/vdb")
     opened(path).boot(instance("a", block_devices=[volume], network_info=[interface()], flavor={"root_gb": 3}))
     guest = opened(path).get("a")
@@ -80,7 +80,7 @@ def test_what_a_guest_is_made_of_survives_too(path):
     assert guest.interfaces == (interface().mac,)
 
 
-def test_a_guest_that_is_on_its_way_here_is_not_listed(path):
+def test_incoming_guest_is_not_listed(path):
     store = opened(path)
     store.define(instance("a"), states.RUNNING, incoming=True)
     assert store.power_states() == []

@@ -1,4 +1,4 @@
-"""Virtual guests that go from host to host, and the devices that they get: two hosts in one process."""
+"""Migrations and devices of virtual guests: two hosts in one process."""
 
 import threading
 import time
@@ -50,7 +50,7 @@ def bigger(instance, root_gb=2):
 
 @pytest.fixture(autouse=True)
 def no_remains():
-    """Remove the shared dictionary, which would outlive the test."""
+    """Clear the dictionary shared by all hosts, which would outlive the test."""
     yield
     from nova.virt.fake import disks as fake_disks
 
@@ -59,7 +59,7 @@ def no_remains():
 
 
 # --- devices ---------------------------------------------------------------------------------------
-def test_devices_are_attached_once_and_last_over_power_cycles(hosts):
+def test_devices_are_attached_once_and_persist_over_power_cycles(hosts):
     one, _two = hosts
     instance = boot(one)
     for _ in range(2):
@@ -76,7 +76,7 @@ def test_devices_are_attached_once_and_last_over_power_cycles(hosts):
     assert (one.guest(instance.uuid).volumes, one.guest(instance.uuid).interfaces) == ((), ())
 
 
-def test_a_volume_without_a_name_gets_the_next_free_one(hosts):
+def test_volume_without_device_name_gets_the_next_free_name(hosts):
     one, _two = hosts
     instance = boot(one)
     one.volumes.attach(instance, BlockDevice(source="volume", destination="volume", volume_id="a"))
@@ -84,7 +84,7 @@ def test_a_volume_without_a_name_gets_the_next_free_one(hosts):
     assert one.guest(instance.uuid).volumes == (("/dev/vdb", "a"), ("/dev/vdc", "b"))
 
 
-def test_no_guest_has_no_devices(hosts):
+def test_attach_to_a_missing_guest_fails_and_detach_succeeds(hosts):
     one, _two = hosts
     with pytest.raises(exception.GuestNotFound):
         one.volumes.attach(server(), VOLUME)
@@ -107,7 +107,7 @@ def move(one, two, instance):
     two.power.on(instance)
 
 
-def test_a_resized_guest_has_its_new_size_on_the_destination_only(hosts):
+def test_resized_guest_has_its_new_size_on_the_destination(hosts):
     one, two = hosts
     instance = boot(one)
     move(one, two, instance)
@@ -122,7 +122,7 @@ def test_a_resized_guest_has_its_new_size_on_the_destination_only(hosts):
     assert two.disk(instance.uuid).gb == 2
 
 
-def test_a_reverted_guest_is_what_it_was(hosts):
+def test_reverted_guest_has_its_original_size_and_disk(hosts):
     one, two = hosts
     instance = boot(one)
     token = one.disk(instance.uuid).token
@@ -135,11 +135,11 @@ def test_a_reverted_guest_is_what_it_was(hosts):
     one.power.on(instance)
     assert two.guests.all() == []
     assert one.guest(instance.uuid).size.memory_mb == 128
-    assert one.disk(instance.uuid).token == token, "the disk that it had"
+    assert one.disk(instance.uuid).token == token, "the original disk was replaced"
     assert one.disk(instance.uuid, aside=True) is None
 
 
-def test_a_guest_is_resized_on_its_own_host(hosts):
+def test_resize_on_the_same_host(hosts):
     one, _two = hosts
     instance = boot(one)
     move_here = one.cold_migration.open_disks(instance)
@@ -150,7 +150,7 @@ def test_a_guest_is_resized_on_its_own_host(hosts):
     assert (one.disk(instance.uuid).gb, one.disk(instance.uuid, aside=True)) == (2, None)
 
 
-def test_disks_do_not_shrink(hosts):
+def test_resize_to_a_smaller_disk_is_refused(hosts):
     one, _two = hosts
     instance = boot(one, flavor={"root_gb": 5})
     with pytest.raises(exception.ResizeError, match="5 GiB cannot shrink to 2 GiB"):
@@ -158,7 +158,7 @@ def test_disks_do_not_shrink(hosts):
     assert one.guests.power_state(instance.uuid) == states.RUNNING
 
 
-def test_the_key_of_served_disks_is_not_shown(hosts):
+def test_disk_source_key_is_not_in_its_representation(hosts):
     one, _two = hosts
     source = one.cold_migration.open_disks(boot(one))
     assert source.key
@@ -174,12 +174,12 @@ def prepared(one, two, instance, block=None):
     return target
 
 
-def test_a_guest_migrates_with_its_devices(hosts):
+def test_live_migration_moves_a_guest_with_its_devices(hosts):
     one, two = hosts
     instance = boot(one, network_info=[interface()], block_devices=[VOLUME])
     target = prepared(one, two, instance)
     assert target.shared == CONF.fake.shared_storage
-    assert two.guests.all() == [], "it is not there yet"
+    assert two.guests.all() == [], "the guest is listed on the destination before the migration"
     seen = []
     for _ in range(2):
         one.live_source.migrate(instance, target, seen.append, NOBODY)
@@ -192,7 +192,7 @@ def test_a_guest_migrates_with_its_devices(hosts):
     assert two.disk(instance.uuid).host == "two"
 
 
-def test_a_guest_that_came_over_is_there_whatever_became_of_those_who_asked(hosts):
+def test_migrated_guest_runs_on_the_destination_without_finish(hosts):
     one, two = hosts
     instance = boot(one)
     target = prepared(one, two, instance)
@@ -209,7 +209,7 @@ def test_a_guest_that_came_over_is_there_whatever_became_of_those_who_asked(host
     assert [guest.uuid for guest in two.guests.all()] == [instance.uuid]
 
 
-def test_progress_counts_up_and_a_cancelled_migration_leaves_the_guest(hosts):
+def test_live_migration_progress_and_cancellation(hosts):
     one, two = hosts
     instance = boot(one)
     target = prepared(one, two, instance)
@@ -233,7 +233,7 @@ def test_progress_counts_up_and_a_cancelled_migration_leaves_the_guest(hosts):
     assert one.disk(instance.uuid) is not None
 
 
-def test_a_migration_ends_when_it_is_cancelled_or_forced(hosts):
+def test_live_migration_ends_when_cancelled_or_forced(hosts):
     one, two = hosts
     instance = boot(one)
     target = prepared(one, two, instance)
@@ -248,7 +248,7 @@ def test_a_migration_ends_when_it_is_cancelled_or_forced(hosts):
     two.live_target.finish(instance)
 
 
-def test_a_failing_migration_leaves_the_guest(hosts):
+def test_failed_live_migration_leaves_the_guest_on_the_source(hosts):
     one, two = hosts
     instance = boot(one)
     target = prepared(one, two, instance)
@@ -259,7 +259,7 @@ def test_a_failing_migration_leaves_the_guest(hosts):
     assert one.guests.power_state(instance.uuid) == states.RUNNING
 
 
-def test_what_was_asked_for_must_fit_the_storage(hosts):
+def test_block_migration_request_must_match_the_storage(hosts):
     one, two = hosts
     instance = boot(one)
     source = one.live_source.check(instance)
@@ -268,7 +268,7 @@ def test_what_was_asked_for_must_fit_the_storage(hosts):
     assert two.live_target.prepare(instance, source, not CONF.fake.shared_storage).host == "two"
 
 
-def test_only_a_running_guest_migrates_and_only_to_another_host(hosts):
+def test_live_migration_requires_a_running_guest_and_another_host(hosts):
     one, _two = hosts
     instance = boot(one)
     with pytest.raises(exception.MigrationPreCheckError, match="already"):
@@ -278,8 +278,8 @@ def test_only_a_running_guest_migrates_and_only_to_another_host(hosts):
         one.live_source.check(instance)
 
 
-# --- what is left ------------------------------------------------------------------------------------
-def test_disks_of_a_host_that_is_gone_are_taken_over_where_they_are_seen(hosts):
+# --- leftovers ---------------------------------------------------------------------------------------
+def test_evacuation_uses_existing_disks_on_shared_storage(hosts):
     one, two = hosts
     instance = boot(one)
     token = one.disk(instance.uuid).token
@@ -290,7 +290,7 @@ def test_disks_of_a_host_that_is_gone_are_taken_over_where_they_are_seen(hosts):
     assert (two.disk(instance.uuid).token == token) == CONF.fake.shared_storage
 
 
-def test_an_unknown_guest_is_stopped_or_removed_by_its_uuid(hosts):
+def test_orphaned_guest_is_stopped_or_removed_by_uuid(hosts):
     one, two = hosts
     instance = boot(one)
     one.guests.stop(instance.uuid)
@@ -298,7 +298,7 @@ def test_an_unknown_guest_is_stopped_or_removed_by_its_uuid(hosts):
     assert one.guests.power_state(instance.uuid) == states.SHUTDOWN
     assert instance.uuid in one.guests.traces()
     one.cold_migration.open_disks(instance)
-    assert instance.uuid in one.guests.traces(), "what is set aside is a trace"
+    assert instance.uuid in one.guests.traces(), "retained disks are missing in the traces"
     for _ in range(2):
         one.guests.remove_orphan(instance.uuid, keep_disks=True)
     assert one.disk(instance.uuid, aside=True) is not None
@@ -306,7 +306,7 @@ def test_an_unknown_guest_is_stopped_or_removed_by_its_uuid(hosts):
     assert one.guests.traces() == set()
 
 
-def test_a_host_that_starts_again_has_its_guests_and_their_disks(hosts):
+def test_restarted_host_has_its_guests_and_disks(hosts):
     one, _two = hosts
     instance = boot(one)
     one.cold_migration.open_disks(boot(one, uuid="00000000-0000-4000-8000-000000000000"))

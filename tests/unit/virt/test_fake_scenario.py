@@ -1,4 +1,4 @@
-"""The file that describes a fleet: what it means, and what is said of a wrong one."""
+"""The scenario file that describes a fleet, and errors of invalid files."""
 
 import pytest
 import yaml
@@ -49,7 +49,7 @@ def scenario_file(tmp_path):
     return write
 
 
-def test_a_process_plays_every_host_of_the_file(scenario_file):
+def test_process_serves_all_hosts_of_the_scenario(scenario_file):
     scenario_file(FULL)
     drivers = FakeDriver.of_all_hosts()
     assert [driver.host for driver in drivers] == ["rack-000", "rack-001", "rack-002", "lone"]
@@ -61,7 +61,7 @@ def test_a_process_plays_every_host_of_the_file(scenario_file):
     assert [node.hypervisor_hostname for node in drivers[3].nodes()] == ["lone"]
 
 
-def test_a_node_has_what_its_group_says_and_else_what_the_options_say(scenario_file):
+def test_node_inventory_comes_from_its_group_or_the_options(scenario_file):
     scenario_file(FULL)
     first = FakeDriver.of_all_hosts()[0].nodes()[0]
     assert sorted(set(first.provider.traits) - set(HARDWARE)) == [
@@ -76,7 +76,7 @@ def test_a_node_has_what_its_group_says_and_else_what_the_options_say(scenario_f
     assert (cpus.total, cpus.reserved, cpus.ratio, cpus.max_unit) == (8, 1, 1.5, 4)
 
 
-def test_latencies_and_failures_of_a_group_come_before_those_of_the_options(scenario_file):
+def test_group_latencies_and_failures_override_the_options(scenario_file):
     scenario_file(FULL)
     rack, *_others, lone = FakeDriver.of_all_hosts()
     assert rack.behaviour.latency == {"spawn": 0.5, "*": 0.1, "destroy": 0.3}
@@ -84,17 +84,17 @@ def test_latencies_and_failures_of_a_group_come_before_those_of_the_options(scen
     assert lone.behaviour.latency == {"spawn": 9.0, "destroy": 0.3}
 
 
-def test_nodes_keep_their_uuids_across_restarts(scenario_file):
+def test_node_uuids_are_stable_across_restarts(scenario_file):
     scenario_file(FULL)
     assert [node.uuid for node in FakeDriver.of_all_hosts()[0].nodes()] == [
         node.uuid for node in FakeDriver("rack-000").nodes()]
 
 
-def test_without_a_scenario_the_process_serves_its_own_host():
+def test_process_without_a_scenario_serves_its_own_host():
     assert FakeDriver.of_all_hosts() == ()
 
 
-def test_aggregates_name_the_hosts_of_their_groups():
+def test_aggregates_contain_the_hosts_of_their_groups():
     found = fake_scenario.parse(yaml.safe_load(FULL))
     assert found.hosts_of_aggregate("ssd") == ["rack-000", "rack-001", "rack-002"]
     assert found.aggregates["ssd"].availability_zone == "east"
@@ -126,7 +126,7 @@ def test_aggregates_name_the_hosts_of_their_groups():
     ("groups: [{name: a, hosts: 1001, nodes: 1000}]", "`groups`", "more than 1000000 nodes"),
     ("groups: [", "", "it is not YAML"),
 ])
-def test_a_wrong_file_is_refused_with_the_field_that_is_wrong(scenario_file, text, field, problem):
+def test_invalid_scenario_is_refused_with_file_and_field(scenario_file, text, field, problem):
     path = scenario_file(text)
     with pytest.raises(exception.InvalidInput) as refused:
         FakeDriver.of_all_hosts()
@@ -136,7 +136,7 @@ def test_a_wrong_file_is_refused_with_the_field_that_is_wrong(scenario_file, tex
     assert problem in message
 
 
-def test_a_file_that_is_not_there_is_named():
+def test_missing_scenario_file_is_reported():
     CONF.set_override("scenario", "/nowhere/fleet.yaml", group="fake")
     with pytest.raises(exception.InvalidInput, match=r"/nowhere/fleet\.yaml.*cannot be read"):
         FakeDriver.of_all_hosts()
@@ -155,7 +155,7 @@ groups:
 """
 
 
-def test_hosts_have_cells_devices_and_providers_below(scenario_file):
+def test_hosts_have_numa_cells_pci_devices_and_child_providers(scenario_file):
     scenario_file(PARTS)
     [node] = FakeDriver("parts").nodes()
     first, second = node.numa_topology.cells
@@ -171,7 +171,7 @@ def test_hosts_have_cells_devices_and_providers_below(scenario_file):
     assert FakeDriver("parts").nodes()[0].children[0].uuid == child.uuid
 
 
-def test_the_operator_chooses_among_the_devices(scenario_file):
+def test_device_spec_selects_among_scenario_devices(scenario_file):
     scenario_file(PARTS)
     CONF.set_override("device_spec", ['{"vendor_id": "10de", "resource_class": "CUSTOM_GPU"}'], group="pci")
     try:
@@ -187,7 +187,7 @@ def test_the_operator_chooses_among_the_devices(scenario_file):
     ('devices: [{vendor_id: "10de", product_id: "20b0", cells: [0]}]', "devices[0].cells"),
     ('devices: [{vendor_id: "gpu", product_id: "20b0"}]', "vendor_id"),
 ])
-def test_wrong_cells_and_devices_are_named(scenario_file, group, field):
+def test_invalid_cells_and_devices_are_reported_by_field(scenario_file, group, field):
     scenario_file(f"groups:\n  - name: rack\n    vcpus: 8\n    memory_mb: 1024\n    {group}\n")
     with pytest.raises(exception.InvalidInput) as refused:
         fake_scenario.configured()

@@ -1,4 +1,4 @@
-"""Images are known by their content before any tool reads them, and none leads to another file."""
+"""Images are identified by their content before any tool opens them, and refer to no other file."""
 
 from __future__ import annotations
 
@@ -69,21 +69,21 @@ def check(place: pathlib.Path, content: bytes, disk_format: str | None) -> int:
     (vhd(3) + bytes(MIB), "vhd", 240 * 4 * 17 * SECTOR),
     (bytes(8 * MIB) + vhd(2), "vhd", 240 * 4 * 17 * SECTOR),
 ])
-def test_the_size_of_the_disk_is_read_from_the_header(tmp_path: pathlib.Path, content: bytes, disk_format: str,
-                                                      size: int) -> None:
+def test_disk_size_is_read_from_the_image_header(tmp_path: pathlib.Path, content: bytes, disk_format: str,
+                                                 size: int) -> None:
     assert check(tmp_path, content, disk_format) == max(size, 8 * MIB if disk_format == "vhd" else 0)
 
 
 @pytest.mark.parametrize(("content", "disk_format"), [
-    # another format than it is said to be, or none that is offered
+    # The format differs from the declared format, or is not supported.
     (qcow2(), "raw"), (vmdk(), "raw"), (vmdk(), "qcow2"), (b"COWD" + bytes(MIB), "vmdk"), (b"COWD" + bytes(MIB), "raw"),
     (b"QED\0" + bytes(MIB), "raw"), (b"LUKS\xba\xbe" + bytes(MIB), "raw"), (b"WithoutFreeSpace" + bytes(MIB), "raw"),
     (bytes(MIB), "iso"), (bytes(MIB), "vhd"), (bytes(MIB), "vhdx"), (b"vhdxfile" + bytes(MIB), "vhdx"),
     (b"vhdxfile" + bytes(MIB), "raw"), (b"KDMV" + bytes(MIB), "raw"), (bytes(MIB), "ploop"), (bytes(MIB), None),
     (b"", "qcow2"), (b"QFI\xfb", "qcow2"), (b"KDMV", "vmdk"), (DESCRIPTOR.ljust(MIB, b"\0"), "raw"),
-    # two at once
+    # Two formats in the same file.
     (qcow2()[:0x8001] + b"CD001" + bytes(MIB), "qcow2"), (qcow2()[:0x8001] + b"CD001" + bytes(MIB), "iso"),
-    # what refers to other files
+    # References to other files.
     (qcow2(backing=b"/etc/shadow"), "qcow2"), (qcow2(features=4), "qcow2"), (qcow2(features=1 << 40), "qcow2"),
     (qcow2(version=1), "qcow2"), (qcow2(crypt=2), "qcow2"),
     (DESCRIPTOR, "vmdk"), (DESCRIPTOR.replace(b"monolithicSparse", b"monolithicFlat"), "vmdk"),
@@ -92,18 +92,18 @@ def test_the_size_of_the_disk_is_read_from_the_header(tmp_path: pathlib.Path, co
     (vmdk(sectors=0), "vmdk"), (vmdk(footer=0), "vmdk"),
     (vmdk(b'createtype="monolithicsparse"\n' + DESCRIPTOR.replace(b"monolithicSparse", b"monolithicFlat")), "vmdk"),
     (vmdk(DESCRIPTOR + b'parentFileNameHint="/etc/shadow"\n'), "vmdk"),
-    # where QEMU reads on, behind the length that the header tells
+    # QEMU reads beyond the length in the header.
     (vmdk(DESCRIPTOR.ljust(SECTOR, b"\n") + b'parentFileNameHint="secret.raw"\n', length=1), "vmdk"),
     (vhd(4) + bytes(MIB), "vhd"), (bytes(MIB) + vhd(4), "vhd"),
 ])
-def test_what_is_not_what_it_says_or_leads_elsewhere_is_refused(tmp_path: pathlib.Path, content: bytes,
-                                                                disk_format: str | None) -> None:
+def test_image_of_another_format_or_with_external_references_is_refused(tmp_path: pathlib.Path, content: bytes,
+                                                                        disk_format: str | None) -> None:
     with pytest.raises(exception.ImageUnacceptable) as refusal:
         check(tmp_path, content, disk_format)
     assert "/" not in refusal.value.message
 
 
-def test_a_lie_about_the_size_is_believed_upwards(tmp_path: pathlib.Path) -> None:
+def test_largest_declared_disk_size_is_returned(tmp_path: pathlib.Path) -> None:
     assert check(tmp_path, vmdk(sectors=1 << 50), "vmdk") == SECTOR << 50
     assert check(tmp_path, qcow2(size=1 << 62), "qcow2") == 1 << 62
     assert check(tmp_path, vhd(3, size=1 << 50) + bytes(MIB), "vhd") == 1 << 50

@@ -26,7 +26,7 @@ FLAVOR = {"root_gb": 2, "ephemeral_gb": 1, "swap": 64}
 
 
 class Nobody:
-    """The guests of a host that has none."""
+    """A fake of the guests of a host without guests."""
 
     name = "here"
     settings = Settings(owner="here")
@@ -52,7 +52,7 @@ class Nobody:
 
 @pytest.fixture
 def fetched(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of the files that were asked for; what comes are disks of 2 GiB."""
+    """Yield the names of the requested files; every file is sent as a disk of 2 GiB."""
     names: list[str] = []
 
     def fetch(_uuid: str, _served: object, name: str, length: int, path: str) -> None:
@@ -79,7 +79,7 @@ def move(instance: Instance, source: DiskSource) -> None:
 
 
 def migrate(instance: Instance, source: DiskSource) -> None:
-    """The root disk changes while the guest runs, the others do not."""
+    """Prepare a live migration in which the root disk changes and the other disks do not."""
     changing = [file for file in source.files if file.name == "disk"]
     still = [file for file in source.files if file.name != "disk"]
     told = MigrationSource(host="hostile", token="t", disks=changing,
@@ -101,7 +101,7 @@ TOO_LARGE = [
 
 @pytest.mark.parametrize("come", [move, migrate])
 @pytest.mark.parametrize("file", TOO_LARGE, ids=lambda file: f"{file.name} {file.size} {file.length}")
-def test_a_host_that_sends_more_than_a_server_may_have_is_refused_before_anything_is_made(
+def test_files_larger_than_the_allowance_are_refused_before_creation(
         fetched: list[str], tmp_path: pathlib.Path, come: Any, file: DiskFile) -> None:
     good = [disk()] if file.name != "disk" else []
     with pytest.raises(exception.MigrationError, match=r"than the server may have|is no file of the server"):
@@ -111,32 +111,32 @@ def test_a_host_that_sends_more_than_a_server_may_have_is_refused_before_anythin
 
 
 @pytest.mark.parametrize("come", [move, migrate])
-def test_a_file_comes_once(fetched: list[str], tmp_path: pathlib.Path, come: Any) -> None:
+def test_duplicate_file_is_refused(fetched: list[str], tmp_path: pathlib.Path, come: Any) -> None:
     with pytest.raises(exception.MigrationError, match="more than once"):
         come(server(flavor=FLAVOR), DiskSource(host="hostile", token="t", files=[disk("disk.eph0", GIB)] * 2))
     assert made(tmp_path) == []
 
 
-def test_what_a_server_may_have_comes(fetched: list[str], tmp_path: pathlib.Path) -> None:
+def test_files_within_the_allowance_are_received(fetched: list[str], tmp_path: pathlib.Path) -> None:
     files = [disk(), plain("disk.config", 64 * MIB), plain("nvram", 64 * MIB), plain("kernel", 512 * MIB),
              plain("ramdisk", 512 * MIB)]
     move(server(flavor=FLAVOR), DiskSource(host="other", token="t", files=files))
     assert fetched == [file.name for file in files]
 
 
-def test_a_disk_is_received_as_large_as_it_was_said_to_be(fetched: list[str], tmp_path: pathlib.Path) -> None:
+def test_received_disk_must_match_its_described_size(fetched: list[str], tmp_path: pathlib.Path) -> None:
     with pytest.raises(exception.MigrationError, match="does not match the description of the other host"):
         move(server(flavor=FLAVOR), DiskSource(host="hostile", token="t", files=[disk(size=GIB)]))
     assert not list(tmp_path.rglob("disk"))
 
 
-def test_a_swap_disk_of_another_flavor_stays_where_it_is(fetched: list[str], tmp_path: pathlib.Path) -> None:
+def test_swap_disk_is_not_copied(fetched: list[str], tmp_path: pathlib.Path) -> None:
     """The destination creates it with the size of the flavor, so nothing is copied."""
     move(server(flavor=FLAVOR), DiskSource(host="other", token="t", files=[disk("disk.swap", 128 * MIB)]))
     assert fetched == []
 
 
-def test_a_server_on_a_volume_has_no_root_disk(fetched: list[str], tmp_path: pathlib.Path) -> None:
+def test_root_disk_of_a_volume_backed_server_is_refused(fetched: list[str], tmp_path: pathlib.Path) -> None:
     volume = BlockDevice(source="volume", destination="volume", volume_id="v", boot_index=0)
     with pytest.raises(exception.MigrationError, match="is no file of the server"):
         move(server(flavor=FLAVOR, image_ref="", image=None, block_devices=[volume]),
@@ -148,12 +148,12 @@ def test_a_server_on_a_volume_has_no_root_disk(fetched: list[str], tmp_path: pat
 @pytest.mark.parametrize(("base", "file", "root_gb"), [
     (plain("image.raw", 3 * GIB), disk(), 2),
     (disk("image.qcow2", length=-1), disk(), 2),
-    # a flavor without a root disk: as large as the image
+    # A flavor without a root disk size: the disk is as large as the image.
     (plain("image.raw", GIB), disk(), 0),
     (None, disk(), 0),
     (plain("image.raw", 2 * GIB), disk("disk.eph0", GIB), 2),
 ])
-def test_an_image_is_no_larger_than_the_disk_that_stands_on_it(
+def test_base_image_larger_than_its_disk_is_refused(
         fetched: list[str], tmp_path: pathlib.Path, come: Any, base: DiskFile | None, file: DiskFile,
         root_gb: int) -> None:
     if base is not None:
@@ -167,33 +167,33 @@ def test_an_image_is_no_larger_than_the_disk_that_stands_on_it(
 
 @pytest.mark.parametrize(("base", "size", "told"), [
     (plain("image.raw", GIB), 2 * GIB, {"flavor": FLAVOR}),
-    # full of its tables, and with snapshots of its own inside
+    # Completely allocated qcow2 metadata, and internal snapshots.
     (disk("image.qcow2", length=2 * GIB + MIB), 2 * GIB, {"flavor": FLAVOR}),
     (disk("image.qcow2", GIB, length=5 * GIB), GIB,
      {"flavor": {"root_gb": 0}, "image": Image(id="image", disk_format="qcow2", size=5 * GIB)}),
-    # as large as the image, whatever the flavor is
+    # The disk is as large as the image, for any flavor.
     (plain("image.raw", 3 * GIB), 3 * GIB, {"flavor": {"root_gb": 0}}),
     (plain("image.raw", 3 * GIB - 1), 3 * GIB,
      {"flavor": FLAVOR, "image": Image(id="image", disk_format="iso", size=3 * GIB - 1)}),
     (disk("image.qcow2", 3 * GIB), 3 * GIB,
      {"flavor": {"root_gb": 0}, "image": Image(id="image", disk_format="qcow2", size=MIB, virtual_size=3 * GIB)}),
 ])
-def test_a_disk_on_its_image_may_come(fetched: list[str], base: DiskFile, size: int, told: dict[str, Any]) -> None:
+def test_disk_with_a_valid_base_image_is_accepted(fetched: list[str], base: DiskFile, size: int,
+                                                  told: dict[str, Any]) -> None:
     root = disk(size=size, length=MIB, base=base.name, base_format=base.format)
     allowance.check(server(**told), [root], [base])
 
 
 @pytest.mark.parametrize("image", [
     Image(id="image", disk_format="qcow2", size=MIB, virtual_size=GIB), Image(id="image", disk_format="raw", size=GIB)])
-def test_a_disk_without_a_size_of_its_own_is_no_larger_than_the_image_is_known_to_be(
-        fetched: list[str], image: Image) -> None:
+def test_disk_without_flavor_size_is_limited_by_the_image_size(fetched: list[str], image: Image) -> None:
     base = disk("image.qcow2", 3 * GIB)
     root = disk(size=3 * GIB, base=base.name, base_format=base.format)
     with pytest.raises(exception.MigrationError, match="than the server may have"):
         allowance.check(server(flavor={"root_gb": 0}, image=image), [root], [base])
 
 
-def test_a_definition_is_not_longer_than_one_can_be(fetched: list[str], tmp_path: pathlib.Path) -> None:
+def test_oversized_domain_definition_is_refused(fetched: list[str], tmp_path: pathlib.Path) -> None:
     with pytest.raises(exception.MigrationError, match="definition"):
         move(server(), DiskSource(host="hostile", token="t", definition=f"<domain><!--{'x' * (1 << 20)}--></domain>"))
     assert made(tmp_path) == []

@@ -1,4 +1,4 @@
-"""Reading console logs that virtlogd cuts into pieces."""
+"""Tests of reading console logs that virtlogd rotates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nova import exception
 from nova.virt.libvirt.files import console
 
 
-def test_pieces_are_joined_oldest_first(tmp_path: pathlib.Path) -> None:
+def test_console_log_files_are_joined_oldest_first(tmp_path: pathlib.Path) -> None:
     for name, text in (("console.log.1", b"one\n"), ("console.log.0", b"two\nth"), ("console.log", b"ree\nfour\n"),
                        ("console.log.bak", b"foreign\n")):
         (tmp_path / name).write_bytes(text)
@@ -22,7 +22,7 @@ def test_pieces_are_joined_oldest_first(tmp_path: pathlib.Path) -> None:
     assert console.read(str(tmp_path), "id", -1) == b"one\ntwo\nthree\nfour\n"
 
 
-def test_only_the_end_of_a_long_log_is_read(tmp_path: pathlib.Path) -> None:
+def test_long_console_log_is_truncated_to_its_end(tmp_path: pathlib.Path) -> None:
     (tmp_path / "console.log.0").write_bytes(b"x" * console.MAX_BYTES)
     (tmp_path / "console.log").write_bytes(b"y" * 10)
     text = console.read(str(tmp_path), "id")
@@ -30,21 +30,21 @@ def test_only_the_end_of_a_long_log_is_read(tmp_path: pathlib.Path) -> None:
     assert text.endswith(b"x" + b"y" * 10)
 
 
-def test_a_log_that_was_just_cut_is_still_there(tmp_path: pathlib.Path) -> None:
+def test_console_log_is_read_after_rotation(tmp_path: pathlib.Path) -> None:
     (tmp_path / "console.log.0").write_bytes(b"all\n")
     assert console.read(str(tmp_path), "id") == b"all\n"
 
 
-def test_no_log(tmp_path: pathlib.Path) -> None:
+def test_missing_console_log_is_unavailable(tmp_path: pathlib.Path) -> None:
     with pytest.raises(exception.ConsoleLogUnavailable, match="id"):
         console.read(str(tmp_path), "id")
 
 
 @given(lines=st.lists(st.binary(max_size=5).filter(lambda line: b"\n" not in line), max_size=8),
        count=st.integers(0, 10), ended=st.booleans())
-def test_last_lines(lines: list[bytes], count: int, ended: bool) -> None:
+def test_last_lines_of_the_console_log(lines: list[bytes], count: int, ended: bool) -> None:
     if not ended and lines and not lines[-1]:
-        lines[-1] = b"x"  # an empty last line without its newline is none
+        lines[-1] = b"x"  # An empty last line without a newline does not count.
     text = b"\n".join(lines) + (b"\n" if ended and lines else b"")
     expected = b"\n".join(lines[max(0, len(lines) - count):]) if count else b""
     if ended and lines and count:

@@ -1,4 +1,4 @@
-"""Files received from another host refer to no file of this host."""
+"""Files received from another host must not refer to files of this host."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def receive(state: pathlib.Path, content: bytes, **file: Any) -> pathlib.Path:
     return pathlib.Path(place, described.name)
 
 
-def test_a_disk_that_stands_on_nothing_is_received(state: pathlib.Path) -> None:
+def test_disk_without_backing_file_is_received(state: pathlib.Path) -> None:
     assert receive(state, qcow2()).read_bytes() == qcow2()
 
 
 @pytest.mark.parametrize("content", [qcow2(backing=b"/etc/shadow"), qcow2(features=4), b"no disk", b""])
-def test_a_disk_that_refers_to_a_file_that_nobody_told_of_is_refused(state: pathlib.Path, content: bytes) -> None:
+def test_disk_with_an_undeclared_backing_file_is_refused(state: pathlib.Path, content: bytes) -> None:
     with pytest.raises(exception.MigrationError):
         receive(state, content)
     assert list((state / "instances").glob("*/disk*")) == []
 
 
-def test_a_file_that_is_longer_than_it_was_said_to_be_is_not_copied(state: pathlib.Path) -> None:
+def test_file_longer_than_its_description_is_refused(state: pathlib.Path) -> None:
     with pytest.raises(exception.MigrationError, match="does not match the description of the other host"):
         receive(state, qcow2(), length=MIB - 1)
     with pytest.raises(exception.MigrationError, match="does not match the description of the other host"):
@@ -58,7 +58,7 @@ def test_a_file_that_is_longer_than_it_was_said_to_be_is_not_copied(state: pathl
     assert list((state / "instances").glob("*/disk*")) == []
 
 
-def test_a_link_on_a_shared_file_system_leads_to_no_file_of_this_host(state: pathlib.Path) -> None:
+def test_symbolic_link_on_shared_storage_is_refused(state: pathlib.Path) -> None:
     (state / "secret").write_bytes(qcow2())
     (state / "seen" / "disk").symlink_to(state / "secret")
     with pytest.raises(exception.MigrationError, match="does not match the description of the other host"):
@@ -67,14 +67,14 @@ def test_a_link_on_a_shared_file_system_leads_to_no_file_of_this_host(state: pat
 
 
 @pytest.mark.parametrize("name", ["../disk", "/etc/cron.d/evil", "disk.part", "owner", "", "disk.eph", "nova.conf"])
-def test_what_is_no_file_of_a_guest_is_not_received(state: pathlib.Path, name: str) -> None:
+def test_file_name_that_is_no_guest_file_is_refused(state: pathlib.Path, name: str) -> None:
     with pytest.raises(exception.MigrationError, match="is no file of a server"):
         receive(state, qcow2(), name=name)
     with pytest.raises(exception.MigrationError, match="is no file of a server"):
         receive(state, qcow2(), format="raw")
 
 
-def test_an_image_of_another_host_that_refers_to_a_file_is_not_taken_into_the_cache(state: pathlib.Path) -> None:
+def test_received_image_with_a_backing_file_is_not_cached(state: pathlib.Path) -> None:
     def copy(path: str) -> None:
         pathlib.Path(path).write_bytes(qcow2(backing=b"/etc/shadow"))
 
@@ -88,13 +88,13 @@ def on(base: str = "image.raw", base_format: str = "raw") -> DiskFile:
 
 
 def serving(host: str, *names: str) -> DiskSource:
-    """Return the file list that a host reports."""
+    """Return a file list as reported by a host."""
     return DiskSource(host=host, bases=[DiskFile(name=name, size=1024, length=1024) for name in names])
 
 
-def test_what_another_host_calls_an_image_is_not_taken_for_it_by_others(
+def test_received_base_image_is_not_used_for_other_servers(
         state: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else a host that was taken over chooses what the servers of all tenants boot where it sends one."""
+    """Otherwise a compromised host could replace the images of all tenants on the destination."""
     monkeypatch.setattr(disk_server, "fetch", lambda _uuid, _served, name, length, path: pathlib.Path(path).write_bytes(
         name.encode().ljust(length)))
     received = pathlib.Path(copies.base_of(server(), on(), serving("hostile", "image.raw")))
@@ -103,10 +103,10 @@ def test_what_another_host_calls_an_image_is_not_taken_for_it_by_others(
                                  "raw")
     assert pathlib.Path(fetched).read_bytes() == b"the image"
     once_more = copies.base_of(server(), on(received.name), serving("other", received.name))
-    assert once_more == str(received), "it is the same that came from there before"
+    assert once_more == str(received), "the image received earlier is not reused"
 
 
-def test_what_came_from_two_hosts_is_kept_apart(state: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_base_images_are_stored_per_source_host(state: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_server, "fetch", lambda *told: pathlib.Path(told[-1]).write_bytes(bytes(1024)))
     source = serving("one", "image.raw")
     assert copies.base_of(server(), on(), source) == copies.base_of(server(uuid=new_uuid()), on(), source)
@@ -116,7 +116,7 @@ def test_what_came_from_two_hosts_is_kept_apart(state: pathlib.Path, monkeypatch
 @pytest.mark.parametrize("disk", [
     on("secret.raw"), on("image-secret.raw"), on("image.part", "part"), on("image.raw", "qcow2"), on("image"),
     on("../image.raw"), on("gone.raw")])
-def test_a_disk_stands_on_the_image_of_its_server_in_its_format(state: pathlib.Path, disk: DiskFile) -> None:
+def test_base_that_is_not_the_image_of_the_server_is_refused(state: pathlib.Path, disk: DiskFile) -> None:
     """Another base image may contain a tenant's secret, and a qcow2 file names its backing file."""
     cache = state / "instances" / "_base"
     cache.mkdir(parents=True)

@@ -63,7 +63,7 @@ def host() -> HostTopology:
     return cells.shared_out(found)
 
 
-def test_cells_are_as_libvirt_tells_them() -> None:
+def test_numa_cells_are_read_from_libvirt_capabilities() -> None:
     first, second = host().cells
     assert (first.cpus, first.pcpus, first.siblings) == ([0, 1, 4, 5], [], [[0, 4], [1, 5]])
     assert (first.memory_mb, second.memory_mb, first.socket, second.socket) == (4096, 2048, 0, 1)
@@ -71,7 +71,7 @@ def test_cells_are_as_libvirt_tells_them() -> None:
     assert cells.of_host(ET.fromstring("<capabilities><host/></capabilities>")) is None
 
 
-def test_the_operator_shares_out_cpus_and_pages(options: Any) -> None:
+def test_cpu_sets_and_reserved_huge_pages_are_applied(options: Any) -> None:
     options("cpu_dedicated_set", "1,5,2-7,^3,^7", "compute")
     options("reserved_huge_pages", ["node:0,size:2048,count:100"])
     first, second = host().cells
@@ -85,7 +85,7 @@ def test_the_operator_shares_out_cpus_and_pages(options: Any) -> None:
 @pytest.mark.parametrize(("name", "value", "group"), [
     ("cpu_dedicated_set", "0-x", "compute"), ("cpu_dedicated_set", "64-70", "compute"),
     ("reserved_huge_pages", ["node:0"], None), ("cpu_shared_set", "0-7", "compute")])
-def test_a_wrong_option_is_named(options: Any, name: str, value: Any, group: str | None) -> None:
+def test_invalid_cpu_or_page_option_is_reported_by_name(options: Any, name: str, value: Any, group: str | None) -> None:
     options("cpu_dedicated_set", "4-5", "compute")
     options(name, value, group)
     with pytest.raises(exception.InvalidInput, match=name):
@@ -108,7 +108,7 @@ NODE_DEVICES = [
     "</capability></device>"]
 
 
-def test_devices_are_as_libvirt_tells_them() -> None:
+def test_pci_devices_are_read_from_libvirt() -> None:
     found = node_devices.chosen(NODE_DEVICES, pci_spec.parse(["{}"]))
     assert found == [
         PciDevice(address="0000:02:00.0", vendor_id="10de", product_id="10ca"),
@@ -128,7 +128,7 @@ PINNED = {"hw:cpu_policy": "dedicated"}
 
 
 def pinned(*, page: int | None = None, devices: list[GuestDevice] | None = None, **values: Any) -> Instance:
-    """Two cells with two CPUs each, the second CPU of each floating."""
+    """Return a server with two NUMA cells, with a pinned and a floating CPU per cell."""
     both = [GuestCell(id=0, cpus=[1], pcpus=[0], memory_mb=256, host_cell=1, pinning={0: 6}, reserved_cpus=[2],
                       pagesize_kb=page),
             GuestCell(id=1, cpus=[3], pcpus=[2], memory_mb=256, host_cell=0, pinning={2: 4}, pagesize_kb=4)]
@@ -140,7 +140,7 @@ def attributes(root: ET.Element, path: str) -> list[dict[str, str]]:
     return [dict(item.attrib) for item in root.findall(path)]
 
 
-def test_a_guest_is_pinned_to_the_cpus_and_the_memory_that_it_has(options: Any) -> None:
+def test_guest_is_pinned_to_its_cpus_and_memory(options: Any) -> None:
     options("cpu_dedicated_set", "4-7", "compute")
     options("cpu_shared_set", "0-3", "compute")
     domain = define(pinned(page=2048), host=settings())
@@ -158,14 +158,14 @@ def test_a_guest_is_pinned_to_the_cpus_and_the_memory_that_it_has(options: Any) 
 
 
 @pytest.mark.parametrize(("policy", "cpuset"), [("isolate", "2"), ("share", "0-3"), ("", "0-4,6")])
-def test_the_emulator_runs_where_its_policy_says(options: Any, policy: str, cpuset: str) -> None:
+def test_emulator_threads_follow_their_policy(options: Any, policy: str, cpuset: str) -> None:
     options("cpu_dedicated_set", "4-7", "compute")
     options("cpu_shared_set", "0-3", "compute")
     domain = define(pinned(emulator_policy=policy), host=settings())
     assert attributes(domain, "cputune/emulatorpin") == [{"cpuset": cpuset}]
 
 
-def test_a_guest_without_cells_keeps_off_the_cpus_of_others(options: Any) -> None:
+def test_guest_without_cells_runs_on_shared_cpus_only(options: Any) -> None:
     assert "cpuset" not in define(server(), host=settings()).find("vcpu").attrib  # type: ignore[union-attr]
     options("cpu_dedicated_set", "4-7", "compute")
     options("cpu_shared_set", "0-3", "compute")
@@ -178,7 +178,7 @@ def gpu(address: str = "0000:82:1f.3", **tags: str) -> GuestDevice:
     return GuestDevice(alias="gpu", device=PciDevice(address=address, vendor_id="10de", product_id="20b0", tags=tags))
 
 
-def test_devices_are_handed_through() -> None:
+def test_pci_devices_are_passed_through() -> None:
     domain = define(pinned(devices=[gpu(), gpu("0001:02:00.0", managed="no")]), host=settings())
     assert attributes(domain, "devices/hostdev") == [
         {"mode": "subsystem", "type": "pci", "managed": "yes"}, {"mode": "subsystem", "type": "pci", "managed": "no"}]
@@ -188,7 +188,7 @@ def test_devices_are_handed_through() -> None:
 
 
 @pytest.mark.parametrize("cpu_mode", ["host-model", None])
-def test_libvirts_schema_takes_it(options: Any, cpu_mode: str | None) -> None:
+def test_definition_with_dedicated_resources_is_valid(options: Any, cpu_mode: str | None) -> None:
     if not os.path.exists(SCHEMA):
         pytest.skip("libvirt's schemas are not installed")
     options("cpu_dedicated_set", "4-7", "compute")
@@ -198,7 +198,7 @@ def test_libvirts_schema_takes_it(options: Any, cpu_mode: str | None) -> None:
         schema.assertValid(etree.fromstring(text))
 
 
-def test_what_is_handed_through_keeps_its_place_in_the_guest() -> None:
+def test_hostdev_address_in_the_guest_is_stable() -> None:
     first = define(pinned(devices=[gpu()]), host=settings())
     device = first.find("devices/hostdev")
     assert device is not None
@@ -209,14 +209,14 @@ def test_what_is_handed_through_keeps_its_place_in_the_guest() -> None:
     assert attributes(again, "devices/hostdev/source/address")[0]["bus"] == "0x99"
 
 
-def test_a_server_that_was_promised_more_than_it_has_is_refused() -> None:
+def test_server_without_its_promised_resources_is_refused() -> None:
     with pytest.raises(exception.InvalidInput, match="hw:cpu_policy=dedicated"):
         define(server(PINNED), host=settings())
     with pytest.raises(exception.InvalidInput, match="pci_passthrough:alias"):
         define(server({"pci_passthrough:alias": "gpu:1"}), host=settings())
 
 
-def test_a_guest_that_comes_over_is_pinned_as_its_new_host_says(options: Any) -> None:
+def test_live_migrated_guest_is_pinned_by_its_destination(options: Any) -> None:
     options("cpu_dedicated_set", "4-7", "compute")
     here, there = pinned(page=2048), pinned()
     assert there.numa_topology is not None

@@ -1,4 +1,4 @@
-"""The definition of a guest on its source host: its devices keep their places, and other parts are not trusted."""
+"""The domain definition from a source host: device addresses are kept, other parts are not trusted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HOSTILE = """
 
 
 class Nobody:
-    """The guests of a host that has none."""
+    """A fake of the guests of a host without guests."""
 
     name = "here"
 
@@ -61,14 +61,14 @@ def received(definition: str) -> str:
     return pathlib.Path(directories.directory(instance.uuid), MOVED_DEFINITION).read_text()
 
 
-def test_a_definition_of_another_host_leads_to_no_file_or_device_of_this_one() -> None:
+def test_definition_from_another_host_has_no_file_or_device_references() -> None:
     text = received(HOSTILE)
     assert Definition(text).nvram == ""
     for told in ("/etc/shadow", "/dev/sda", "/bin/sh", "/var/lib", "br-other"):
         assert told not in text
 
 
-def test_names_and_addresses_of_devices_last() -> None:
+def test_device_names_and_addresses_of_the_source_are_kept() -> None:
     known = Definition(received(HOSTILE))
     assert known.machine == "pc-q35-8.2"
     assert {key: (disk.target, disk.bus) for key, disk in known.disks.items()} == {
@@ -84,6 +84,6 @@ def test_names_and_addresses_of_devices_last() -> None:
     assert port.attrib == {"chassis": "1", "port": "0x10"}
 
 
-def test_what_is_no_definition_is_refused() -> None:
+def test_invalid_domain_definition_is_refused() -> None:
     with pytest.raises(exception.MigrationError, match="cannot be read"):
         received("<domain>")

@@ -1,4 +1,4 @@
-"""Owners of guests' directories, and where moves set them aside: hosts may share a file system."""
+"""Owners of instance directories, and directories retained by migrations, on shared file systems."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def place(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     CONF.clear_override("state_path")
 
 
-def test_a_directory_that_another_host_took_is_never_removed_by_the_first(place: pathlib.Path) -> None:
+def test_directory_taken_by_another_host_is_not_removed_by_the_first(place: pathlib.Path) -> None:
     directories.make(ONE, "first")
     directories.take(ONE, "second")
     directories.remove(ONE, "first")
@@ -33,7 +33,7 @@ def test_a_directory_that_another_host_took_is_never_removed_by_the_first(place:
     assert os.listdir(place) == []
 
 
-def test_taking_keeps_the_token_by_which_hosts_know_that_they_see_the_same(place: pathlib.Path) -> None:
+def test_take_keeps_the_directory_token(place: pathlib.Path) -> None:
     token = directories.token(directories.make(ONE, "first"), "first")
     directories.take(ONE, "second")
     assert directories.owner(str(place / ONE)) == directories.Owner("second", token)
@@ -41,7 +41,7 @@ def test_taking_keeps_the_token_by_which_hosts_know_that_they_see_the_same(place
     assert directories.token(directories.make(ONE, "first"), "first") != token
 
 
-def test_a_directory_of_an_older_release_is_of_the_host_that_has_it(place: pathlib.Path) -> None:
+def test_directory_of_an_older_release_belongs_to_the_local_host(place: pathlib.Path) -> None:
     (place / ONE).mkdir(parents=True)
     assert directories.owner(str(place / ONE)) is None
     token = directories.token(str(place / ONE), "first")
@@ -50,13 +50,13 @@ def test_a_directory_of_an_older_release_is_of_the_host_that_has_it(place: pathl
     assert not (place / ONE).exists()
 
 
-def test_what_is_set_aside_is_kept_apart_and_put_back(place: pathlib.Path) -> None:
+def test_retained_directory_is_separate_and_can_be_restored(place: pathlib.Path) -> None:
     token = directories.token(directories.make(ONE, "first"), "first")
     directories.set_aside(ONE)
     assert directories.retained_servers() == {ONE}
     assert directories.is_aside(ONE)
     directories.remove(ONE, "first")
-    assert directories.is_aside(ONE), "that is for remove_aside()"
+    assert directories.is_aside(ONE), "remove() deleted the retained directory"
     directories.put_back(ONE, "first")
     assert directories.token(str(place / ONE), "first") == token
     directories.set_aside(ONE)
@@ -68,7 +68,7 @@ def test_what_is_set_aside_is_kept_apart_and_put_back(place: pathlib.Path) -> No
     assert directories.retained_servers() == {ONE}
 
 
-def test_half_of_a_removal_is_finished_and_looks_like_no_guest(place: pathlib.Path) -> None:
+def test_interrupted_removal_is_completed(place: pathlib.Path) -> None:
     directories.make(ONE, "first")
     os.rename(place / ONE, place / f"{ONE}.deleted")
     assert directories.retained_servers() == set()
@@ -76,7 +76,7 @@ def test_half_of_a_removal_is_finished_and_looks_like_no_guest(place: pathlib.Pa
     assert os.listdir(place) == []
 
 
-def test_taking_or_removing_nothing_is_fine_and_only_uuids_are_guests() -> None:
+def test_take_or_remove_of_a_missing_directory_and_invalid_uuids() -> None:
     directories.take(ONE, "first")
     directories.remove(ONE, "first")
     for strange in ("../../etc", "", ONE.upper()):
@@ -96,7 +96,7 @@ def _breaks(_path: str = "") -> None:
     raise exception.DiskFull(reason="now")
 
 
-def test_new_files_take_the_place_of_the_old_ones_once_these_are_given_up(place: pathlib.Path) -> None:
+def test_replaced_files_become_visible_after_release_of_the_old_files(place: pathlib.Path) -> None:
     here = pathlib.Path(directories.make(ONE, "first"))
     for name in ("disk", "kernel", "disk.eph0"):
         (here / name).write_text("old")
@@ -108,7 +108,7 @@ def test_new_files_take_the_place_of_the_old_ones_once_these_are_given_up(place:
 
 
 @pytest.mark.parametrize(("builder", "give_up"), [(_breaks, lambda: None), (_writer("new"), _breaks)])
-def test_what_cannot_be_made_or_given_up_leaves_the_old_files(
+def test_failed_replacement_leaves_the_old_files(
         place: pathlib.Path, builder: Callable[[str], None], give_up: Callable[[], None]) -> None:
     here = pathlib.Path(directories.make(ONE, "first"))
     (here / "disk").write_text("old")

@@ -1,4 +1,4 @@
-"""Every value of a virtual hardware property: obeyed in the definition, a trait that the host lacks, or refused."""
+"""Values of virtual hardware properties: applied, excluded by a trait that the host lacks, or refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.unit.virt.guests import interface, server
 from tests.unit.virt.test_libvirt_domain_xml import ALL_DISKS, DISKS, TRIO, domain_xml, schema  # noqa: F401
 from tests.unit.virt.test_libvirt_layout import volume
 
-# What QEMU 7.2 of Debian 12 lists.
+# The devices listed by QEMU 7.2 of Debian 12.
 DEVICES = frozenset({
     "virtio-net-pci", "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "lsi53c895a", "mptsas1068",
     "megasas", "pvscsi", "AC97", "ES1370", "intel-hda", "ich9-intel-hda", "sb16", "usb-audio", "nec-usb-xhci",
@@ -46,7 +46,7 @@ HOST = Settings(owner="host1", virt_type="qemu", cpu_mode="host-model", vnc_list
                 foreign=(GuestArchitecture("i686", "qemu", "host-model", None, MACHINES),))
 ARM = Settings(owner="arm1", virt_type="kvm", arch="aarch64", cpu_mode="host-passthrough", vnc_listen="::1")
 
-# Property -> where the definition shows its value; in which words, where those differ.
+# Property -> element and attribute of its value in the definition, and the values that differ there.
 SHOWN: dict[str, tuple[str, str, dict[str, str | None]]] = {
     "hw_disk_bus": ("devices/disk[@device='disk']/target", "bus", {}),
     "hw_cdrom_bus": ("devices/disk[@device='cdrom']/target", "bus", {}),
@@ -64,11 +64,11 @@ SHOWN: dict[str, tuple[str, str, dict[str, str | None]]] = {
     "hw_watchdog_action": ("devices/watchdog", "action", {"disabled": None}),
     "img_hv_type": (".", "type", {}),
 }
-# Values without a trait for which the filter by image properties compares what the host reports.
+# Properties without a trait, which ImagePropertiesFilter compares with the supported instances of the host.
 FILTERED = ("hw_vm_mode", "img_hv_type")
-# Properties that have a meaning in requests of another kind (a rescue, with tests of its own), or beside others.
+# Properties of other requests (a rescue, which has its own tests), or in combination with other properties.
 ELSEWHERE = ("hw_rescue_bus", "hw_rescue_device", "hw_ephemeral_encryption_format", "hw_mem_encryption_model")
-# What makes the effect of a property visible.
+# Further properties required for a visible effect.
 BESIDE = {"hw_scsi_model": {"hw_disk_bus": "scsi"}, "hw_tpm_model": {"hw_tpm_version": "2.0"}}
 
 
@@ -94,7 +94,7 @@ def guest(specs: dict[str, str], properties: dict[str, str]) -> Instance:
 
 
 def outcome(name: str, value: str, is_spec: bool) -> str:
-    """Walk the way of a value from the request to the definition, and say where it ends."""
+    """Process a value from the request to the definition, and return the outcome."""
     key = name.replace("_", ":", 1) if is_spec else name
     instance = guest({key: value} if is_spec else {}, {**BESIDE.get(name, {}), **({} if is_spec else {key: value})})
     try:
@@ -118,7 +118,7 @@ def outcome(name: str, value: str, is_spec: bool) -> str:
     return "obeyed"
 
 
-def test_every_value_of_every_property_is_obeyed_kept_away_or_refused() -> None:
+def test_hardware_property_values_are_applied_excluded_or_refused() -> None:
     covered: dict[str, list[str]] = collections.defaultdict(list)
     for choice in CHOICES:
         if choice.name in ELSEWHERE:
@@ -136,7 +136,7 @@ def test_every_value_of_every_property_is_obeyed_kept_away_or_refused() -> None:
         covered["kept away by a trait"])
 
 
-def test_an_architecture_is_obeyed_where_there_is_a_qemu_for_it_and_else_kept_away() -> None:
+def test_architecture_requires_a_host_with_its_qemu() -> None:
     ends = collections.Counter()
     for name in ("hw_architecture", "hw_emulation_architecture"):
         for value in (*sorted(ARCHITECTURES), "amd64", "i386", "arm64"):
@@ -176,14 +176,14 @@ def test_an_architecture_is_obeyed_where_there_is_a_qemu_for_it_and_else_kept_aw
     ({"quota:vif_inbound_peak": "5"}, {}, "quota:vif_inbound_average"),
     ({"quota:cpu_shares": "many"}, {}, "quota:cpu_shares"), ({"hw_rng:rate_bytes": "-1"}, {}, "hw_rng:rate_bytes"),
 ])
-def test_what_a_flavor_and_an_image_alone_get_wrong_is_refused_when_it_is_requested(
+def test_inconsistent_flavor_and_image_are_refused_at_request(
         specs: dict[str, str], properties: dict[str, str], words: str) -> None:
     instance = server(specs, properties, flavor={"vcpus": 2})
     with pytest.raises(exception.InvalidInput, match=words):
         request_spec(instance, instance.flavor)
 
 
-# Extra spec -> further ones that it needs, and the trait of hosts that can, where it is more than a value of a choice.
+# Extra spec -> further required extra specs, and the trait of the hosts that support it.
 NEEDS: dict[str, tuple[dict[str, str], str]] = {
     "hw:locked_memory": ({"hw:mem_page_size": "small"}, LOCKED_MEMORY),
     "hw:cpu_realtime": ({"hw:cpu_policy": "dedicated", "hw:cpu_realtime_mask": "^0"}, CPU_REALTIME),
@@ -196,7 +196,7 @@ NEEDS: dict[str, tuple[dict[str, str], str]] = {
 VALUES = {"hw:redirected_usb_ports": "2", "hw:tpm_version": "2.0"}
 
 
-def test_a_feature_that_only_some_hosts_have_is_a_trait() -> None:
+def test_optional_host_features_are_required_traits() -> None:
     assert set(NEEDS) <= set(extra_specs.EXACT)
     for name, (beside, trait) in NEEDS.items():
         value = VALUES.get(name, "true" if name.startswith("hw:") else "5")
@@ -205,7 +205,7 @@ def test_a_feature_that_only_some_hosts_have_is_a_trait() -> None:
     print(f"covered: {NEEDS}")
 
 
-def test_what_an_image_leaves_out_is_chosen_so_that_the_rest_is_possible() -> None:
+def test_default_machine_type_fits_the_other_properties() -> None:
     def machine(**properties: str) -> str:
         return ET.fromstring(domain_xml(server({}, properties), DISKS, HOST)).find("os/type").get("machine")
 
@@ -217,7 +217,7 @@ def test_what_an_image_leaves_out_is_chosen_so_that_the_rest_is_possible() -> No
     assert optional.find("os/firmware/feature[@name='secure-boot']").get("enabled") == "no"
 
 
-def test_a_server_of_a_release_that_ignored_a_property_can_still_be_moved() -> None:
+def test_existing_server_with_previously_ignored_properties_can_move() -> None:
     for properties in ({"hw_tpm_model": "tpm-crb"}, {"hw_pointer_model": "joystick"}, {"hw_vm_mode": "vax"},
                        {"hw_architecture": "pdp11"}, {"hw_input_bus": "usb", "hw_usb_model": "none"}):
         instance = server({}, properties)
@@ -228,8 +228,8 @@ def test_a_server_of_a_release_that_ignored_a_property_can_still_be_moved() -> N
         guest_config(instance, HOST, existing="")
 
 
-def test_an_architecture_lasts_with_the_guest_that_has_it() -> None:
-    """A release that ignored the property has made it."""
+def test_architecture_of_an_existing_guest_is_kept() -> None:
+    """The guest was created by a release that ignored the property."""
     config = guest_config(server({}, {"hw_architecture": "i686"}), HOST, existing="x86_64")
     assert config.architecture == "x86_64"
     assert guest_config(server({}, {"hw_architecture": "aarch64"}), HOST, existing="").architecture == "x86_64"
@@ -237,7 +237,7 @@ def test_an_architecture_lasts_with_the_guest_that_has_it() -> None:
 
 
 # --- devices ------------------------------------------------------------------------------------------
-def test_all_virtio_devices_have_packed_rings(schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_packed_rings_apply_to_all_virtio_devices(schema: etree.RelaxNG) -> None:  # noqa: F811
     instance = server({}, {"hw_virtio_packed_ring": "true", "hw_input_bus": "virtio", "hw_video_model": "virtio",
                            "hw_qemu_guest_agent": "true"}, network_info=[interface()],
                       block_devices=[volume(1), volume(2, disk_bus="scsi")])
@@ -253,7 +253,7 @@ def test_all_virtio_devices_have_packed_rings(schema: etree.RelaxNG) -> None:  #
                if disk.find("target").get("bus") != "virtio")
 
 
-def test_an_emulated_guest_does_not_see_its_hypervisor(schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_hypervisor_id_is_hidden_in_emulated_and_kvm_guests(schema: etree.RelaxNG) -> None:  # noqa: F811
     for mode, expected in (("host-model", ("host-model", None)), (None, ("custom", "qemu64"))):
         host = dataclasses.replace(HOST, cpu_mode=mode)
         text = domain_xml(server({}, {"img_hide_hypervisor_id": "true"}), DISKS, host)
@@ -266,7 +266,7 @@ def test_an_emulated_guest_does_not_see_its_hypervisor(schema: etree.RelaxNG) ->
     assert kvm.find("features/kvm/hidden").get("state") == "on"
 
 
-def test_memory_is_locked(schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_locked_memory_element(schema: etree.RelaxNG) -> None:  # noqa: F811
     instance = server({"hw:locked_memory": "true", "hw:mem_page_size": "small"}, {}, numa_topology=GuestTopology(
         cells=[GuestCell(id=0, cpus=[0], memory_mb=128, host_cell=0, pagesize_kb=4)]))
     text = domain_xml(instance, DISKS, HOST)
@@ -275,16 +275,16 @@ def test_memory_is_locked(schema: etree.RelaxNG) -> None:  # noqa: F811
 
 
 @pytest.mark.parametrize("kernel", [False, True])
-def test_an_arm_guest_has_what_arm_machines_have(kernel: bool, schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_arm_guest_has_arm_devices_and_firmware(kernel: bool, schema: etree.RelaxNG) -> None:  # noqa: F811
     instance = server({}, {}, network_info=[interface()], kernel_id="k" if kernel else "")
     text = domain_xml(instance, dataclasses.replace(ALL_DISKS, kernel=TRIO.kernel if kernel else None), ARM)
     assert schema.validate(etree.fromstring(text)), schema.error_log
     root = ET.fromstring(text)
     machine = root.find("os/type")
     assert (machine.get("arch"), machine.get("machine")) == ("aarch64", "virt")
-    assert root.find("clock/timer") is None, "timers of a PC"
+    assert root.find("clock/timer") is None, "the guest has PC timers"
     assert root.find("features/apic") is None
-    # A kernel that is given needs no firmware.
+    # Direct kernel boot needs no firmware.
     assert root.find("os").get("firmware") == (None if kernel else "efi")
     assert (root.find("features/acpi") is None) == kernel
     if kernel:
@@ -295,7 +295,7 @@ def test_an_arm_guest_has_what_arm_machines_have(kernel: bool, schema: etree.Rel
     assert root.find("devices/disk[@device='cdrom']/target").get("bus") == "scsi"
 
 
-def test_an_i686_guest_is_one(schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_i686_guest_on_an_x86_64_host(schema: etree.RelaxNG) -> None:  # noqa: F811
     text = domain_xml(server({}, {"hw_architecture": "i386"}), DISKS, HOST)
     assert schema.validate(etree.fromstring(text)), schema.error_log
     root = ET.fromstring(text)
@@ -303,7 +303,7 @@ def test_an_i686_guest_is_one(schema: etree.RelaxNG) -> None:  # noqa: F811
     assert root.find("clock/timer[@name='pit']") is not None
 
 
-def test_owners_have_names() -> None:
+def test_owner_metadata_contains_user_and_project_names() -> None:
     named = server(system_metadata={"owner_user_name": "Ada <1>", "owner_project_name": "engines"})
     for instance, names in ((named, ("Ada <1>", "engines")), (server(), (None, None))):
         owner = ET.fromstring(domain_xml(instance, DISKS, HOST)).find("metadata/{*}instance/{*}owner")
@@ -313,7 +313,7 @@ def test_owners_have_names() -> None:
 
 # --- disks --------------------------------------------------------------------------------------------
 def booted(instance: Instance, local: Any = DISKS) -> list[str]:
-    """The disks by which the guest boots, in this order."""
+    """Return the boot disks of the guest in boot order."""
     root = ET.fromstring(domain_xml(instance, local, HOST))
     assert root.find("os/boot") is None
     found = [(int(disk.find("boot").get("order")), disk.find("target").get("dev"))
@@ -321,7 +321,7 @@ def booted(instance: Instance, local: Any = DISKS) -> list[str]:
     return [name for _order, name in sorted(found)]
 
 
-def test_a_guest_boots_from_all_its_disks_in_the_order_of_boot_index() -> None:
+def test_boot_order_follows_boot_index_of_all_disks() -> None:
     iso = dataclasses.replace(DISKS, root=dataclasses.replace(DISKS.root, device="cdrom"))
     installer = server(disk_format="iso", block_devices=[volume(1, "/dev/vda", boot_index=1), volume(2)])
     assert booted(installer, iso) == ["hda", "vda"]
@@ -333,8 +333,7 @@ def test_a_guest_boots_from_all_its_disks_in_the_order_of_boot_index() -> None:
     assert booted(server()) == ["vda"]
 
 
-def test_every_device_type_and_bus_of_a_block_device_is_obeyed_or_refused(
-        schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_device_types_and_buses_of_block_devices(schema: etree.RelaxNG) -> None:  # noqa: F811
     covered = collections.Counter()
     for kind in (None, *DEVICE_TYPES):
         for bus in (None, "fdc", "virtio", "scsi", "sata", "ide", "usb", "xen", "lxc", "uml", "nonsense"):
@@ -364,7 +363,7 @@ def test_every_device_type_and_bus_of_a_block_device_is_obeyed_or_refused(
         hardware.check_disk("tape", None)
 
 
-def test_a_local_disk_has_the_bus_of_its_block_device() -> None:
+def test_local_disk_has_the_bus_of_its_block_device() -> None:
     devices = [BlockDevice(source="image", boot_index=0, disk_bus="scsi"),
                BlockDevice(source="blank", disk_bus="sata", size_gb=1), BlockDevice(source="blank", size_gb=1),
                BlockDevice(source="blank", guest_format="swap", disk_bus="ide")]
@@ -373,13 +372,13 @@ def test_a_local_disk_has_the_bus_of_its_block_device() -> None:
         "scsi", "sata", "virtio", "ide", "ide"]
 
 
-def test_the_commands_of_a_guest_cannot_reach_a_file() -> None:
+def test_lun_device_type_is_refused_for_files() -> None:
     with pytest.raises(exception.InvalidDiskInfo, match="device_type=lun"):
         domain_xml(server(block_devices=[volume(1, device_type="lun")]), DISKS, HOST)
 
 
 # --- what the host reports ----------------------------------------------------------------------------
-def test_models_are_those_that_qemu_lists() -> None:
+def test_device_model_traits_come_from_the_qemu_device_list() -> None:
     found = models.traits_of(DEVICES, 9_000_000, "x86_64")
     assert {"COMPUTE_NET_VIF_MODEL_E1000E", "COMPUTE_SOUND_MODEL_AC97", "COMPUTE_VIOMMU_MODEL_AUTO",
             "CUSTOM_COMPUTE_SCSI_MODEL_VMPVSCSI", "CUSTOM_COMPUTE_INPUT_BUS_VIRTIO"} <= found

@@ -7,19 +7,19 @@ import libvirt
 from nova.virt.libvirt.node import inventory
 
 
-def test_the_cpus_of_a_host_are_those_of_the_machine() -> None:
+def test_host_cpu_statistics_are_read_from_libvirt() -> None:
     connection = libvirt.open("test:///default")
     try:
         first, second = inventory.cpu(connection), inventory.cpu(connection)
     finally:
         connection.close()
-    assert first.frequency == 1400  # MHz: that of its made-up host
+    assert first.frequency == 1400  # MHz, of the test driver's fake host
     assert first.user > 0
     assert first.idle > 0
     assert (second.user, second.kernel, second.idle) >= (first.user, 0, 0)
 
 
-def test_a_time_that_a_machine_does_not_count_is_none() -> None:
+def test_missing_cpu_time_is_zero() -> None:
     class Connection:
         def getCPUStats(self, _cpu: int) -> dict[str, int]:
             return {"user": 5, "kernel": 6, "idle": 7}

@@ -1,4 +1,4 @@
-"""Names and addresses of a guest's devices: they last."""
+"""Stable names and addresses of the devices of a guest."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def volume(number: int, name: str | None = None, *, connected: bool = True, **fi
 
 
 def disks_of(text: str) -> dict[str, str]:
-    """Name -> file of every disk."""
+    """Return the file of every disk by device name."""
     return {disk.find("target").get("dev"): disk.find("source").get("file").rpartition("/")[2]
             for disk in ET.fromstring(text).findall("devices/disk")}
 
@@ -55,18 +55,18 @@ def with_addresses(text: str) -> str:
     return ET.tostring(root, encoding="unicode")
 
 
-def test_a_volume_has_the_name_that_its_block_device_asks_for() -> None:
+def test_volume_has_the_requested_device_name() -> None:
     text = domain_xml(server(block_devices=[volume(1, "/dev/vdf"), volume(2)]), ALL_DISKS, HOST)
     assert disks_of(text) == {"vda": "disk", "vdb": "disk.eph0", "vdc": "disk.eph1", "vdd": "disk.swap",
                               "vdf": "volume-1", "vde": "volume-2", "hda": "disk.config"}
 
 
-def test_on_another_bus_a_name_is_called_otherwise() -> None:
+def test_requested_device_name_is_adapted_to_the_bus() -> None:
     text = domain_xml(server({}, {"hw_disk_bus": "scsi"}, block_devices=[volume(1, "/dev/vdf")]), DISKS, HOST)
     assert disks_of(text) == {"sda": "disk", "sdf": "volume-1"}
 
 
-def test_a_server_boots_from_its_volume(schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_server_boots_from_its_volume(schema: etree.RelaxNG) -> None:  # noqa: F811
     server_ = server(image=None, block_devices=[volume(2, "/dev/vdb"), volume(1, "/dev/vda", boot_index=0)])
     text = domain_xml(server_, NO_DISKS, HOST)
     assert schema.validate(etree.fromstring(text)), schema.error_log
@@ -86,7 +86,7 @@ def test_a_server_boots_from_its_volume(schema: etree.RelaxNG) -> None:  # noqa:
     {"protocol": "iscsi", "path": "iqn.2013-07.com.example:iscsi-pool/1", "hosts": [("10.0.0.1", "3260")],
      "auth_user": "me", "secret_uuid": "457eb676-33da-42ec-9a8c-9293d545c337"},
 ], ids=["file", "snapshots", "shared", "block", "rbd", "iscsi"])
-def test_connections_are_valid(connection: dict[str, object], schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_volume_connections_are_valid(connection: dict[str, object], schema: etree.RelaxNG) -> None:  # noqa: F811
     device = volume(1)
     device.connection = VolumeConnection(volume_id="v", serial="s", **connection)  # type: ignore[arg-type]
     text = domain_xml(server(block_devices=[device]), DISKS, HOST)
@@ -95,13 +95,13 @@ def test_connections_are_valid(connection: dict[str, object], schema: etree.Rela
     assert disk.findtext("serial") == "s"
     assert (disk.find("readonly") is not None) == bool(connection.get("read_only"))
     if connection.get("shareable"):
-        # What one guest has written the others read.
+        # Writes of a guest must be visible to the other guests.
         assert (disk.find("shareable") is not None, disk.find("driver").get("cache")) == (True, "none")
 
 
 @pytest.mark.parametrize("below", [[], [("/pool/v.1", "qcow2"), ("/pool/v", "raw")]])
-def test_what_a_volume_stands_on_is_told_to_the_last(below: list[tuple[str, str]]) -> None:
-    """Else the hypervisor reads it in the file, which somebody may have changed meanwhile."""
+def test_backing_chain_of_a_volume_is_complete(below: list[tuple[str, str]]) -> None:
+    """Otherwise the hypervisor reads the chain from the file, which may have been modified."""
     device = volume(1)
     device.connection = VolumeConnection(volume_id="v", path="/pool/v.2", format="qcow2", below=below)
     text = domain_xml(server(block_devices=[device]), DISKS, HOST)
@@ -111,34 +111,34 @@ def test_what_a_volume_stands_on_is_told_to_the_last(below: list[tuple[str, str]
         found.append((item.find("source").get("file"), item.find("format").get("type")))
         item = item.find("backingStore")
     assert found == below
-    assert item is not None, "the chain has an end"
+    assert item is not None, "the backing chain is not terminated"
 
 
-def test_an_unknown_protocol_is_refused() -> None:
+def test_unknown_volume_protocol_is_refused() -> None:
     device = volume(1)
     device.connection = VolumeConnection(volume_id="v", protocol="tape")
     with pytest.raises(exception.InvalidDiskInfo, match="tape"):
         domain_xml(server(block_devices=[device]), DISKS, HOST)
 
 
-# --- what lasts --------------------------------------------------------------------------------------
+# --- stability ---------------------------------------------------------------------------------------
 def renewed(before: Instance, after: Instance, local: LocalDisks = DISKS, then: LocalDisks = DISKS) -> str:
     return domain_xml(after, then, HOST, with_addresses(domain_xml(before, local, HOST)))
 
 
-def test_names_last_when_a_disk_before_them_goes() -> None:
+def test_device_names_are_stable_when_an_earlier_disk_is_detached() -> None:
     before = server(block_devices=[volume(1), volume(2), volume(3)])
     text = renewed(before, server(block_devices=[volume(1), volume(3)]))
     assert disks_of(text) == {"vda": "disk", "vdb": "volume-1", "vdd": "volume-3"}
 
 
-def test_a_new_disk_takes_no_name_that_another_has() -> None:
+def test_new_disk_does_not_take_an_existing_device_name() -> None:
     text = renewed(server(block_devices=[volume(1)]), server(block_devices=[volume(1)]), DISKS, ALL_DISKS)
     assert disks_of(text)["vdb"] == "volume-1"
     assert disks_of(text)["vdc"] == "disk.eph0"
 
 
-def test_addresses_last_when_a_device_before_them_goes() -> None:
+def test_device_addresses_are_stable_when_an_earlier_device_is_detached() -> None:
     before = server(network_info=[interface(0), interface(1)], block_devices=[volume(1), volume(2)])
     first = ET.fromstring(with_addresses(domain_xml(before, DISKS, HOST)))
     again = ET.fromstring(renewed(before, server(network_info=[interface(1)], block_devices=[volume(2)])))
@@ -152,13 +152,13 @@ def test_addresses_last_when_a_device_before_them_goes() -> None:
     assert again.find("devices/controller[@model='pci-root']") is not None
 
 
-def test_another_machine_has_other_addresses() -> None:
+def test_changed_machine_type_discards_device_addresses() -> None:
     before = with_addresses(domain_xml(server(), DISKS, HOST))
     text = domain_xml(server({}, {"hw_machine_type": "q35"}), DISKS, HOST, before)
     assert "address type" not in text.replace("<listen", "")
 
 
-def test_the_version_of_the_machine_lasts_while_the_host_has_it() -> None:
+def test_machine_version_is_kept_while_the_host_supports_it() -> None:
     host = dataclasses.replace(HOST, machine_names=frozenset({"pc", "pc-i440fx-7.2"}))
     before = domain_xml(server(), DISKS, HOST).replace('machine="pc"', 'machine="pc-i440fx-7.2"')
     assert 'machine="pc-i440fx-7.2"' in domain_xml(server(), DISKS, host, before)
@@ -166,7 +166,7 @@ def test_the_version_of_the_machine_lasts_while_the_host_has_it() -> None:
     assert 'machine="pc"' in domain_xml(server(), DISKS, older, before)
 
 
-def test_a_volume_that_is_not_connected_now_stays_as_it_was(schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_disconnected_volume_keeps_its_definition(schema: etree.RelaxNG) -> None:  # noqa: F811
     text = renewed(server(block_devices=[volume(1)]), server(block_devices=[volume(1, connected=False)]))
     assert schema.validate(etree.fromstring(text)), schema.error_log
     assert disks_of(text)["vdb"] == "volume-1"
@@ -174,7 +174,7 @@ def test_a_volume_that_is_not_connected_now_stays_as_it_was(schema: etree.RelaxN
         renewed(server(block_devices=[volume(1)]), server(block_devices=[volume(2, connected=False)]))
 
 
-def test_a_disk_that_comes_later_takes_the_name_it_asks_for_or_the_next_one() -> None:
+def test_attached_disk_gets_the_requested_or_next_device_name() -> None:
     current = [Definition(domain_xml(server(block_devices=[volume(1, "/dev/vdc")]), DISKS, HOST)), Definition()]
     config = guest_config(server(), HOST)
     assert volume_disk(config, volume(2, "/dev/vdf"), current).target == "vdf"
@@ -182,7 +182,7 @@ def test_a_disk_that_comes_later_takes_the_name_it_asks_for_or_the_next_one() ->
     assert volume_disk(config, volume(2), current).target == "vdb"
 
 
-def test_machines_with_pci_express_have_ports_for_what_comes_later() -> None:
+def test_pcie_machines_have_spare_root_ports() -> None:
     q35 = server({}, {"hw_machine_type": "q35"}, network_info=[interface()])
     ports = ET.fromstring(domain_xml(q35, DISKS, HOST)).findall("devices/controller[@model='pcie-root-port']")
     assert len(ports) == 1 + 1 + 6 + 8
@@ -194,7 +194,7 @@ def test_machines_with_pci_express_have_ports_for_what_comes_later() -> None:
     (False, None, {"vda": "disk.rescue", "vdb": "disk", "vdc": "volume-1", "vdf": "volume-2"}),
     (True, None, {"vda": "disk", "vdb": "volume-1", "vdf": "volume-2", "vdc": "disk.rescue"}),
     (True, "/x/kernel.rescue", {"vda": "disk", "vdb": "volume-1", "vdf": "volume-2", "vdc": "disk.rescue"})])
-def test_a_rescued_guest_boots_from_the_disk_beside_its_own(
+def test_rescued_guest_boots_from_the_rescue_disk(
         schema: etree.RelaxNG, stable: bool, kernel: str | None, expected: dict[str, str]) -> None:  # noqa: F811
     instance = server(block_devices=[volume(1, "/dev/vdb"), volume(2, "/dev/vdf")])
     config = guest_config(instance, HOST)

@@ -1,4 +1,4 @@
-"""Limits of a flavor: accepted exactly if libvirt and QEMU accept them."""
+"""Resource limits of a flavor: accepted if and only if libvirt and QEMU accept them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _RATES = [f"{which}_{what}_sec" for which in ("total", "read", "write") for what
 
 
 def _is_known_to_libvirt(tune: str, disk: str, device: str) -> bool:
-    """Return True if libvirt's parser accepts a domain with this (its test driver needs no daemon)."""
+    """Return True if libvirt's parser accepts a domain with these elements (the test driver needs no daemon)."""
     connection = libvirt.open("test:///default")
     try:
         connection.defineXML(
@@ -41,7 +41,7 @@ def _is_accepted(specs: dict[str, str]) -> bool:
     return True
 
 
-def test_limits_of_a_flavor_are_accepted_exactly_if_libvirt_accepts_them() -> None:
+def test_flavor_limits_are_accepted_if_and_only_if_libvirt_accepts_them() -> None:
     verdicts: collections.Counter[bool] = collections.Counter()
     for (name, tag), value in itertools.product(_TUNED.items(), _EDGES):
         fits = _is_known_to_libvirt(f"<{tag}>{value}</{tag}>", "", "")
@@ -63,7 +63,7 @@ def test_limits_of_a_flavor_are_accepted_exactly_if_libvirt_accepts_them() -> No
 
 
 @pytest.mark.parametrize("name", _RATES)
-def test_a_rate_beyond_what_qemu_takes_is_refused_by_name(name: str) -> None:
-    """QEMU refuses more than 10^15 when the guest starts; libvirt does not know."""
+def test_disk_rate_above_the_qemu_maximum_is_refused_by_name(name: str) -> None:
+    """QEMU refuses more than 10^15 when the guest starts; libvirt accepts the value."""
     assert _is_accepted({f"quota:disk_{name}": str(10**15)})
     assert not _is_accepted({f"quota:disk_{name}": str(10**15 + 1)})

@@ -1,4 +1,4 @@
-"""Locks of guests: one action at a time unless it hangs; and a stop ends with its guest."""
+"""Locks of guests, which serialize actions unless an action hangs, and the end of a guest shutdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from nova.virt.libvirt import power
 from nova.virt.libvirt.locks import GuestLocks
 
 
-def test_actions_on_one_guest_follow_each_other_and_guests_do_not_wait_for_others() -> None:
+def test_guest_lock_serializes_actions_per_guest() -> None:
     locks, order = GuestLocks(), []
     inside, go = threading.Event(), threading.Event()
 
@@ -37,10 +37,10 @@ def test_actions_on_one_guest_follow_each_other_and_guests_do_not_wait_for_other
     for thread in threads:
         thread.join(10)
     assert order == ["first", "second"]
-    assert locks._guests == {}, "nothing is remembered of guests that nobody works on"
+    assert locks._guests == {}, "locks of idle guests remain in memory"
 
 
-def test_an_action_with_patience_goes_past_one_that_hangs_which_then_does_nothing_more() -> None:
+def test_lock_with_patience_bypasses_a_hanging_action() -> None:
     locks, outcome = GuestLocks(), []
     inside, go = threading.Event(), threading.Event()
 
@@ -73,12 +73,12 @@ def test_an_action_with_patience_goes_past_one_that_hangs_which_then_does_nothin
         with locks.hold("a"):
             locks.check()
     threads[1].join(10)
-    assert outcome[1:] == ["waited"], "who waited for the one that hung goes on as well"
+    assert outcome[1:] == ["waited"], "the action that waited for the hanging action did not run"
     assert locks._guests == {}
 
 
 class _Guest:
-    """A domain that turns itself off so many seconds after its power button was pressed."""
+    """A fake domain that powers off ``seconds`` after its power button was pressed."""
 
     def __init__(self, seconds: float) -> None:
         self.now = 0.0
@@ -103,7 +103,7 @@ class _Guest:
         self.off_at = min(self.off_at, self.now + self._seconds)
 
     def event(self, seconds: float) -> None:
-        """libvirt tells when it went off."""
+        """Wait for the event of the power-off."""
         self.now = min(self.now + seconds, max(self.now, self.off_at))
 
     def no_event(self, seconds: float) -> None:
@@ -111,19 +111,19 @@ class _Guest:
 
 
 @pytest.mark.parametrize("seconds", [0.1, 3.2])
-def test_a_stop_ends_with_its_guest(seconds: float) -> None:
+def test_shutdown_ends_when_the_guest_is_off(seconds: float) -> None:
     guest = _Guest(seconds)
     assert power.shut_down(guest, "u", 60, guest.event, lambda: guest.now)
     assert guest.now == pytest.approx(seconds)
 
 
-def test_a_stop_whose_event_is_lost_ends_soon_after_its_guest() -> None:
+def test_shutdown_without_an_event_ends_soon_after_the_guest() -> None:
     guest = _Guest(0.1)
     assert power.shut_down(guest, "u", 60, guest.no_event, lambda: guest.now)
     assert guest.now <= 0.25
 
 
-def test_a_guest_that_does_not_listen_is_asked_again_until_the_time_is_over() -> None:
+def test_shutdown_request_is_repeated_until_the_timeout() -> None:
     guest = _Guest(float("inf"))
     assert not power.shut_down(guest, "u", 25, guest.event, lambda: guest.now)
     assert guest.now == pytest.approx(25)

@@ -1,4 +1,4 @@
-"""Data of the destination of a move are addresses, and run nothing on the source."""
+"""Addresses from the destination of a migration must not run programs on the source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def options(tmp_path: pathlib.Path) -> Iterator[None]:
 
 
 class Off:
-    """The guests of a host one of which is off, nobody knows why: the destination is asked whether it runs there."""
+    """A fake of the guests of a host with a guest that is off, so that the destination is queried."""
 
     def __init__(self) -> None:
         self.locks = self
@@ -47,8 +47,8 @@ class Off:
         return 5, 0
 
 
-def test_a_destination_has_no_program_run_on_the_source(tmp_path: pathlib.Path) -> None:
-    """libvirt opens a connection by any program that a URI names, as root."""
+def test_migration_uri_from_the_destination_runs_no_program(tmp_path: pathlib.Path) -> None:
+    """libvirt can run any program named in a connection URI, as root."""
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
     program.chmod(0o755)
@@ -61,7 +61,7 @@ def test_a_destination_has_no_program_run_on_the_source(tmp_path: pathlib.Path) 
 
 @pytest.mark.parametrize("said", ["", "host/system?command=x", "a,driver=file", "host:16509/x", "-oProxyCommand=x",
                                   "a b", "[::1]", "host\n", "ä", "a@b", "x" * 300])
-def test_what_is_no_address_is_refused(said: str) -> None:
+def test_invalid_migration_address_is_refused(said: str) -> None:
     with pytest.raises(exception.MigrationError, match="reported no valid address"):
         peers.uri(said)
     with pytest.raises(exception.MigrationError, match="reported no valid address"):
@@ -71,5 +71,5 @@ def test_what_is_no_address_is_refused(said: str) -> None:
 @pytest.mark.parametrize(("said", "uri"), [
     ("192.0.2.1", "qemu+tcp://192.0.2.1/system"), ("fd00::1", "qemu+tcp://[fd00::1]/system"),
     ("host-1.example.org", "qemu+tcp://host-1.example.org/system")])
-def test_names_and_addresses_of_hosts_are_taken(said: str, uri: str) -> None:
+def test_valid_host_names_and_addresses_are_accepted(said: str, uri: str) -> None:
     assert peers.uri(said) == uri

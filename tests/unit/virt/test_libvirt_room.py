@@ -1,4 +1,4 @@
-"""Disk space of a host that tenants can use beside their claims."""
+"""Disk space of a host that tenants can use in addition to their claims."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def place(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 @pytest.mark.parametrize(("flavor", "devices"), [
     ({"root_gb": 1}, []), ({"root_gb": 0}, [VOLUME]), ({"root_gb": 500}, [VOLUME])],
     ids=["local", "volume", "volume-and-a-large-flavor"])
-def test_a_server_is_rescued_from_no_larger_disk_than_its_host_gives_it(
+def test_rescue_disk_larger_than_the_limit_is_refused(
         place: pathlib.Path, flavor: dict[str, int], devices: list[BlockDevice]) -> None:
     CONF.set_override("rescue_disk_limit_gb", 1, group="compute")
     image = place / "huge.raw"
@@ -45,7 +45,7 @@ def test_a_server_is_rescued_from_no_larger_disk_than_its_host_gives_it(
     assert not (place / instance.uuid).exists()
 
 
-def test_copies_leave_the_room_that_is_reserved(place: pathlib.Path) -> None:
+def test_copies_leave_the_reserved_disk_space(place: pathlib.Path) -> None:
     room = CopyRoom()
     room.check(str(place))
     CONF.set_override("reserved_host_disk_mb", (shutil.disk_usage(place).free >> 20) + 1024)
@@ -55,7 +55,7 @@ def test_copies_leave_the_room_that_is_reserved(place: pathlib.Path) -> None:
         pass
 
 
-def test_a_copy_has_the_room_that_it_took(place: pathlib.Path) -> None:
+def test_concurrent_copies_reserve_their_disk_space(place: pathlib.Path) -> None:
     room, free = CopyRoom(), shutil.disk_usage(place).free
     with room.take(str(place / "one"), free // 2):
         with pytest.raises(exception.DiskFull), room.take(str(place / "two"), free // 2):

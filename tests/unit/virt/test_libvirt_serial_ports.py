@@ -1,4 +1,4 @@
-"""Serial ports of guests as TCP ports of their host: which they get, and how they are defined."""
+"""Serial ports of guests as TCP ports of their host: allocation and definition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LISTENING = dataclasses.replace(HOST, serial_listen="10.0.0.5")
 
 @pytest.fixture
 def few() -> Iterator[range]:
-    """Three ports that nobody has."""
+    """Yield a range of three free ports."""
     first = free_port(range(3))
     CONF.set_override("port_range", f"{first}:{first + 3}", group="serial_console")
     yield range(first, first + 3)
@@ -42,26 +42,26 @@ def definition(*ports: int, log: str = DISKS.console_log) -> str:
     return domain_xml.domain_xml(instance, config, local, layout(config, local, [], Definition("")), LISTENING)
 
 
-def test_no_port_is_given_twice_before_its_guest_has_come_up(few: range) -> None:
+def test_allocated_serial_port_is_not_allocated_twice(few: range) -> None:
     ports = SerialPorts()
     assert {*ports.take(1, ()), *ports.take(2, ())} == set(few)
     with pytest.raises(exception.SocketPortRangeExhausted):
         ports.take(1, ())
 
 
-def test_ports_that_something_listens_on_or_that_guests_have_are_left_alone(few: range) -> None:
+def test_serial_ports_in_use_are_not_allocated(few: range) -> None:
     with socket.create_server(("127.0.0.1", few[1])):
         assert SerialPorts().take(1, {few[0]}) == (few[2],)
 
 
-def test_what_cannot_be_had_whole_is_not_taken_in_part(few: range) -> None:
+def test_failed_serial_port_allocation_takes_no_port(few: range) -> None:
     ports = SerialPorts()
     with pytest.raises(exception.SocketPortRangeExhausted):
         ports.take(4, ())
     assert set(ports.take(3, ())) == set(few)
 
 
-def test_each_serial_port_listens_and_the_first_is_logged_as_before() -> None:
+def test_serial_ports_listen_on_tcp_and_the_first_is_logged() -> None:
     text = definition(10001, 10002)
     assert of_definition(text) == (10001, 10002)
     first, second = ET.fromstring(text).findall("devices/serial")
@@ -71,21 +71,21 @@ def test_each_serial_port_listens_and_the_first_is_logged_as_before() -> None:
 
 
 @pytest.mark.skipif(not os.path.exists(SCHEMA), reason="no schemas of libvirt")
-def test_the_definition_is_valid() -> None:
+def test_definition_with_serial_ports_is_valid() -> None:
     etree.RelaxNG(etree.parse(SCHEMA)).assertValid(etree.fromstring(definition(10001, 10002)))
 
 
-def test_terminals_of_the_host_are_no_ports() -> None:
+def test_pty_serial_devices_have_no_tcp_ports() -> None:
     assert of_definition(definition()) == ()
 
 
 @pytest.mark.parametrize(("here", "there"), [((10001,), (10777,)), ((), (10777,)), ((10001,), ())])
-def test_a_guest_that_moves_has_the_ports_of_its_destination(here: tuple[int, ...], there: tuple[int, ...]) -> None:
+def test_migrated_guest_has_the_serial_ports_of_its_destination(here: tuple[int, ...], there: tuple[int, ...]) -> None:
     running = ET.fromstring(definition(*here))
     devices, port = running.find("devices"), running.find("devices/serial")
     assert devices is not None
     assert port is not None
-    # As libvirt tells it of a running guest: where it is here, and the first port once more, as the console.
+    # libvirt adds the local source to a running guest, and the first port a second time as the console.
     if not here:
         ET.SubElement(port, "source", path="/dev/pts/7")
     ET.SubElement(ET.SubElement(devices, "console", type=port.get("type", "")), "target", type="serial", port="0")
@@ -97,7 +97,7 @@ def test_a_guest_that_moves_has_the_ports_of_its_destination(here: tuple[int, ..
     assert "/dev/pts/7" not in text
 
 
-def test_each_screen_listens_where_the_destination_wants_that_kind() -> None:
+def test_migrated_graphics_listen_on_the_destination_addresses() -> None:
     def screens(vnc: str, spice: str) -> ET.Element:
         instance, config = server(), guest_config(server(), HOST)
         host = dataclasses.replace(HOST, vnc_listen=vnc, spice=Spice(spice))

@@ -1,4 +1,4 @@
-"""Settings from the options of operators and the capabilities of hosts."""
+"""Driver settings from configuration options and host capabilities."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def found() -> settings.Settings:
     return settings.from_conf("host1", "x86_64", "host-uuid", direct_io=True)
 
 
-def test_defaults() -> None:
+def test_default_libvirt_settings() -> None:
     plain = settings.with_cpu(found(), MODES, ())
     assert (plain.virt_type, plain.cpu_mode, plain.cache, plain.vnc_listen) == ("kvm", "host-model", "none", None)
-    assert settings.with_cpu(found(), ("maximum",), ()).cpu_mode is None, "what the host lacks is left out"
+    assert settings.with_cpu(found(), ("maximum",), ()).cpu_mode is None, "an unsupported default CPU mode is used"
     assert settings.from_conf("h", "x86_64", "u", direct_io=False).cache == "writeback"
 
 
-def test_of_spice_what_is_not_configured_is_left_to_qemu() -> None:
+def test_unset_spice_options_are_left_to_qemu() -> None:
     assert found().spice is None
     options = {"enabled": True, "server_listen": "10.0.0.1", "jpeg_compression": "never", "playback_compression": False}
     for name, value in options.items():
@@ -51,13 +51,13 @@ def test_of_spice_what_is_not_configured_is_left_to_qemu() -> None:
             CONF.clear_override(name, "spice")
 
 
-def test_a_mode_that_the_host_lacks_is_refused() -> None:
+def test_unsupported_cpu_mode_is_refused() -> None:
     CONF.set_override("cpu_mode", "host-passthrough", "libvirt")
     with pytest.raises(exception.InvalidInput, match="cpu_mode"):
         settings.with_cpu(found(), MODES, ())
 
 
-def test_the_first_possible_model_is_used() -> None:
+def test_first_supported_cpu_model_is_used() -> None:
     CONF.set_override("cpu_mode", "custom", "libvirt")
     CONF.set_override("cpu_models", ["EPYC", "Nehalem", "Penryn"], "libvirt")
     assert settings.with_cpu(found(), MODES, {"Nehalem", "Penryn"}).cpu_model == "Nehalem"
@@ -65,7 +65,7 @@ def test_the_first_possible_model_is_used() -> None:
         settings.with_cpu(found(), MODES, {"Conroe"})
 
 
-def test_pairs() -> None:
+def test_machine_type_and_cache_mode_options_are_parsed() -> None:
     CONF.set_override("hw_machine_type", ["x86_64=q35", "aarch64=virt"], "libvirt")
     CONF.set_override("disk_cachemodes", ["file=unsafe"], "libvirt")
     assert found().machines == {"x86_64": "q35", "aarch64": "virt"}
@@ -76,12 +76,12 @@ def test_pairs() -> None:
 
 
 @pytest.mark.parametrize(("kind", "serial"), [("unique", None), ("none", ""), ("hardware", "host-uuid")])
-def test_serial(kind: str, serial: str | None) -> None:
+def test_sysinfo_serial_option(kind: str, serial: str | None) -> None:
     CONF.set_override("sysinfo_serial", kind, "libvirt")
     assert found().host_serial == serial
 
 
-def test_node_identity_is_stable_and_its_own(tmp_path: Any) -> None:
+def test_node_uuid_is_stable_and_unique(tmp_path: Any) -> None:
     CONF.set_override("state_path", str(tmp_path))
     first = inventory.node_uuid("a", "a.example")
     assert first == inventory.node_uuid("a", "a.example")
@@ -90,11 +90,11 @@ def test_node_identity_is_stable_and_its_own(tmp_path: Any) -> None:
     assert inventory.node_uuid("a", "a.example") == "1b1e6f2c-8f0c-4c0b-9f53-0d3c8e0c9a11"
 
 
-def test_a_host_with_a_name_of_its_own_has_a_node_of_its_own() -> None:
+def test_host_option_determines_the_node_name() -> None:
     assert inventory.node_name("virtual-1", "machine.example") == "virtual-1"
 
 
-def test_traits_come_from_what_guests_get() -> None:
+def test_node_traits_from_capabilities() -> None:
     capabilities = Capabilities(
         arch="x86_64", host_uuid="", cpu_info={"topology": {"threads": 2}},
         guests=(("x86_64", "qemu", "hvm"), ("i686", "qemu", "hvm")), features=frozenset({"avx2", "pni", "unheard-of"}),

@@ -1,4 +1,4 @@
-"""The files of a volume with snapshots, and what libvirt is told of them."""
+"""The files of a volume with snapshots, and the libvirt calls for them."""
 
 import xml.etree.ElementTree as ET
 
@@ -41,7 +41,7 @@ class Domain:
 @pytest.mark.parametrize(("top", "base", "left"), [
     ("b", "a", ["c", "a", "raw"]), ("b", "raw", ["c", "raw"]), ("a", "raw", ["c", "b", "raw"]),
     ("a", None, ["c", "a", "raw"]), ("raw", None, ["c", "raw"]), (None, None, ["c"])])
-def test_what_is_done_once_is_known_to_be_done(top, base, left):
+def test_completed_merge_is_detected(top, base, left):
     assert not is_merged("v", FILES, top, base)
     assert merged(FILES, top, base) == left
     assert is_merged("v", left, top, base)
@@ -50,25 +50,25 @@ def test_what_is_done_once_is_known_to_be_done(top, base, left):
 @pytest.mark.parametrize(("top", "base", "why"), [
     ("c", "a", "writes to c"), ("a", "b", "is not an overlay of"), ("a", "a", "is not an overlay of"),
     ("c", None, "writes to c"), ("x", None, "does not have x"), ("b", "x", "does not have x")])
-def test_what_cannot_be_done_is_said(top, base, why):
+def test_impossible_merge_is_reported(top, base, why):
     with pytest.raises(exception.VolumeSnapshotFailed, match=why):
         is_merged("v", FILES, top, base)
     assert not was_merged(FILES, top, base)
 
 
-def test_no_guest_has_done_nothing():
+def test_empty_chain_is_not_merged():
     assert not was_merged([], None, None)
     assert not was_merged([], "b", "a")
 
 
-def test_libvirt_s_own_list_of_a_disk_s_files_is_read():
+def test_disk_files_are_read_from_the_domain_definition():
     disks = Definition(DISK).disks
     assert volume_files.paths_of(disks["v"].element) == ["/s/c", "/s/b", "/s/a"]
     assert volume_files.paths_of(disks["root"].element) == ["/d/root"]
     assert volume_files.paths_of(ET.fromstring('<disk><source protocol="rbd" name="x"/></disk>')) == []
 
 
-def test_one_disk_goes_on_in_a_new_file_and_all_others_where_they_are():
+def test_snapshot_xml_covers_a_single_disk():
     root = ET.fromstring(volume_files.snapshot_xml("vdb", "/s/<d>&", ["vda", "sda", "vdb"]))
     assert [(disk.get("name"), disk.get("snapshot")) for disk in root.iterfind("disks/disk")] == [
         ("vda", "no"), ("sda", "no"), ("vdb", "external")]
@@ -81,7 +81,7 @@ def test_one_disk_goes_on_in_a_new_file_and_all_others_where_they_are():
     ("b", "a", ("blockCommit", "vdb", "/s/a", "/s/b", 0, libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE)),
     ("a", None, ("blockRebase", "vdb", "/s/a", 0, libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE)),
     (None, None, ("blockPull", "vdb", 0))])
-def test_files_are_named_to_libvirt_as_it_has_them(top, base, asked):
+def test_merge_calls_use_the_file_names_of_libvirt(top, base, asked):
     domain = Domain()
     volume_files._begin(Definition(DISK).disks["v"], top, base)(domain)
     assert domain.asked == [asked]
