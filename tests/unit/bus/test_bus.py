@@ -99,59 +99,59 @@ def eventually(condition):
         time.sleep(0.01)
 
 
-def test_the_callers_token_travels_only_where_it_is_wanted(transport, counters):
+def test_auth_token_is_sent_only_to_methods_that_need_the_token(transport, counters):
     ctx = context.RequestContext(user_id="u", auth_token="secret", overwrite=False)
     shop = bus.client(transport, Shop)
     assert (shop.token(ctx), shop.token_that_is_wanted(ctx)) == ("none", "secret")
 
 
-def test_a_call_brings_back_objects(shop):
+def test_call_returns_objects(shop):
     assert shop.find(CTX, "m1", count=2) == [Flavor(flavorid="m1", name="m1", memory_mb=1, vcpus=1)] * 2
 
 
-def test_packed_values_arrive_unchanged(shop):
+def test_packed_values_are_unpacked_unchanged(shop):
     assert shop.find(CTX, "packed", 2) == [
         Flavor(flavorid=number, name="packed", memory_mb=1, vcpus=1) for number in ("0", "1")]
 
 
-def test_a_long_answer_arrives_whole(shop):
+def test_long_reply_is_complete(shop):
     assert shop.find(CTX, "m1", count=5000) == [Flavor(flavorid="m1", name="m1", memory_mb=1, vcpus=1)] * 5000
 
 
-def test_an_error_arrives_as_itself_with_its_arguments(shop):
+def test_error_is_raised_with_its_class_and_arguments(shop):
     with pytest.raises(exception.FlavorNotFound) as raised:
         shop.find(CTX, "missing")
     assert str(raised.value) == "Flavor missing could not be found."
     assert raised.value.kwargs == {"flavor_id": "missing"}
 
 
-def test_an_unexpected_error_contains_no_details(shop):
+def test_unexpected_error_contains_no_details(shop):
     with pytest.raises(exception.InternalError) as raised:
         shop.find(CTX, "broken")
     assert "secret" not in str(raised.value)
 
 
-def test_a_wrong_type_is_refused_at_the_boundary(shop):
+def test_argument_of_wrong_type_is_refused(shop):
     with pytest.raises(exception.InvalidInput):
         shop.find(CTX, "m1", count="many")
 
 
-def test_the_caller_travels_with_the_call(shop):
+def test_request_context_is_sent_with_the_call(shop):
     assert shop.who(CTX) == f"u@p {CTX.request_id}"
 
 
-def test_a_cast_reaches_the_host_it_is_addressed_to(shop, counters):
+def test_cast_reaches_the_addressed_host(shop, counters):
     bus.at(shop, "h1").note(CTX, "hello h1")
     eventually(lambda: "hello h1" in counters[1].notes)
     assert "hello h1" not in counters[0].notes
 
 
-def test_a_fanout_reaches_every_server(shop, counters):
+def test_fanout_reaches_every_server(shop, counters):
     shop.shout(CTX, "all")
     eventually(lambda: all("all" in counter.notes for counter in counters))
 
 
-def test_a_topic_without_servers_is_an_unavailable_service(transport):
+def test_topic_without_servers_is_an_unavailable_service(transport):
     class ShopWithoutServers(Shop):
         topic = "nobody"
 
@@ -162,15 +162,15 @@ def test_a_topic_without_servers_is_an_unavailable_service(transport):
         bus.client(transport, ShopWithoutServers).find(CTX, "x")
 
 
-def test_messages_are_counted_by_kind(shop):
+def test_messages_are_counted_by_method(shop):
     bus.SENT.take()
     shop.who(CTX)
     shop.note(CTX, "x")
     assert bus.SENT.take() == {"shop.who": 2, "shop.note": 1}
 
 
-# --- what a payload may be -------------------------------------------------------------------------------
-def test_a_payload_that_is_small_only_until_it_is_decompressed_is_refused():
+# --- limits of payloads ----------------------------------------------------------------------------------
+def test_decompression_bomb_is_refused():
     conf.register()
     bomb = "z:" + base64.b64encode(zlib.compress(b"\0" * (64 * 1024 * 1024), 9)).decode()
     assert len(bomb) < 100_000
@@ -199,8 +199,8 @@ class Book:
         return "x" * length
 
 
-def test_what_a_host_says_is_shorter_than_what_others_may_say(transport, caplog):
-    """A few kilobytes of it would become gigabytes of a conductor's memory."""
+def test_replies_of_hosts_have_a_lower_size_limit(transport, caplog):
+    """A few compressed kilobytes could become gigabytes in the memory of a conductor."""
     server = bus.serve(transport, "shelf", "h1", [(Shelf, Book())])
     try:
         proxy = bus.at(bus.client(transport, Shelf), "h1")
@@ -215,7 +215,7 @@ def test_what_a_host_says_is_shorter_than_what_others_may_say(transport, caplog)
 
 @pytest.mark.parametrize("payload", ["z:", "z:AAAA", "AAA", "\u00e4", "z:" + base64.b64encode(
     zlib.compress(b"\0" * 1000)[:-5]).decode()])
-def test_a_malformed_payload_is_invalid_input(transport, counters, payload):
+def test_malformed_payload_is_invalid_input(transport, counters, payload):
     served = endpoint(Shop, counters[0])
     assert served.find(context.RequestContext(overwrite=False), payload)["e"][0] == "InvalidInput"
 
@@ -228,13 +228,13 @@ FIND = Shop.methods()["find"]
     {"e": None}, {"e": []}, {"e": ["FlavorNotFound"]}, {"e": ["FlavorNotFound", 1, {}]},
     {"e": ["FlavorNotFound", "x", []]}, {"e": ["FlavorNotFound", "x", {"message": "y"}]}, {"e": [["x"], "x", {}]},
     {"e": ["FlavorNotFound", "x", {"self": "y"}]}])
-def test_a_malformed_reply_is_an_unavailable_service(reply):
-    """The server may be a compromised host: the caller continues, and its user may try again."""
+def test_malformed_reply_is_an_unavailable_service(reply):
+    """The server may be a compromised host: the caller continues, and the user can retry."""
     with pytest.raises(exception.ServiceUnavailable, match="The reply to find cannot be decoded"):
         result_of(FIND, reply, from_host=True)
 
 
-def test_an_error_from_a_host_has_a_maximum_length():
+def test_error_from_a_host_has_a_maximum_length():
     """Users can read errors of hosts, so their length and the types of their arguments are limited."""
     reply = ["FlavorNotFound", "x" * 100_000, {"flavor_id": "y" * 100_000, "more": {"a": "z" * 100_000}, "count": 1}]
     with pytest.raises(exception.FlavorNotFound) as refusal:

@@ -32,12 +32,12 @@ def message(now, skew=0.0, seconds=20.0, clock="api-1"):
     return {"clock": clock, "sent_at": now.wall, "steady": now.steady + skew, "seconds": seconds}
 
 
-def test_a_message_without_delay_has_its_whole_lifetime(now):
+def test_message_without_delay_has_its_whole_lifetime(now):
     clocks = deadlines.Clocks()
     assert clocks.left(message(now)) == pytest.approx(20)
 
 
-def test_the_delay_of_a_message_counts(now):
+def test_delay_of_a_message_reduces_its_lifetime(now):
     clocks = deadlines.Clocks()
     clocks.left(message(now))
     stuck = message(now)
@@ -47,7 +47,7 @@ def test_the_delay_of_a_message_counts(now):
 
 
 @pytest.mark.parametrize("skew", [-500.0, -5.0, 5.0, 500.0])
-def test_the_offset_of_a_clock_is_compensated(now, skew):
+def test_clock_offset_of_a_host_is_compensated(now, skew):
     clocks = deadlines.Clocks()
     for _second in range(15):
         clocks.left(message(now, skew))
@@ -60,7 +60,7 @@ def test_the_offset_of_a_clock_is_compensated(now, skew):
 
 
 @pytest.mark.parametrize("jump", [-300.0, 300.0])
-def test_a_clock_that_is_set_costs_a_few_messages_only(now, jump):
+def test_clock_step_expires_only_a_few_messages(now, jump):
     clocks = deadlines.Clocks()
     for _second in range(100):
         assert clocks.left(message(now)) > 0
@@ -73,7 +73,7 @@ def test_a_clock_that_is_set_costs_a_few_messages_only(now, jump):
     assert clocks.left(message(now, jump)) == pytest.approx(20, abs=0.2)
 
 
-def test_a_handful_of_stuck_messages_does_not_make_their_clock_wrong(now):
+def test_a_few_delayed_messages_do_not_change_the_clock_offset(now):
     clocks = deadlines.Clocks()
     clocks.left(message(now))
     stuck = [message(now) for _ in range(4)]
@@ -81,25 +81,25 @@ def test_a_handful_of_stuck_messages_does_not_make_their_clock_wrong(now):
     assert all(clocks.left(delayed) < 0 for delayed in stuck)
 
 
-def test_clocks_that_drift_apart_are_followed(now):
+def test_clock_drift_is_followed(now):
     clocks = deadlines.Clocks()
     for second in range(0, 100_000, 10):
         assert clocks.left(message(now, skew=-second * 0.0001)) == pytest.approx(20, abs=0.1)
         now(10)
 
 
-def test_the_offset_is_stored_per_host(now):
+def test_clock_offset_is_stored_per_host(now):
     clocks = deadlines.Clocks()
     clocks.left(message(now, skew=1000.0, clock="ahead"))
     assert clocks.left(message(now, clock="right")) == pytest.approx(20, abs=0.1)
 
 
 @pytest.mark.parametrize("wire", [{}, {"sent_at": 1.0}, {"seconds": 5}, {"seconds": "x", "sent_at": None}])
-def test_a_message_of_an_older_release_never_expires(now, wire):
+def test_message_of_an_older_release_never_expires(now, wire):
     assert deadlines.Clocks().left(wire) is None
 
 
-def test_memory_for_hosts_has_a_bound(now, monkeypatch):
+def test_number_of_stored_clocks_is_limited(now, monkeypatch):
     monkeypatch.setattr(deadlines, "_MAX_CLOCKS", 10)
     clocks = deadlines.Clocks()
     for number in range(100):
@@ -107,7 +107,7 @@ def test_memory_for_hosts_has_a_bound(now, monkeypatch):
     assert len(clocks._clocks) == 10
 
 
-def test_a_thread_can_check_its_deadline():
+def test_thread_can_check_its_deadline():
     assert not context.too_late()
     with context.deadline(time.monotonic() - 1):
         assert context.too_late()

@@ -1,4 +1,4 @@
-"""The bus inside one process."""
+"""The in-memory bus of a single process."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def clerks() -> Iterator[list[Clerk]]:
     transport.cleanup()
 
 
-def test_calls_are_answered_and_fanouts_reach_everybody(clerks: list[Clerk]) -> None:
+def test_in_memory_calls_and_fanouts(clerks: list[Clerk]) -> None:
     desk = clerks[0].desk  # type: ignore[attr-defined]
     assert [desk.ask(context.admin(), "yes") for _ in range(20)] == ["YES"] * 20
     desk.tell(context.admin(), "all")
     assert all(clerk.heard.acquire(timeout=10) for clerk in clerks)
 
 
-def test_an_idle_consumer_does_not_poll_its_queues(clerks: list[Clerk], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_consumer_does_not_poll_its_queues(clerks: list[Clerk], monkeypatch: pytest.MonkeyPatch) -> None:
     polls = []
     take = memory.MemoryBroker.take
 
@@ -83,7 +83,7 @@ def outgoing(exchange: Exchange, key: str, **values: Any) -> Outgoing:
     return Outgoing(exchange, key, b"body", time.monotonic() + 5, **values)
 
 
-def test_a_mandatory_message_without_a_queue_is_an_error(broker: memory.MemoryBroker) -> None:
+def test_mandatory_message_without_a_queue_is_undeliverable(broker: memory.MemoryBroker) -> None:
     broker.publish(outgoing(Exchange("x"), "nobody"))
     with pytest.raises(oslo_messaging.MessageUndeliverable):
         broker.publish(outgoing(Exchange("x"), "nobody", mandatory=True))
@@ -91,7 +91,7 @@ def test_a_mandatory_message_without_a_queue_is_an_error(broker: memory.MemoryBr
         broker.publish(outgoing(DEFAULT_EXCHANGE, "reply_gone", mandatory=True))
 
 
-def test_an_expired_message_is_not_delivered(broker: memory.MemoryBroker) -> None:
+def test_expired_message_is_not_delivered(broker: memory.MemoryBroker) -> None:
     queue = Queue("q", Exchange("x"), "q")
     broker.consume([queue], lambda body: None).stop()
     broker.publish(outgoing(Exchange("x"), "q", expires_at=time.monotonic() - 1))
@@ -99,14 +99,14 @@ def test_an_expired_message_is_not_delivered(broker: memory.MemoryBroker) -> Non
     assert [broker.take(["q"]), broker.take(["q"])] == [b"body", None]
 
 
-def test_a_queue_that_has_a_consumer_is_not_deleted(broker: memory.MemoryBroker) -> None:
+def test_queue_with_a_consumer_is_not_deleted(broker: memory.MemoryBroker) -> None:
     consumer = broker.consume([Queue("q", Exchange("x"), "q")], lambda body: None)
     assert (broker.listeners("q"), broker.delete_queue("q")) == (1, False)
     consumer.stop()
     assert (broker.listeners("q"), broker.delete_queue("q"), broker.delete_queue("q")) == (0, True, True)
 
 
-def test_a_temporary_queue_ends_with_its_consumer(broker: memory.MemoryBroker) -> None:
+def test_temporary_queue_is_deleted_with_its_consumer(broker: memory.MemoryBroker) -> None:
     fanout_exchange = Exchange("x_fanout", "fanout")
     consumer = broker.consume([Queue("q", fanout_exchange, temporary=True)], lambda body: None)
     broker.publish(outgoing(fanout_exchange, "", mandatory=True))

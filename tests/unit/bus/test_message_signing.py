@@ -28,27 +28,27 @@ def signed(keys, address, payload=PAYLOAD, **said):
     return wire if signature is None else {**wire, FIELD: signature}
 
 
-def test_both_sides_verify_the_sender():
+def test_host_and_control_plane_verify_the_sender():
     host = control().of_host("h1")
     assert control().verified_sender(REPORT, signed(host, REPORT), PAYLOAD) == "h1"
     assert host.verified_sender(ORDER, signed(control(), ORDER), PAYLOAD) == ""
     assert control().verified_sender(QUESTION, signed(control(), QUESTION), PAYLOAD) == ""
 
 
-def test_a_field_that_the_broker_adds_is_accepted():
+def test_unsigned_field_added_by_the_broker_is_accepted():
     wire = signed(control().of_host("h1"), REPORT)
     assert control().verified_sender(REPORT, {**wire, "client_timeout": None}, PAYLOAD) == "h1"
 
 
 @pytest.mark.parametrize("change", [{"is_admin": True}, {"user_id": "other"}, {"sent_at": time.time() + 1},
                                     {"auth_token": "x"}])
-def test_any_change_of_a_message_is_detected(change):
+def test_modified_message_is_detected(change):
     wire = {**signed(control().of_host("h1"), REPORT), **change}
     with pytest.raises(exception.CallerRefused):
         control().verified_sender(REPORT, wire, PAYLOAD)
 
 
-def test_a_signature_is_valid_for_a_single_message_and_receiver():
+def test_signature_is_valid_for_a_single_message_and_receiver():
     wire = signed(control(), ORDER)
     for address, payload, keys in ((Address("compute.reap", "h1"), PAYLOAD, control().of_host("h1")),
                                    (ORDER, PAYLOAD + "x", control().of_host("h1")),
@@ -57,7 +57,7 @@ def test_a_signature_is_valid_for_a_single_message_and_receiver():
             keys.verified_sender(address, wire, payload)
 
 
-def test_a_host_cannot_impersonate_another_host_or_the_control_plane():
+def test_host_cannot_impersonate_another_host_or_the_control_plane():
     evil = control().of_host("h2")
     wire = signed(evil, REPORT)
     for by in ("", "h1"):
@@ -81,7 +81,7 @@ class Echo(bus.Interface):
     def show(self, ctx: context.RequestContext) -> list[str]: ...
 
 
-def test_a_host_has_no_rights_of_a_user():
+def test_message_of_a_host_carries_no_user_rights():
     """Roles and tokens in messages of the control plane are used; those in messages of a host are not."""
     seen = []
     echo = endpoint(Echo, types.SimpleNamespace(show=lambda ctx: seen.append(ctx) or []), keys=control())
@@ -96,13 +96,13 @@ def test_a_host_has_no_rights_of_a_user():
 
 @pytest.mark.parametrize("signature", [None, {}, "x", {"by": "h1", "generation": "1", "mac": "x"},
                                   {"by": "h1", "generation": 1, "mac": "\u00e4"}])
-def test_a_malformed_signature_is_refused(signature):
+def test_malformed_message_signature_is_refused(signature):
     wire = {**signed(control(), QUESTION), FIELD: signature}
     with pytest.raises(exception.CallerRefused):
         control().verified_sender(QUESTION, wire, PAYLOAD)
 
 
-def test_messages_from_the_past_and_the_future_are_refused():
+def test_messages_with_old_or_future_timestamps_are_refused():
     host = control().of_host("h1")
     for moment in (time.time() - 3600, time.time() + 3600, "now"):
         with pytest.raises(exception.CallerRefused, match="sent long ago"):
@@ -110,7 +110,7 @@ def test_messages_from_the_past_and_the_future_are_refused():
     assert Keys(MASTER, required=True).verified_sender(REPORT, signed(host, REPORT, sent_at=0.0), PAYLOAD) == "h1"
 
 
-def test_a_key_of_another_generation_is_refused():
+def test_key_of_another_generation_is_refused():
     stolen = control().of_host("h1")
     after = control(generations={"h1": 2})
     with pytest.raises(exception.CallerRefused, match="generation"):
@@ -136,7 +136,7 @@ def test_unsigned_messages_are_accepted_until_signatures_are_required():
     ("", 0o600, "it contains no key"), ("host h1 x y", 0o600, "invalid literal|non-hexadecimal"),
     ("master 00", 0o600, "too short"), (text_of(bytes(32)), 0o644, "all users may read"),
     (None, 0o600, "No such file")])
-def test_an_unusable_key_file_is_refused_with_the_reason(tmp_path, text, mode, reason):
+def test_unusable_key_file_is_refused_with_the_reason(tmp_path, text, mode, reason):
     path = tmp_path / "key"
     if text is not None:
         path.write_text(text)
@@ -145,7 +145,7 @@ def test_an_unusable_key_file_is_refused_with_the_reason(tmp_path, text, mode, r
         read(str(path))
 
 
-def test_a_key_is_read_as_it_was_written(tmp_path):
+def test_key_file_round_trip(tmp_path):
     for key, host, generation in ((MASTER, "", 1), (MASTER, "h1.example", 3)):
         path = tmp_path / "key"
         path.write_text(text_of(key, host, generation))
@@ -153,7 +153,7 @@ def test_a_key_is_read_as_it_was_written(tmp_path):
         assert read(str(path)) == (key, host, generation)
 
 
-def test_signatures_cannot_be_required_without_a_key():
+def test_required_signatures_need_a_key():
     own = cfg.ConfigOpts()
     conf.register(own)
     own([], default_config_files=[])

@@ -27,7 +27,7 @@ def private_imports(path: pathlib.Path) -> set[str]:
     return names
 
 
-def test_one_module_imports_private_modules_of_oslo_messaging() -> None:
+def test_only_bus_oslo_imports_private_modules_of_oslo_messaging() -> None:
     users = {str(path.relative_to(NOVA)): names for path in NOVA.rglob("*.py") if (names := private_imports(path))}
     assert users == {"bus/oslo.py": {"oslo_messaging._drivers"}}
 
@@ -37,17 +37,17 @@ def test_one_module_imports_private_modules_of_oslo_messaging() -> None:
     (base.Listener, {"__init__", "start", "stop", "cleanup"}),
     (base.RpcIncomingMessage, {"__init__", "acknowledge", "requeue", "reply", "heartbeat"}),
 ])
-def test_the_base_classes_have_the_methods_that_the_driver_implements(used: type, methods: set[str]) -> None:
+def test_oslo_messaging_base_classes_have_the_implemented_methods(used: type, methods: set[str]) -> None:
     assert methods <= {name for name, _method in inspect.getmembers(used, inspect.isfunction)}
     assert used in (oslo.BaseDriver, oslo.BaseListener, oslo.BaseIncomingMessage)
 
 
-def test_no_base_class_has_an_abstract_method_that_the_driver_lacks() -> None:
+def test_oslo_messaging_base_classes_have_no_unimplemented_abstract_method() -> None:
     abstract = base.BaseDriver.__abstractmethods__ | base.Listener.__abstractmethods__
     assert abstract <= {"send", "send_notification", "listen", "listen_for_notifications", "cleanup"}
 
 
-def test_the_driver_of_a_transport() -> None:
+def test_driver_of_a_transport() -> None:
     transport = bus.connect(cfg.CONF, url="nova-memory://oslo")
     assert isinstance(oslo.driver_of(transport), oslo.BaseDriver)
     assert bus.broker.broker_of(messaging.get_rpc_transport(cfg.CONF, url="fake://")) is None

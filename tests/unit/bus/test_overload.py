@@ -78,7 +78,7 @@ def fill(implementation, proxy):
     eventually(lambda: len(implementation.seen) == 2)
 
 
-def test_a_call_whose_caller_has_given_up_is_not_run(transport, implementation):
+def test_call_with_a_timed_out_caller_is_not_run(transport, implementation):
     proxy = bus.client(transport, Echo)
     fill(implementation, proxy)
     with pytest.raises(exception.ServiceUnavailable):
@@ -88,7 +88,7 @@ def test_a_call_whose_caller_has_given_up_is_not_run(transport, implementation):
     assert implementation.seen == ["first", "second", "in time"]
 
 
-def test_an_expired_cast_is_dropped(transport, implementation):
+def test_expired_cast_is_dropped(transport, implementation):
     proxy = bus.client(transport, Echo)
     fill(implementation, proxy)
     proxy.whisper(CTX, "brief")
@@ -99,7 +99,7 @@ def test_an_expired_cast_is_dropped(transport, implementation):
     assert "brief" not in implementation.seen
 
 
-def test_a_request_that_waited_too_long_for_its_thread_is_dropped_and_counted(transport, implementation, monkeypatch):
+def test_request_that_expires_while_waiting_for_a_thread_is_dropped_and_counted(transport, implementation, monkeypatch):
     dropped, thread = [], requests.Request.acknowledge
     monkeypatch.setattr(metrics.BUS_DROPPED, "inc", dropped.append)
     proxy = bus.client(transport, Echo)
@@ -115,7 +115,7 @@ def test_a_request_that_waited_too_long_for_its_thread_is_dropped_and_counted(tr
     assert implementation.seen == []
 
 
-def test_a_handler_can_check_if_its_caller_has_given_up(transport, implementation):
+def test_handler_can_check_if_its_caller_has_timed_out(transport, implementation):
     proxy, expired = bus.client(transport, Echo), []
     assert proxy.ask(CTX, "in time") is False
     implementation.open.wait = lambda _seconds: (time.sleep(0.3), expired.append(context.too_late()))
@@ -124,7 +124,7 @@ def test_a_handler_can_check_if_its_caller_has_given_up(transport, implementatio
     eventually(lambda: expired == [True])
 
 
-def test_a_server_takes_no_more_than_it_has_threads_for(transport, implementation):
+def test_server_consumes_no_more_messages_than_it_has_threads(transport, implementation):
     """Messages that a busy server does not take are handled by another server."""
     proxy = bus.client(transport, Echo)
     fill(implementation, proxy)
@@ -139,7 +139,7 @@ def test_a_server_takes_no_more_than_it_has_threads_for(transport, implementatio
     server.wait()
 
 
-def test_a_server_that_is_full_can_be_stopped_and_leaves_the_rest_to_another(transport):
+def test_busy_server_can_be_stopped_and_leaves_messages_to_another(transport):
     implementation, proxy = Implementation(), bus.client(transport, Echo)
     server = bus.serve(transport, "echo", "h1", [(Echo, implementation)], threads=2)
     fill(implementation, proxy)
@@ -157,7 +157,7 @@ def test_a_server_that_is_full_can_be_stopped_and_leaves_the_rest_to_another(tra
     successor.wait()
 
 
-# --- no answer ---------------------------------------------------------------------------------------------
+# --- missing replies ---------------------------------------------------------------------------------------
 @pytest.fixture
 def hasty(monkeypatch):
     """Shorten the timeouts of the circuit breaker."""
@@ -177,7 +177,7 @@ def silence(proxy):
 
 
 @pytest.mark.usefixtures("hasty")
-def test_without_a_server_calls_fail_at_once_until_a_server_starts(transport, implementation):
+def test_without_a_server_calls_fail_fast_until_a_server_starts(transport, implementation):
     proxy = bus.client(transport, Echo)
     fill(implementation, proxy)
     silence(proxy)
@@ -194,7 +194,7 @@ def test_without_a_server_calls_fail_at_once_until_a_server_starts(transport, im
 
 
 @pytest.mark.usefixtures("hasty")
-def test_a_long_call_does_not_open_the_circuit(transport, implementation):
+def test_long_call_does_not_open_the_circuit(transport, implementation):
     proxy = bus.client(transport, Echo)
     implementation.open.clear()
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -207,7 +207,7 @@ def test_a_long_call_does_not_open_the_circuit(transport, implementation):
         assert (slow.result(SECONDS), quick.result(SECONDS)) == (False, False)
 
 
-def test_a_repeated_call_returns_the_second_answer():
+def test_retry_once_returns_the_second_reply():
     answers = [exception.ServiceUnavailable("frozen"), "alive"]
 
     def ask():

@@ -23,7 +23,7 @@ def clock(monkeypatch):
     return made
 
 
-def test_a_queue_is_missing_since_the_first_failed_reply(clock):
+def test_queue_is_missing_since_the_first_failed_reply(clock):
     missing = requests.MissingQueues()
     assert missing.seconds("q") == 0
     clock.now += 7
@@ -31,7 +31,7 @@ def test_a_queue_is_missing_since_the_first_failed_reply(clock):
     assert missing.seconds("q") == 7
 
 
-def test_a_queue_that_exists_again_is_not_missing(clock):
+def test_recreated_queue_is_not_missing(clock):
     missing = requests.MissingQueues()
     missing.seconds("q")
     clock.now += 7
@@ -40,7 +40,7 @@ def test_a_queue_that_exists_again_is_not_missing(clock):
     assert missing.seconds("q") == 0
 
 
-def test_a_missing_queue_is_forgotten_after_a_while(clock):
+def test_missing_queue_entry_expires(clock):
     missing = requests.MissingQueues()
     missing.seconds("q")
     clock.now += 30
@@ -61,7 +61,7 @@ class NoQueues:
 
 @pytest.mark.parametrize(("host", "wire", "waiting"), [("h1", {}, 4), ("", {"seal": "forged"}, 4), ("", {}, 6)],
                          ids=["a host", "an unverified sender", "the control plane"])
-def test_a_host_that_names_queues_which_never_existed_blocks_few_threads(monkeypatch, host, wire, waiting):
+def test_replies_to_nonexistent_queues_of_a_host_block_few_threads(monkeypatch, host, wire, waiting):
     """Otherwise a few requests of a host would block all threads of a conductor."""
     paused, over = threading.Semaphore(0), threading.Event()
 

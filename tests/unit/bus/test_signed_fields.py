@@ -52,21 +52,21 @@ def test_releases_with_and_without_an_additional_field_work_together(newer):
     assert new.of_host("h1").verified_sender(ORDER, signed(old, ORDER), PAYLOAD) == ""
 
 
-def test_a_field_of_a_newer_release_is_covered_for_an_older_release(newer):
+def test_field_of_a_newer_release_is_covered_for_an_older_release(newer):
     wire = signed(newer().of_host("h1"), REPORT, locale="de")
     refused(control(), REPORT, {**wire, "locale": "fr"})
     del wire["locale"]
     refused(control(), REPORT, wire, "lacks locale")
 
 
-def test_a_field_of_the_receivers_release_cannot_be_added(newer):
+def test_field_of_the_receivers_release_cannot_be_added(newer):
     wire = {**signed(control().of_host("h1"), REPORT), "locale": "de"}
-    assert control().verified_sender(REPORT, wire, PAYLOAD) == "h1"  # ignored, as a field of a broker
+    assert control().verified_sender(REPORT, wire, PAYLOAD) == "h1"  # Ignored, like a field added by a broker.
     refused(newer(), REPORT, wire, "does not cover locale")
 
 
 @pytest.mark.parametrize("name", [*RequestContext.FIELDS, "auth_token", "steady", "clock", "seconds"])
-def test_no_evaluated_field_can_be_added(name):
+def test_evaluated_fields_cannot_be_added(name):
     host = control().of_host("h1")
     wire = {"sent_at": time.time()}
     wire[FIELD] = host.sign(REPORT, wire, PAYLOAD)
@@ -75,7 +75,7 @@ def test_no_evaluated_field_can_be_added(name):
         refused(control(), REPORT, {**wire, name: value}, f"does not cover {name}")
 
 
-def test_no_field_can_be_removed_or_renamed():
+def test_signed_fields_cannot_be_removed_or_renamed():
     wire = signed(control().of_host("h1"), REPORT)
     for name in (*CONTEXT, "sent_at"):
         without = {key: value for key, value in wire.items() if key != name}
@@ -85,7 +85,7 @@ def test_no_field_can_be_removed_or_renamed():
         refused(control(), REPORT, {**without, "project_id": wire[name], FIELD: {**wire[FIELD], "covers": covers}})
 
 
-def test_the_list_of_covered_fields_cannot_be_changed():
+def test_list_of_covered_fields_cannot_be_changed():
     wire = signed(control().of_host("h1"), REPORT)
     covers = wire[FIELD]["covers"]
     for changed in ([], covers[1:], covers[:-1], covers[::-1], [*covers, covers[0]], [*covers, "more"],
@@ -104,7 +104,7 @@ def test_unverified_text_does_not_forge_log_lines(part):
     assert len(str(refusal.value)) < 500
 
 
-def test_ambiguous_or_timeless_messages_are_refused_even_with_a_valid_key():
+def test_ambiguous_or_timeless_messages_are_refused_with_a_valid_key():
     """A signed message must not name a field twice, nor omit the time of sending."""
     host = control().of_host("h1")
 
@@ -134,7 +134,7 @@ SENT_FIELDS = st.dictionaries(st.sampled_from([n for n in FIELDS if n != "sent_a
 
 
 @given(data=st.data(), fields=SENT_FIELDS, from_host=st.booleans(), payload=st.text(max_size=20))
-def test_any_change_of_a_signed_message_is_refused(data, fields, from_host, payload):
+def test_random_change_of_a_signed_message_is_refused(data, fields, from_host, payload):
     sender, receiver = (control().of_host("h1"), control()) if from_host else (control(), control().of_host("h1"))
     address = REPORT if from_host else ORDER
     fields = {**{key: value for key, value in fields.items() if key != FIELD}, "sent_at": time.time()}

@@ -1,4 +1,4 @@
-"""Costs of the start of a host with many guests, counted with the conductor's own replies on SQLite."""
+"""Costs of the start of a host with many guests, counted with the real conductor on SQLite."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.conductor.books import Books, flavor
 
 
 class Counted:
-    """The conductor as a host asks it; it begins no operations, which is not the start's business."""
+    """A counting proxy of the conductor; ``resume`` starts no operations."""
 
     def __init__(self, core: Books) -> None:
         self._guests, self.asked = Guests(core, None), collections.Counter[str]()  # type: ignore[arg-type]
@@ -60,15 +60,15 @@ def core(tmp_path: Any) -> Iterator[Books]:
     books = Books(url)
     yield books
     books.db.close()
-    CONF.set_override("state_path", before)  # (that of other tests in this process)
+    CONF.set_override("state_path", before)  # (used by other tests in this process)
     CONF.clear_override("resume_guests_state_on_host_boot")
 
 
 def _booted(core: Books, number: int) -> tuple[collections.Counter[str], int, Resumed]:
-    """The questions and statements of the start of a host whose guests do not run, and who is started then."""
+    """Start a host whose guests do not run. Return the calls, the number of statements, and the resumed guests."""
     host, driver = f"host{number}", FakeDriver(f"host{number}")
     machine = Machine(name=host, driver=driver, network=NoNetwork(), images=None, cache=None)  # type: ignore[arg-type]
-    Reconciler(machine, Counted(core), Idle()).resume_guests()  # type: ignore[arg-type]  # (so far it has no guests)
+    Reconciler(machine, Counted(core), Idle()).resume_guests()  # type: ignore[arg-type]  # (the host has no guests yet)
     made = [Instance(uuid=new_uuid(), project_id="p1", user_id="u1", display_name="vm", hostname="vm", host=host,
                      flavor=flavor(), vm_state=states.ACTIVE, power_state=states.RUNNING, launched_at=utcnow(),
                      created_at=utcnow()) for _number in range(number)]
@@ -87,7 +87,7 @@ def _booted(core: Books, number: int) -> tuple[collections.Counter[str], int, Re
     return conductor.asked, statements, told
 
 
-def test_the_start_of_a_host_with_500_guests_costs_what_one_with_two_costs_and_a_page(core: Books) -> None:
+def test_start_of_a_host_with_500_guests_costs_the_same_statements_as_with_two(core: Books) -> None:
     few, many = _booted(core, 2), _booted(core, 499)
     assert few[:2] == many[:2]
     assert many[0] == {"evictions": 1, "expected": 1, "resume": 1}

@@ -1,4 +1,4 @@
-"""Roles of a hypervisor driver: the fence around all of them, and errors for a driver that lacks something."""
+"""Roles of a hypervisor driver: the fence around the roles, and errors for missing roles or methods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def driver() -> FakeDriver:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_superseded_order_calls_no_method_of_any_role(driver: FakeDriver, role: str) -> None:
+def test_superseded_order_cannot_call_any_driver_role(driver: FakeDriver, role: str) -> None:
     order: Any = types.SimpleNamespace(instance=types.SimpleNamespace(uuid="some"))
     job = Job(None, order, 60.0, lambda _job: None)  # type: ignore[arg-type]
     fenced = getattr(fenced_roles(driver, job), role)
@@ -52,12 +52,12 @@ class Third(Driver):
         return []
 
 
-def test_a_driver_without_a_required_role_is_refused_by_name(driver: FakeDriver) -> None:
+def test_driver_without_a_required_role_is_refused_by_name(driver: FakeDriver) -> None:
     with pytest.raises(TypeError, match="'power'"):
         Third("h", guests=driver.guests, disks=driver.disks, consoles=driver.consoles)
 
 
-def test_a_role_without_a_required_method_is_refused_by_name() -> None:
+def test_role_without_a_required_method_is_refused_by_name() -> None:
     class Careless(guest_driver.Consoles):
         """Consoles without a log."""
 
@@ -65,7 +65,7 @@ def test_a_role_without_a_required_method_is_refused_by_name() -> None:
         Careless()  # type: ignore[abstract]
 
 
-def test_other_roles_refuse_what_a_driver_does_not_support(driver: FakeDriver) -> None:
+def test_missing_optional_roles_raise_not_implemented(driver: FakeDriver) -> None:
     third = Third("h", guests=driver.guests, disks=driver.disks, power=driver.power, consoles=driver.consoles)
     assert isinstance(third.power, life.Power)
     with pytest.raises(exception.NotImplementedHere, match="Unable to attach volumes"):

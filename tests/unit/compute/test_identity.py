@@ -21,19 +21,19 @@ def state_path(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
     conf.CONF.clear_override("state_path")
 
 
-def test_an_identity_is_made_once(state_path: pathlib.Path) -> None:
+def test_machine_identity_is_created_once(state_path: pathlib.Path) -> None:
     made = identity.of_this_machine()
     assert str(uuid.UUID(made)) == made
     assert identity.of_this_machine() == made
     assert [path.name for path in state_path.iterdir()] == [identity.FILE]
 
 
-def test_processes_that_start_together_agree(state_path: pathlib.Path) -> None:
+def test_concurrent_processes_create_the_same_identity(state_path: pathlib.Path) -> None:
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(lambda _: identity.of_this_machine(), range(16)))) == 1
 
 
-def test_a_file_with_something_else_is_not_replaced(state_path: pathlib.Path) -> None:
+def test_invalid_identity_file_is_refused_and_not_replaced(state_path: pathlib.Path) -> None:
     state_path.mkdir()
     (state_path / identity.FILE).write_text("me\n")
     with pytest.raises(exception.InvalidInput, match="does not contain the identity"):
@@ -41,13 +41,13 @@ def test_a_file_with_something_else_is_not_replaced(state_path: pathlib.Path) ->
     assert (state_path / identity.FILE).read_text() == "me\n"
 
 
-def test_a_state_path_that_cannot_be_written_is_told(state_path: pathlib.Path) -> None:
+def test_unwritable_state_path_is_reported(state_path: pathlib.Path) -> None:
     state_path.write_text("not a directory")
     with pytest.raises(exception.InvalidInput, match="does not contain the identity"):
         identity.of_this_machine()
 
 
-def test_the_hosts_that_one_machine_plays_differ(state_path: pathlib.Path) -> None:
+def test_virtual_hosts_of_a_machine_have_different_identities(state_path: pathlib.Path) -> None:
     found = [identity.of_virtual_host(host) for host in ("a", "b", "a")]
     assert found[0] == found[2] != found[1]
     assert identity.of_this_machine() not in found

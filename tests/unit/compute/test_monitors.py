@@ -1,4 +1,4 @@
-"""Measurements of a host, and their way into the reports of its nodes."""
+"""Metrics of a host, and their reports for its nodes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Busy(FakeDriver):
 
 
 class Listed(Monitor):
-    """Measures what a test says."""
+    """A monitor that returns the metrics set by a test."""
 
     metrics: Sequence[Metric] = ()
 
@@ -51,7 +51,7 @@ class Listed(Monitor):
 
 
 class Guests:
-    """The conductor's end."""
+    """A fake conductor that records the reported nodes."""
 
     def __init__(self) -> None:
         self.told: list[list[ComputeNode]] = []
@@ -72,7 +72,7 @@ def cpu_of(driver: FakeDriver) -> Monitors:
     return Monitors.named(["cpu.virt_driver"], driver)
 
 
-def test_the_cpu_of_a_host_is_measured_in_ten_values() -> None:
+def test_cpu_monitor_measures_ten_metrics() -> None:
     before = utcnow()
     measured = cpu_of(FakeDriver("h")).measure() or []
     assert values(measured) == {
@@ -83,7 +83,7 @@ def test_the_cpu_of_a_host_is_measured_in_ten_values() -> None:
     assert all(before <= each.timestamp <= utcnow() for each in measured)
 
 
-def test_percents_are_of_the_time_since_the_measurement_before() -> None:
+def test_cpu_percentages_cover_the_time_since_the_previous_measurement() -> None:
     driver = Busy()
     monitors = cpu_of(driver)
     driver.cpu = HostCpu(user=100, kernel=0, idle=900, iowait=0)
@@ -95,7 +95,7 @@ def test_percents_are_of_the_time_since_the_measurement_before() -> None:
         "cpu.percent": 90}
 
 
-def test_counters_that_began_anew_are_of_the_time_since_then() -> None:
+def test_cpu_percentages_after_a_counter_reset() -> None:
     driver = Busy()
     monitors = cpu_of(driver)
     driver.cpu = HostCpu(user=1000, idle=1000)
@@ -104,7 +104,7 @@ def test_counters_that_began_anew_are_of_the_time_since_then() -> None:
     assert values(monitors.measure())["cpu.user.percent"] == 30
 
 
-def test_in_no_time_percents_stay_as_they_were_and_before_any_there_are_none() -> None:
+def test_cpu_percentages_without_elapsed_time_are_unchanged_or_absent() -> None:
     driver = Busy()
     monitors = cpu_of(driver)
     assert values(monitors.measure()).keys() == {
@@ -115,7 +115,7 @@ def test_in_no_time_percents_stay_as_they_were_and_before_any_there_are_none() -
     assert first["cpu.user.percent"] == 25
 
 
-def test_a_name_without_a_kind_is_of_the_cpu() -> None:
+def test_monitor_name_without_a_namespace_is_a_cpu_monitor() -> None:
     assert "cpu.percent" in values(Monitors.named(["virt_driver"], FakeDriver("h")).measure())
 
 
@@ -123,12 +123,12 @@ def test_a_name_without_a_kind_is_of_the_cpu() -> None:
     (["cpu.nothing"], "no nova.compute.monitors.cpu plugin 'nothing'"),
     (["rack.temperature"], "no nova.compute.monitors.rack plugin 'temperature'"),
     (["cpu.virt_driver", "virt_driver"], "two monitors of cpu")])
-def test_a_wrong_name_is_the_operators_mistake(names: list[str], reason: str) -> None:
+def test_invalid_monitor_name_is_refused(names: list[str], reason: str) -> None:
     with pytest.raises(exception.InvalidInput, match=reason):
         Monitors.named(names, FakeDriver("h"))
 
 
-def test_a_monitor_that_fails_costs_its_own_values_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_monitor_does_not_affect_other_monitors(caplog: pytest.LogCaptureFixture) -> None:
     driver = FakeDriver("h")
     broken, working = Listed(driver), Listed(driver)
     working.metrics = [metric("rack.inlet")]
@@ -137,15 +137,15 @@ def test_a_monitor_that_fails_costs_its_own_values_only(caplog: pytest.LogCaptur
     assert Monitors({"fans": broken}).measure() is None
 
 
-def test_what_conductors_would_refuse_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """Else the host could not report its nodes at all."""
+def test_invalid_metrics_are_omitted(caplog: pytest.LogCaptureFixture) -> None:
+    """Otherwise conductors would refuse the whole report of the host."""
     monitor = Listed(FakeDriver("h"))
     monitor.metrics = [metric("a b"), metric("ok"), metric("load.percent", 101)]
     assert values(Monitors({"rack": monitor}).measure()) == {"ok": 1}
     assert caplog.text.count("invalid metric") == 2
 
 
-def test_of_two_values_of_a_name_the_first_counts() -> None:
+def test_first_value_of_a_duplicate_metric_is_used() -> None:
     driver = FakeDriver("h")
     one, two = Listed(driver), Listed(driver)
     one.metrics, two.metrics = [metric("inlet", 1)], [metric("inlet", 2)]
@@ -153,7 +153,7 @@ def test_of_two_values_of_a_name_the_first_counts() -> None:
 
 
 # --- reports -----------------------------------------------------------------------------------------
-def test_without_monitors_nothing_is_measured_and_nothing_is_told_twice() -> None:
+def test_without_monitors_an_unchanged_node_is_reported_once() -> None:
     guests = Guests()
     reports = NodeReports("h", FakeDriver("h"), guests, Monitors.named([], FakeDriver("h")))  # type: ignore[arg-type]
     for _report in range(3):
@@ -162,7 +162,7 @@ def test_without_monitors_nothing_is_measured_and_nothing_is_told_twice() -> Non
     assert told.metrics is None
 
 
-def test_each_report_has_what_was_measured_of_the_host_on_each_of_its_nodes() -> None:
+def test_report_contains_host_metrics_for_every_node() -> None:
     driver, guests = Busy(nodes=3), Guests()
     reports = NodeReports("h", driver, guests, cpu_of(driver))  # type: ignore[arg-type]
     for user in (10, 30):
@@ -171,7 +171,7 @@ def test_each_report_has_what_was_measured_of_the_host_on_each_of_its_nodes() ->
     assert [[values(node.metrics)["cpu.user.time"] for node in nodes] for nodes in guests.told] == [[10] * 3, [30] * 3]
 
 
-def test_a_report_is_told_though_nothing_could_be_measured() -> None:
+def test_report_is_sent_without_metrics_if_monitors_fail() -> None:
     guests = Guests()
     reports = NodeReports("h", FakeDriver("h"), guests, Monitors({"a": Listed(FakeDriver("h"))}))  # type: ignore[arg-type]
     reports.report()

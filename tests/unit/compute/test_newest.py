@@ -1,4 +1,4 @@
-"""The newest orders of instances: stored as long as they are needed, and no longer."""
+"""The newest orders of instances: stored until their lease ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEASE = 30.0
 
 
 class Clock:
-    """The monotonic clock, which the test moves forward."""
+    """A fake monotonic clock, advanced by the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def order(ident: int = 1, uuid: str = "", lease: float = LEASE, released: bool = True) -> StepOrder:
-    """``released``: issued by a conductor that says when; one of the previous release does not."""
+    """Return an order; without ``released`` it lacks the time of issue, as in the previous release."""
     instance = Instance(uuid=uuid or new_uuid(), project_id="p1", user_id="u1", display_name="vm", hostname="vm",
                         flavor=flavor(), created_at=utcnow())
     action = Action(id=ident, uuid=new_uuid(), instance_uuid=instance.uuid, action="start", operation="start",
@@ -43,7 +43,7 @@ def order(ident: int = 1, uuid: str = "", lease: float = LEASE, released: bool =
                      issued_at=utcnow() if released else None)
 
 
-def test_an_entry_is_removed_when_the_lease_of_its_order_has_ended(clock: Clock) -> None:
+def test_newest_order_is_removed_after_its_lease(clock: Clock) -> None:
     newest, first = NewestOrders(limit=10), order()
     newest.store(first)
     clock.now += LEASE - 1
@@ -55,7 +55,7 @@ def test_an_entry_is_removed_when_the_lease_of_its_order_has_ended(clock: Clock)
     assert len(newest) == 0
 
 
-def test_the_number_of_entries_does_not_grow_with_the_number_of_orders_that_have_ended(clock: Clock) -> None:
+def test_number_of_newest_orders_does_not_grow_with_ended_orders(clock: Clock) -> None:
     newest, sizes = NewestOrders(limit=10_000), []
     for _ in range(20):
         for _ in range(50):
@@ -66,7 +66,7 @@ def test_the_number_of_entries_does_not_grow_with_the_number_of_orders_that_have
     assert max(sizes) == 50
 
 
-def test_an_instance_that_has_an_order_keeps_its_entry_however_long_it_takes(clock: Clock) -> None:
+def test_newest_order_of_a_busy_instance_is_kept_beyond_its_lease(clock: Clock) -> None:
     newest, long, short = NewestOrders(limit=10), order(), order()
     newest.store(long)
     newest.store(short)
@@ -78,7 +78,7 @@ def test_an_instance_that_has_an_order_keeps_its_entry_however_long_it_takes(clo
     assert len(newest) == 0
 
 
-def test_a_newer_order_of_an_instance_renews_its_entry(clock: Clock) -> None:
+def test_newer_order_renews_the_entry_of_the_instance(clock: Clock) -> None:
     newest, first = NewestOrders(limit=10), order(1)
     newest.store(first)
     clock.now += LEASE - 1
@@ -89,7 +89,7 @@ def test_a_newer_order_of_an_instance_renews_its_entry(clock: Clock) -> None:
     assert newest.get(first.instance.uuid) == order_key(second)
 
 
-def test_orders_without_a_time_of_issue_are_bounded_by_their_number_alone(clock: Clock) -> None:
+def test_orders_without_issue_time_are_limited_by_number(clock: Clock) -> None:
     newest = NewestOrders(limit=3)
     orders = [order(released=False) for _ in range(5)]
     for one in orders:

@@ -27,24 +27,24 @@ HOST = "h1"
 SAID = 1000
 
 
-def test_the_newest_word_counts_and_the_last_one_is_told() -> None:
+def test_progress_reports_are_throttled_and_the_last_is_sent() -> None:
     told: list[tuple[dict[str, Any], dict[str, Any]]] = []
     step = Progress(lambda changes, values: told.append((changes, values)))
     began = time.monotonic()
     for number in range(SAID):
         step.note({"progress": number}, {"left": SAID - number} if number < SAID - 1 else {})
     step.end()
-    # One at once, one at the end, and one for each pause in between that a slow machine needed.
+    # A report at the start, a report at the end, and a report per pause on a slow machine.
     assert len(told) <= 2 + (time.monotonic() - began) / progress._PAUSE
     assert told[0][0] == {"progress": 0}
-    assert told[-1] == ({"progress": SAID - 1}, {})  # what is not said any more counts no more
+    assert told[-1] == ({"progress": SAID - 1}, {})  # Values of earlier reports are discarded.
     number = len(told)
     step.end()
     assert len(told) == number
 
 
 class Talkative(guest_driver.LiveMigrationSource):
-    """A hypervisor that tells of every page of memory."""
+    """A hypervisor that reports progress for every page of memory."""
 
     def migrate(self, instance: Any, target: Any, on_progress: Any, cancelled: Any) -> None:
         for number in range(SAID):
@@ -64,7 +64,7 @@ class Conductor:
         self.ended.append(report)
 
 
-def test_a_driver_that_tells_a_thousand_times_costs_few_messages() -> None:
+def test_thousand_progress_callbacks_send_few_messages() -> None:
     conf.register()
     conductor = Conductor()
     driver = FakeDriver(HOST)

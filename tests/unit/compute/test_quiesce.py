@@ -1,4 +1,4 @@
-"""Guests that are at rest do not stay so when whoever wanted it is gone."""
+"""Quiesced guests are unquiesced after a timeout if the requester disappears."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def settled(driver: FakeDriver) -> bool:
     return not driver.state.quiesced
 
 
-def test_a_guest_goes_on_though_nobody_says_so(driver: FakeDriver) -> None:
+def test_quiesced_guest_is_unquiesced_after_the_timeout(driver: FakeDriver) -> None:
     QuiescedGuests(driver.snapshots, timeout=0.05).begin(SERVER)
     assert settled(driver)
 
 
-def test_who_is_at_rest_again_has_all_of_its_time(driver: FakeDriver) -> None:
+def test_repeated_quiesce_has_the_full_timeout(driver: FakeDriver) -> None:
     rests = QuiescedGuests(driver.snapshots, timeout=0.2)
     rests.begin(SERVER)
     rests.end(SERVER)
@@ -50,7 +50,7 @@ def test_who_is_at_rest_again_has_all_of_its_time(driver: FakeDriver) -> None:
     assert settled(driver)
 
 
-def test_a_guest_that_cannot_be_told_is_told_again(driver: FakeDriver) -> None:
+def test_failed_unquiesce_is_retried(driver: FakeDriver) -> None:
     driver.behaviour.failure["unquiesce"] = 1.0
     rests = QuiescedGuests(driver.snapshots, timeout=0.05)
     rests.begin(SERVER)
@@ -62,13 +62,13 @@ def test_a_guest_that_cannot_be_told_is_told_again(driver: FakeDriver) -> None:
     assert settled(driver)
 
 
-def test_one_that_comes_to_rest_late_does_not_stay_so(driver: FakeDriver) -> None:
+def test_guest_quiesced_after_the_timeout_is_unquiesced(driver: FakeDriver) -> None:
     driver.behaviour.latency["quiesce"] = 0.3
     QuiescedGuests(driver.snapshots, timeout=0.05).begin(SERVER)
     assert settled(driver)
 
 
-def test_an_agent_that_did_not_answer_may_have_heard(driver: FakeDriver) -> None:
+def test_guest_is_unquiesced_after_a_failed_quiesce(driver: FakeDriver) -> None:
     driver.state.without_agent.add(SERVER.uuid)
     with pytest.raises(exception.InstanceQuiesceFailed):
         QuiescedGuests(driver.snapshots, timeout=0.05).begin(SERVER)
@@ -76,11 +76,11 @@ def test_an_agent_that_did_not_answer_may_have_heard(driver: FakeDriver) -> None
     assert settled(driver)
 
 
-def test_no_guest_is_at_rest_when_the_process_has_ended(driver: FakeDriver) -> None:
+def test_shutdown_unquiesces_guests_and_refuses_new_quiesce(driver: FakeDriver) -> None:
     rests = QuiescedGuests(driver.snapshots)
     rests.begin(SERVER)
     rests.stop()
     assert driver.state.quiesced == set()
-    with pytest.raises(exception.InstanceQuiesceFailed):  # it was asked for before
+    with pytest.raises(exception.InstanceQuiesceFailed):  # The request arrived before the end of the process.
         rests.begin(SERVER)
     assert driver.state.quiesced == set()

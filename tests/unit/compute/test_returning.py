@@ -1,4 +1,4 @@
-"""Hosts that are heard again after a long silence: all of them at once when it was the broker that was away."""
+"""Hosts whose heartbeats resume simultaneously, for example after an outage of the broker."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ HOSTS = 40
 
 
 class Conductor:
-    """Notes when which host asks first what it has to remove; nothing is."""
+    """A fake conductor that records the time of the first evictions query per host."""
 
     def __init__(self):
         self.asked = {}
@@ -39,7 +39,7 @@ def conductor():
     CONF.clear_override("report_interval")
 
 
-def test_hosts_whose_heartbeat_resumes_do_not_compare_their_guests_at_the_same_moment(conductor):
+def test_resumed_hosts_synchronize_their_guests_at_different_times(conductor):
     made = [Reconciler(Machine(name=f"h{number}", driver=FakeDriver(f"h{number}"), network=NoNetwork(), images=None,
                                cache=None), conductor, None) for number in range(HOSTS)]
     for reconciler in made:

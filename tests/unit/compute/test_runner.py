@@ -1,4 +1,4 @@
-"""A host and the orders it gets: each once, in whatever order they come, and nothing of an overtaken one stays."""
+"""Orders of a host: executed once, in any order of arrival; superseded orders leave no guest."""
 
 from __future__ import annotations
 
@@ -36,8 +36,9 @@ HOST = "h1"
 
 
 class Conductor:
-    """Takes the reports of ``current`` actions; ``where`` is the host of the server by its row, ``gone`` says that its
-    guest may not stay."""
+    """A fake conductor that accepts the reports of ``current`` actions.
+
+    ``where`` is the host of the server in the database; ``gone`` is True if its guest must be removed."""
 
     def __init__(self) -> None:
         self.current: set[str] = set()
@@ -109,7 +110,7 @@ def order(instance: Instance, operation: str, step: str, attempt: int = 2, ident
 
 
 def again(first: StepOrder, attempt: int, ident: int = 0) -> StepOrder:
-    """The same action, read from the journal, with another attempt."""
+    """Return an order of the same action, read from the journal, with another attempt."""
     return msgspec.structs.replace(first, attempt=attempt, action=msgspec.structs.replace(first.action, id=ident))
 
 
@@ -126,7 +127,7 @@ def guests(driver: FakeDriver) -> list[str]:
     return [guest.uuid for guest in driver.guests.all()]
 
 
-def test_a_build_that_comes_after_the_delete_that_came_in_between_is_not_begun(
+def test_build_order_received_after_the_delete_is_not_executed(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     build, delete = order(instance, "build", "network"), order(instance, "delete", "destroy", ident=7)
     conductor.current = {delete.action.uuid}
@@ -136,7 +137,7 @@ def test_a_build_that_comes_after_the_delete_that_came_in_between_is_not_begun(
     assert (conductor.told, runner.running()) == ([], [])
 
 
-def test_an_order_that_comes_twice_or_after_its_next_attempt_is_run_once(
+def test_duplicate_or_older_order_is_executed_once(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     build = order(instance, "build", "network")
     conductor.current = {build.action.uuid}
@@ -147,7 +148,7 @@ def test_an_order_that_comes_twice_or_after_its_next_attempt_is_run_once(
     assert guests(driver) == [instance.uuid]
 
 
-def test_the_operations_of_a_server_run_one_after_the_other(
+def test_operations_of_a_server_run_sequentially(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     orders = [order(instance, "build", "network", attempt=9), order(instance, "stop", "power_off", ident=2),
               order(instance, "delete", "destroy", ident=3)]
@@ -159,7 +160,7 @@ def test_the_operations_of_a_server_run_one_after_the_other(
 
 @pytest.mark.parametrize(("where", "gone", "left"), [
     (HOST, False, True), ("h2", True, False), (None, True, False), ("h2", False, True)])
-def test_the_guest_of_a_build_that_was_decided_elsewhere_goes_on_the_word_of_a_row_only(
+def test_guest_of_a_superseded_build_is_removed_only_if_the_database_says_so(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, where: str | None, gone: bool,
         left: bool) -> None:
     conductor.where, conductor.gone = where, gone
@@ -170,7 +171,7 @@ def test_the_guest_of_a_build_that_was_decided_elsewhere_goes_on_the_word_of_a_r
 
 
 def late(order: StepOrder, seconds: float) -> StepOrder:
-    """The same order, given so long ago, under a lease of four seconds."""
+    """Return the same order, issued ``seconds`` ago, with a lease of four seconds."""
     return msgspec.structs.replace(order, issued_at=utcnow() - datetime.timedelta(seconds=seconds), lease=4.0)
 
 
@@ -178,7 +179,7 @@ def registered_a_minute_ago(runner: Runner) -> None:
     runner.clock.learn(utcnow() - datetime.timedelta(seconds=60), time.monotonic() - 60)
 
 
-def test_an_order_that_ended_while_it_was_on_its_way_has_no_effect(
+def test_expired_order_has_no_effect(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     registered_a_minute_ago(runner)
     submit(runner, late(order(instance, "build", "network"), seconds=30))
@@ -186,7 +187,7 @@ def test_an_order_that_ended_while_it_was_on_its_way_has_no_effect(
     assert guests(driver) == []
 
 
-def test_an_order_for_the_process_before_this_one_is_confirmed_however_young(
+def test_order_for_the_previous_process_is_confirmed_first(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     young = late(order(instance, "build", "network"), seconds=0.1)
     runner.clock.learn(utcnow())
@@ -195,7 +196,7 @@ def test_an_order_for_the_process_before_this_one_is_confirmed_however_young(
     assert guests(driver) == []
 
 
-def test_an_order_that_comes_at_once_is_not_asked_about(
+def test_order_without_delay_needs_no_confirmation(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     registered_a_minute_ago(runner)
     build = late(order(instance, "build", "network"), seconds=0)
@@ -206,7 +207,7 @@ def test_an_order_that_comes_at_once_is_not_asked_about(
 
 
 class Hanging:
-    """A verb that hangs until it is released, and how often it was called."""
+    """A driver method that hangs until it is released, and counts its calls."""
 
     def __init__(self, role: object, verb: str) -> None:
         self.entered, self.release, self.calls = threading.Event(), threading.Event(), 0
@@ -220,7 +221,7 @@ class Hanging:
         return self._real(*args, **kwargs)
 
 
-def test_an_order_that_was_superseded_does_not_begin_its_next_step(
+def test_superseded_order_does_not_start_its_next_step(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     prepare, spawn = Hanging(driver.disks, "prepare"), Hanging(driver.guests, "spawn")
     build, delete = order(instance, "build", "network"), order(instance, "delete", "destroy", ident=7)
@@ -234,9 +235,9 @@ def test_an_order_that_was_superseded_does_not_begin_its_next_step(
     assert spawn.calls == 0
 
 
-def test_of_many_orders_that_were_superseded_none_is_begun(
+def test_superseded_orders_in_the_queue_are_not_started(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
-    """Ten hard reboots, nine of them superseded: one or two power cycles."""
+    """Ten hard reboots, of which nine are superseded, cause one or two power cycles."""
     driver.guests.spawn(instance, BootFiles())
     reboot = Hanging(driver.power, "reboot")
     orders = [order(instance, "reboot_hard", "reboot", ident=ident) for ident in range(1, 11)]
@@ -250,7 +251,7 @@ def test_of_many_orders_that_were_superseded_none_is_begun(
     assert conductor.ended == [("reboot", 2)]
 
 
-def test_a_verb_that_hangs_past_its_deadline_fails_its_step_and_lets_the_next_operation_begin(
+def test_driver_call_past_its_deadline_fails_and_next_operation_starts(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
         monkeypatch: pytest.MonkeyPatch) -> None:
     driver.guests.spawn(instance, BootFiles())
@@ -270,7 +271,7 @@ def test_a_verb_that_hangs_past_its_deadline_fails_its_step_and_lets_the_next_op
 
 
 @pytest.mark.parametrize("current", [True, False])
-def test_an_order_of_lower_rank_than_one_that_was_run_is_run_if_a_conductor_knows_it(
+def test_order_of_lower_rank_runs_if_confirmed_by_a_conductor(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, current: bool) -> None:
     """Such orders arrive after the database was restored from a backup; otherwise the order was superseded."""
     driver.guests.spawn(instance, BootFiles())
@@ -284,7 +285,7 @@ def test_an_order_of_lower_rank_than_one_that_was_run_is_run_if_a_conductor_know
     assert len(conductor.ended) == 1 + current
 
 
-def test_a_newer_attempt_at_what_runs_is_adopted_rather_than_run_again(
+def test_newer_attempt_of_a_running_order_is_adopted(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     prepare = Hanging(driver.disks, "prepare")
     build = order(instance, "build", "network")
@@ -297,7 +298,7 @@ def test_a_newer_attempt_at_what_runs_is_adopted_rather_than_run_again(
     assert (prepare.calls, conductor.ended) == (1, [("start", 5)])
 
 
-def test_a_report_that_cannot_be_written_becomes_a_failure(
+def test_report_refused_as_invalid_becomes_a_failure(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
         monkeypatch: pytest.MonkeyPatch) -> None:
     driver.guests.spawn(instance, BootFiles())
@@ -309,10 +310,10 @@ def test_a_report_that_cannot_be_written_becomes_a_failure(
     assert [failure.kind for failure in conductor.failures] == ["InvalidInput"]
 
 
-def test_a_report_that_nobody_ever_takes_is_given_up(
+def test_report_is_dropped_after_repeated_internal_errors(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host can go on with the server; the lease of the action ends."""
+    """The host can process the server again; the lease of the action ends."""
     told = []
 
     def refuse(_ctx: Any, report: StepReport) -> None:
@@ -330,9 +331,9 @@ def test_a_report_that_nobody_ever_takes_is_given_up(
 
 @pytest.mark.parametrize("error", [exception.InternalError("Unexpected error in step_done."),
                                    exception.ServiceUnavailable("The database takes no changes at present.")])
-def test_a_finished_step_is_reported_as_finished_however_often_conductors_fail_to_store_that(
-        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
-        monkeypatch: pytest.MonkeyPatch, error: exception.NovaException) -> None:
+def test_completed_step_is_reported_despite_conductor_errors(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, monkeypatch: pytest.MonkeyPatch,
+        error: exception.NovaException) -> None:
     stored, failures = conductor.step_done, itertools.count()
 
     def fail_at_first(ctx: Any, report: StepReport) -> None:
@@ -351,9 +352,9 @@ def test_a_finished_step_is_reported_as_finished_however_often_conductors_fail_t
 
 @pytest.mark.parametrize("error", [exception.InternalError("Unexpected error in begin."),
                                    exception.ServiceUnavailable("The database takes no changes at present.")])
-def test_a_step_does_not_fail_because_conductors_fail_to_confirm_it(
-        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
-        monkeypatch: pytest.MonkeyPatch, error: exception.NovaException) -> None:
+def test_step_confirmation_is_retried_after_conductor_errors(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, monkeypatch: pytest.MonkeyPatch,
+        error: exception.NovaException) -> None:
     begin, failures = conductor.begin, itertools.count()
 
     def fail_at_first(*args: Any) -> None:
@@ -376,7 +377,7 @@ def another(instance: Instance) -> Instance:
     return msgspec.structs.replace(instance, uuid=new_uuid())
 
 
-def test_builds_that_wait_for_their_turn_hold_up_nothing_else(
+def test_queued_builds_do_not_block_other_operations(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
     driver.guests.spawn(instance, BootFiles())
     spawn = Hanging(driver.guests, "spawn")
@@ -393,9 +394,9 @@ def test_builds_that_wait_for_their_turn_hold_up_nothing_else(
     assert len(conductor.ended) == 62
 
 
-def test_guests_that_may_take_an_hour_to_shut_down_hold_up_no_others(
+def test_slow_guest_shutdowns_do_not_block_other_operations(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
-    """However many servers of such an image a project stops or rebuilds on the host."""
+    """The number of servers of such an image that a project stops or rebuilds is irrelevant."""
     image = Image(id=new_uuid(), properties={"os_shutdown_timeout": "3000"})
     off = Hanging(driver.power, "off")
     slow = [order(msgspec.structs.replace(another(instance), image=image), "stop", "power_off")
@@ -416,7 +417,7 @@ def test_guests_that_may_take_an_hour_to_shut_down_hold_up_no_others(
     assert len(conductor.ended) == 61
 
 
-def test_every_operation_that_waits_for_a_guest_to_shut_down_says_so() -> None:
+def test_operations_with_a_shutdown_timeout_are_marked() -> None:
     waiting = {name for name, operation in REGISTRY.items() if any(
         re.search(r"host\.(image_)?shutdown_timeout", inspect.getsource(base)) for base in operation.__mro__
         if base.__module__.startswith("nova.operations"))}
@@ -424,7 +425,7 @@ def test_every_operation_that_waits_for_a_guest_to_shut_down_says_so() -> None:
     assert waiting == {name for name, operation in REGISTRY.items() if operation.shuts_down}
 
 
-def test_the_one_build_of_a_project_does_not_wait_for_the_many_of_another(
+def test_single_build_of_a_project_does_not_wait_for_builds_of_another(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
         monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
@@ -444,12 +445,12 @@ def test_the_one_build_of_a_project_does_not_wait_for_the_many_of_another(
         runner.submit(context.admin(), each)
     submitted.set()
     wait(lambda: not runner.running())
-    assert begun.index("p2") <= 2 * conf.CONF.max_concurrent_builds  # the running builds, and one turn of each project
+    assert begun.index("p2") <= 2 * conf.CONF.max_concurrent_builds  # The running builds, and one build per project.
 
 
-def test_a_build_that_has_not_begun_is_not_waited_for_by_its_delete(
+def test_delete_does_not_wait_for_a_queued_build(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance) -> None:
-    """Nor is it built first."""
+    """The superseded build is not started either."""
     spawn = Hanging(driver.guests, "spawn")
     builds = [order(another(instance), "build", "network") for _number in range(60)]
     deletes = [order(build.instance, "delete", "destroy", ident=7) for build in builds[-4:]]

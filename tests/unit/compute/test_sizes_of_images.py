@@ -1,4 +1,4 @@
-"""A host downloads no image that is larger than the disk, or the kernel, that its server may have."""
+"""A host downloads no image that exceeds the disk or kernel size limit of its server."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def place(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @pytest.mark.parametrize(("disk", "kernel", "fits"), [
     (1024 * MIB, MIB, True), (1024 * MIB + 512, MIB, False), (MIB, MIB + 512, False)])
-def test_an_image_is_no_larger_than_what_it_is_for(place: pathlib.Path, disk: int, kernel: int, fits: bool) -> None:
+def test_image_larger_than_its_disk_or_kernel_limit_is_refused(place: pathlib.Path, disk: int, kernel: int,
+                                                               fits: bool) -> None:
     store = Store({"disk": disk, "kernel": kernel})
     driver = FakeDriver("h1")
     driver.needs_images = True  # type: ignore[misc]
