@@ -1,4 +1,4 @@
-"""The table of commands: all commands can be loaded, have help and completion, and are tested on a real suite."""
+"""The table of commands: all commands can be loaded, have help and completion, and have a functional test."""
 
 import ast
 import shutil
@@ -21,7 +21,7 @@ _ESSENTIAL = {
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_a_command_says_what_it_does(name):
+def test_command_has_help_and_usage(name):
     declared = load(name)
     assert declared.help.endswith(".")
     assert f"usage: nova {name}" in shell.parser_of(name, declared).format_help()
@@ -32,8 +32,8 @@ def test_essential_commands_exist():
     assert not set(ALIASES) & set(COMMANDS)
 
 
-def test_every_command_is_tried_on_a_real_suite():
-    """A test calls it by nova(...) or run(...), or in a parametrized list."""
+def test_commands_have_a_functional_test():
+    """Functional tests call commands by nova(...) or run(...), or in a parametrized list."""
     tried = set()
     for path in (ROOT / "tests/functional/cli").glob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -50,7 +50,7 @@ def test_help_lists_all_commands(capsys):
     assert main([]) == 2
 
 
-def test_an_unknown_command_fails_with_similar_names(capsys):
+def test_unknown_command_suggests_similar_names(capsys):
     assert main(["lst"]) == 2
     assert "Did you mean list" in capsys.readouterr().err
     assert main(["server-group"]) == 2
@@ -59,7 +59,7 @@ def test_an_unknown_command_fails_with_similar_names(capsys):
 
 @pytest.mark.parametrize(("name", "check"),
                          [("bash", ["bash", "-n"]), ("zsh", ["zsh", "-n"]), ("fish", ["fish", "-n"])])
-def test_shells_understand_the_script(name, check):
+def test_completion_script_is_valid_for_the_shell(name, check):
     if shutil.which(name) is None:
         pytest.skip(f"no {name}")
     subprocess.run(check, input=completion.script(name), text=True, check=True, timeout=60)
@@ -87,13 +87,13 @@ complete_of nova update --c
 
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
-def test_every_command_of_both_services_is_completed(name):
+def test_completion_contains_commands_of_both_services(name):
     text = completion.script(name)
     for command in (*COMMANDS, *PLATFORM):
         assert all(word in text for word in command.split()), command
 
 
-# --- what a command loads ----------------------------------------------------------------------------
+# --- loaded modules ----------------------------------------------------------------------------------
 _LISTING = """
 from nova.cli import client, commands, main, output, progress, shell
 shell.parser_of("list", commands.load("list"))
@@ -104,15 +104,15 @@ _COUNT = "\nimport sys; print(len(sys.modules), *sorted(sys.modules))"
 
 
 def loaded(script):
-    """The modules that a script loads."""
+    """Return the modules loaded by a script."""
     ended = subprocess.run([sys.executable, "-W", "ignore", "-c", script + _COUNT], cwd=ROOT, capture_output=True,
                            text=True,
                            check=True, timeout=120)
     return set(ended.stdout.split()[1:])
 
 
-def test_listing_servers_with_a_remembered_token_loads_no_more_than_it_needs():
-    """openstacksdk takes longer to load than all the rest together: it is for logging in."""
+def test_server_list_with_a_cached_token_loads_few_modules():
+    """openstacksdk takes longer to load than all other modules together, and is only needed for the login."""
     listing, sdk = loaded(_LISTING), loaded(_LOGGING_IN)
     assert not {name.partition(".")[0] for name in listing} & {"openstack", "cmd2", "rich", "yaml", "oslo_config",
                                                                "msgspec"}
@@ -121,7 +121,7 @@ def test_listing_servers_with_a_remembered_token_loads_no_more_than_it_needs():
     assert len(listing) < len(sdk) * 0.7
 
 
-def test_only_update_is_a_verb_of_servers_and_of_novad(capsys):
+def test_only_update_is_a_command_of_servers_and_of_novad(capsys):
     assert set(COMMANDS) & set(PLATFORM) == {"update"}
     with pytest.raises(SystemExit) as ended:
         main(["update", "--help"])

@@ -14,41 +14,41 @@ from nova.cli.resources import boot, consoles, servers
 @pytest.mark.parametrize(("text", "minor"),
                          [("2.1", 1), ("2.104", 104), ("2.0", 1), ("2.latest", None), ("latest", None),
                                              ("2", None), ("", None), (None, None)])
-def test_versions_are_read(text, minor):
+def test_api_version_argument_is_parsed(text, minor):
     assert wanted_version(text) == minor
 
 
 @pytest.mark.parametrize("text", ["1.1", "2.01", "2.", "x", "2.1.1"])
-def test_what_is_no_version_is_bad_usage(text):
+def test_invalid_api_version_is_a_usage_error(text):
     with pytest.raises(UsageError):
         wanted_version(text)
 
 
 @pytest.mark.parametrize(("value", "text"), [
     (None, "-"), ("", ""), (0, "0"), (True, "True"), ([], "[]"), ({"a": None}, '{"a": null}'), ("x", "x")])
-def test_values_in_tables(value, text):
+def test_values_in_tables_and_json(value, text):
     assert output.text(value) == text
     assert output.shown(value, "table") == text
     assert output.shown(value, "json") == value
 
 
 @pytest.mark.parametrize(("text", "value"), [("yes", True), ("0", False), ("TRUE", True)])
-def test_truths(text, value):
+def test_boolean_argument_is_parsed(text, value):
     assert declare.truth(text) is value
 
 
-def test_what_is_neither_true_nor_false_is_refused():
+def test_invalid_boolean_argument_is_refused():
     with pytest.raises(argparse.ArgumentTypeError):
         declare.truth("maybe")
 
 
 # --- names -------------------------------------------------------------------------------------------
-def test_an_id_comes_before_a_name():
+def test_id_takes_precedence_over_name():
     things = [{"id": "1", "name": "2"}, {"id": "2", "name": "x"}]
     assert by_id_or_name("thing", "2", things) == things[1]
 
 
-def test_many_of_a_name_are_counted_and_the_first_are_named():
+def test_duplicate_name_error_lists_the_first_matches():
     things = [{"id": f"id-{number}", "name": "same", "status": "ACTIVE"} for number in range(12)]
     with pytest.raises(NotFound) as told:
         by_id_or_name("server", "same", things)
@@ -60,17 +60,17 @@ def test_many_of_a_name_are_counted_and_the_first_are_named():
 @pytest.mark.parametrize(("text", "answer"), [("1e34a539-01a5-439d-88c8-bf596660c3d1", True),
                                               ("1e34a53901a5439d88c8bf596660c3d1", True), ("web", False),
                                               ("42", False)])
-def test_what_may_be_an_id(text, answer):
+def test_uuid_is_recognized_as_id(text, answer):
     assert is_id(text) is answer
 
 
 # --- servers -----------------------------------------------------------------------------------------
-def test_networks_are_shown_as_novaclient_shows_them():
+def test_networks_are_formatted_as_in_novaclient():
     addresses = {"b": [{"addr": "10.0.0.1"}, {"addr": "fd00::1"}], "a": [{"addr": "10.1.0.1"}]}
     assert servers.networks_of({"addresses": addresses}) == "a=10.1.0.1; b=10.0.0.1, fd00::1"
 
 
-def test_a_server_from_a_volume_has_no_image():
+def test_volume_backed_server_is_shown_without_image():
     shown = servers.properties({"image": "", "links": [], "name": "x", "flavor": {"ram": 1}}, None)
     assert shown == {"flavor:ram": 1, "image": "Attempt to boot from volume - no image supplied", "name": "x"}
 
@@ -96,7 +96,7 @@ def arguments(**given):
     ({"block_device": ["source=blank,dest=local,size=1"]}, "i", [
         ("i", "image", "local", 0, True, None), (None, "blank", "local", -1, True, 1)]),
 ])
-def test_disks(given, image, devices):
+def test_boot_arguments_to_block_devices(given, image, devices):
     made = boot._devices(arguments(**given), image)
     keys = ("uuid", "source_type", "destination_type", "boot_index", "delete_on_termination", "volume_size")
     assert [tuple(one.get(key) for key in keys) for one in made] == devices
@@ -105,12 +105,12 @@ def test_disks(given, image, devices):
 @pytest.mark.parametrize("given", [
     {"block_device": ["colour=red"]}, {"block_device": ["size"]}, {"ephemeral": ["format=ext4"]},
     {"block_device_mapping": ["vda"]}, {"block_device_mapping": ["vda=v::x:0"]}, {"ephemeral": ["size=x"]}])
-def test_disks_that_cannot_be_meant(given):
+def test_invalid_block_device_arguments_are_refused(given):
     with pytest.raises(UsageError):
         boot._devices(arguments(**given), None)
 
 
-def test_a_hint_that_is_given_twice_is_a_list():
+def test_repeated_hint_becomes_a_list():
     assert boot._hints([("a", "1"), ("b", "2"), ("a", "3"), ("a", "4")]) == {"a": ["1", "3", "4"], "b": "2"}
 
 
@@ -125,7 +125,7 @@ _SERVER = {"name": "web", "addresses": {
 @pytest.mark.parametrize(("given", "address"), [
     ({}, "192.0.2.1"), ({"address_type": "fixed"}, "10.0.0.1"), ({"ipv6": True}, "fd00::1"),
     ({"network": "other"}, "10.1.0.1")])
-def test_the_address_for_ssh(given, address):
+def test_ssh_address_selection(given, address):
     chosen = argparse.Namespace(**{"address_type": "floating", "ipv6": False, "network": None, **given})
     assert consoles._address(_SERVER, chosen) == address
 
@@ -135,6 +135,6 @@ def test_the_address_for_ssh(given, address):
     (403, "Quota exceeded for instances", "nova limits"), (403, "Policy doesn't allow it", "administrator"),
     (409, "Instance is locked", "nova unlock"), (409, "while it is in task_state rebooting", "nova watch"),
     (401, "x", "Log in again"), (429, "x", "try again"), (400, "x", None)])
-def test_what_a_user_may_do_about_a_refusal(status, message, hint):
+def test_error_hints_by_status_and_message(status, message, hint):
     told = errors.hint_of(status, message)
     assert told is None if hint is None else hint in told

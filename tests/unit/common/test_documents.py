@@ -1,4 +1,4 @@
-"""YAML costs no more than its size allows, and whatever is wrong with it is an error with a line and a column."""
+"""Limits of the cost of YAML documents, and errors with a line and a column."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ from nova.novad.platform import parse
 
 LEVELS = range(1, 9)
 LOCATED = re.compile(r"line \d+, column \d+: ")
-# Texts that stand for far more than they have characters, or cost more than linear time: each with the bound it meets.
+# Texts that expand far beyond their length or take more than linear time, with the violated limit.
 COSTLY = {
     "aliases of lists": ("a0: &a0 [x]\n" + "".join(
         f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in LEVELS), "20000 values"),
@@ -42,7 +42,7 @@ WRONG = ["2001-99-99", "2001-01-01T99:99:99", "0b_", "0x_", "=", "<<", "{<<: 3}"
 
 
 @pytest.mark.parametrize("name", COSTLY)
-def test_what_costs_more_than_its_size_is_refused_where_it_begins_to(name):
+def test_costly_yaml_is_refused_with_its_position(name):
     text, said = COSTLY[name]
     with pytest.raises(Invalid, match=said) as raised:
         documents.parse(text, "yaml", "x")
@@ -50,7 +50,7 @@ def test_what_costs_more_than_its_size_is_refused_where_it_begins_to(name):
     print(f"{name}: {len(text)} characters: {raised.value}")
 
 
-def test_no_more_is_read_than_the_bound(monkeypatch):
+def test_yaml_parsing_stops_at_the_limit(monkeypatch):
     read = []
     events = yaml.parse
 
@@ -69,7 +69,7 @@ def test_no_more_is_read_than_the_bound(monkeypatch):
 
 @pytest.mark.parametrize("text", TAGS + WRONG)
 @pytest.mark.parametrize("around", ["{}", "name: {}", "name: x\ncomponents:\n  a:\n    env: {}"])
-def test_tags_and_values_that_cannot_be_read_are_errors_with_their_place(text, around):
+def test_invalid_yaml_tags_and_values_are_errors_with_position(text, around):
     with pytest.raises(Invalid, match=r"platform: (not valid YAML: |.*Expected )") as told:
         parse(around.format(text), "yaml")
     if text in TAGS:
@@ -77,7 +77,7 @@ def test_tags_and_values_that_cannot_be_read_are_errors_with_their_place(text, a
         assert "is not accepted: write the value without it" in told.value.message
 
 
-def test_aliases_and_merges_of_a_sane_size_are_read():
+def test_yaml_aliases_and_merges_of_reasonable_size_are_accepted():
     text = "a: &a {x: [1, 2], y: z}\nb: *a\nc: {<<: *a, y: own}\nd: [*a, *a]"
     one = {"x": [1, 2], "y": "z"}
     assert documents.parse(text, "yaml", "x") == {"a": one, "b": one, "c": {**one, "y": "own"}, "d": [one, one]}
@@ -98,7 +98,7 @@ _VALUES = st.recursive(_SCALARS, lambda inner: st.one_of(
 @hypothesis.settings(max_examples=400, deadline=None, derandomize=True)
 @hypothesis.given(st.sampled_from(["{}", "name: s\ncomponents: {}", "name: s\ncomponents: {{x: {}}}",
                                    "name: s\ncomponents: {{x: {{image: i, {}: {}}}}}", "{}: {}"]), _KEYS, _VALUES)
-def test_no_text_ends_in_anything_but_a_platform_or_an_error_for_the_user(around, key, value):
+def test_arbitrary_yaml_yields_a_platform_or_a_user_error(around, key, value):
     words = (key, value) if around.count("{}") == 2 else (value,)
     with contextlib.suppress(Invalid):
         parse(around.format(*words), "yaml")

@@ -1,4 +1,4 @@
-"""Profiles of a running process, in the formats of the tools that read them."""
+"""Profiles of a running process, in the formats of pprof and speedscope."""
 
 import gzip
 import http.client
@@ -16,7 +16,7 @@ from nova.common.errors import Invalid, Refused
 SECRET = "a-shared-secret"
 _KINDS = {"int": descriptor_pb2.FieldDescriptorProto.TYPE_INT64, "id": descriptor_pb2.FieldDescriptorProto.TYPE_UINT64,
           "str": descriptor_pb2.FieldDescriptorProto.TYPE_STRING}
-# profile.proto, as far as it is used here: {message: {field: (number, type, repeated)}}
+# The used part of profile.proto: {message: {field: (number, type, repeated)}}
 _PROTO = {
     "ValueType": {"type": (1, "int", False), "unit": (2, "int", False)},
     "Sample": {"location_id": (1, "id", True), "value": (2, "int", True)},
@@ -78,13 +78,13 @@ def busy():
 
 
 def stacks(profile):
-    """{(function, …, the outermost last): value}"""
+    """Return the value per stack, as a tuple of functions from the innermost to the outermost."""
     names = {one.id: profile.string_table[one.name] for one in profile.function}
     places = {one.id: names[one.line[0].function_id] for one in profile.location}
     return {tuple(places[ident] for ident in one.location_id): one.value[0] for one in profile.sample}
 
 
-def test_where_time_goes_is_read_by_pprof(address, busy, profile_class):
+def test_cpu_profile_in_pprof_format(address, busy, profile_class):
     status, body = get(address, "/debug/pprof/profile?seconds=0.5")
     profile = profile_class.FromString(gzip.decompress(body))
     assert (status, profile.string_table[0], profile.duration_nanos) == (200, "", 500_000_000)
@@ -96,7 +96,7 @@ def test_where_time_goes_is_read_by_pprof(address, busy, profile_class):
     assert any(stack[-1] == "thread busy" and "spin_for_ever" in stack for stack in spent)
 
 
-def test_the_same_for_speedscope(address, busy):
+def test_cpu_profile_in_speedscope_format(address, busy):
     status, body = get(address, "/debug/pprof/profile?seconds=0.3&format=speedscope")
     found = json.loads(body)
     profile, = found["profiles"]
@@ -107,7 +107,7 @@ def test_the_same_for_speedscope(address, busy):
     assert any(names[sample[0]] == "thread busy" for sample in profile["samples"])
 
 
-def test_memory_is_told_by_type_and_what_came_meanwhile_by_place(address, profile_class):
+def test_heap_profile_by_type_and_allocations_by_location(address, profile_class):
     profile = profile_class.FromString(gzip.decompress(get(address, "/debug/pprof/heap")[1]))
     assert any(stack[0] == "builtins.dict" and value > 1000 for stack, value in stacks(profile).items())
     kept = []
@@ -130,27 +130,27 @@ def test_memory_is_told_by_type_and_what_came_meanwhile_by_place(address, profil
     ("/debug/pprof/heap", {"Host": "attacker.example:6060"}, 403),
     *((path, {"Authorization": given}, 401) for path in ("/debug/pprof/heap", "/debug/pprof/profile", "/")
       for given in ("", "Bearer", "Bearer wrong", f"Bearer {SECRET}x", f"Basic {SECRET}", "Bearer \xff"))])
-def test_what_is_asked_wrongly_is_refused(address, path, headers, status):
+def test_invalid_profiling_requests_are_refused(address, path, headers, status):
     assert get(address, path, **headers)[0] == status
 
 
-def test_one_at_a_time(address):
+def test_concurrent_profile_is_refused(address):
     with profiling._Handler.turn:
         assert get(address, "/debug/pprof/profile?seconds=1")[0] == 429
 
 
 @pytest.mark.parametrize("given", ["0.0.0.0:6060", ":6060", "6060", "192.0.2.1:1", "127.0.0.1:x"])
-def test_it_is_for_this_machine_only(given):
+def test_profiling_address_must_be_on_loopback(given):
     with pytest.raises(Invalid, match="--pprof-addr"):
         profiling.serve(given, SECRET)
 
 
-def test_an_address_that_is_taken_is_said(address):
+def test_profiling_address_in_use_is_reported(address):
     with pytest.raises(Refused, match="--pprof-addr: 127"):
         profiling.serve(f"127.0.0.1:{address[1]}", SECRET)
 
 
-def test_nothing_of_it_is_imported_without_the_option():
+def test_profiling_is_not_imported_without_the_option():
     code = ("import sys, nova.cmd.novad, nova.novad.server, nova.novad.runtime.podman; "
             "sys.exit(bool({'nova.common.profiling', 'tracemalloc'} & set(sys.modules)))")
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

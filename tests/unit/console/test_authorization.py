@@ -1,4 +1,4 @@
-"""Tokens in requests, and origins of web pages that may connect."""
+"""Tokens in requests, and the check of origins of web pages."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def request_of(path="/", **headers):
     (f"/?token={TOKEN}", ""), (f"/websockify?a=b&token={TOKEN}", ""), ("/", f"token={TOKEN}"),
     ("/", f"theme=dark; token={TOKEN}"), (f"/?token={TOKEN}", "token=x"),
 ])
-def test_the_token_is_in_the_query_or_else_in_a_cookie(path, cookie):
+def test_token_is_read_from_the_query_or_a_cookie(path, cookie):
     assert request_of(path, cookie=cookie).token == TOKEN
 
 
@@ -24,7 +24,7 @@ def test_the_token_is_in_the_query_or_else_in_a_cookie(path, cookie):
     (f"/?token={{{TOKEN}}}", ""), (f"/?token={TOKEN}&token={TOKEN}", ""), ("/?token=x", f"token={TOKEN}"),
     (f"/token/{TOKEN}", ""), ("/", "token"), ("/", "\x00;=;token=;"), ("http://[/?token=", ""),
 ])
-def test_nothing_else_is_a_token(path, cookie):
+def test_malformed_token_is_refused(path, cookie):
     with pytest.raises(ConnectionDenied):
         assert request_of(path, cookie=cookie).token
 
@@ -37,7 +37,7 @@ def test_nothing_else_is_a_token(path, cookie):
     ("http://consoles.example", "consoles.example", "ws://x/"),
     ("https://consoles.example", "consoles.example", "wss://x/"),
 ])
-def test_own_pages_and_allowed_ones_connect(origin, host, url):
+def test_own_pages_and_allowed_origins_can_connect(origin, host, url):
     check_origin(request_of(origin=origin, host=host), ["dashboard.example"], url)
 
 
@@ -51,11 +51,11 @@ def test_own_pages_and_allowed_ones_connect(origin, host, url):
     ("http://[", "consoles.example", "http://x/"), ("http://consoles.example", "[", "http://x/"),
     ("http://consoles.example", "consoles.example", "ftp://x/"),
 ])
-def test_all_other_pages_do_not(origin, host, url):
+def test_other_origins_are_refused(origin, host, url):
     with pytest.raises(ConnectionDenied):
         check_origin(request_of(origin=origin, host=host), [], url)
 
 
-def test_a_proxy_in_front_says_how_the_browser_came():
+def test_x_forwarded_proto_determines_the_scheme():
     request = request_of(origin="http://consoles.example", host="consoles.example", x_forwarded_proto="https")
     check_origin(request, [], "https://x/")

@@ -10,7 +10,7 @@ from nova.console.connection_limiter import ConnectionLimiter, Listener
 register()
 
 
-def test_a_client_that_reconnects_from_the_same_port_is_counted_once():
+def test_client_reconnecting_from_the_same_port_is_counted_once():
     """The system accepts the same address after a reset, before this side has closed the previous connection."""
     with Listener(ConnectionLimiter(), "127.0.0.1", 0) as listening, contextlib.ExitStack() as stack:
         where, port = listening.getsockname(), 0
@@ -20,7 +20,7 @@ def test_a_client_that_reconnects_from_the_same_port_is_counted_once():
             client.bind(("127.0.0.1", port))
             port = client.getsockname()[1]
             client.connect(where)
-            accepted, _peer = listening.accept()  # raises if a limit is reached
+            accepted, _peer = listening.accept()  # Raises if a limit is reached.
             stack.enter_context(accepted)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()

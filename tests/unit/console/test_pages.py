@@ -1,4 +1,4 @@
-"""The web pages of a proxy: files below its directory and no others."""
+"""The web pages of a proxy: only files below its directory are served."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def web(tmp_path):
     ("/core/rfb.js", "text/javascript; charset=utf-8", b"export {}"),
     ("/core/a%20b.css", "text/css; charset=utf-8", b"p {}"),
 ])
-def test_a_page_has_its_content_type_and_sends_no_referrer(web, path, kind, content):
+def test_page_has_its_content_type_and_sends_no_referrer(web, path, kind, content):
     status, headers, body = pages.read(web, path)
     assert (status, body) == (200, content)
     assert headers["Content-Type"] == kind
@@ -42,5 +42,5 @@ def test_other_paths_are_not_found(web, path):
     assert (status, content) == (404, b"There is no such page.\n")
 
 
-def test_a_path_that_a_browser_would_take_for_another_host_is_refused(web):
+def test_path_with_leading_double_slash_is_refused(web):
     assert pages.read(web, "//evil.example/..")[0] == 400

@@ -1,4 +1,4 @@
-"""A session over real sockets, with a host that takes nothing."""
+"""A session over real sockets, with a host that reads nothing."""
 
 import asyncio
 import contextlib
@@ -14,8 +14,8 @@ from nova.console.streams import BrowserStream
 from nova.objects.servers.console import SERIAL, Console, ConsoleAddress
 
 
-@pytest.mark.timeout(400)  # half a minute alone; it fills the buffers of two connections
-def test_a_closed_browser_connection_ends_the_session_while_the_host_does_not_read():
+@pytest.mark.timeout(400)  # Takes half a minute alone: it fills the buffers of two connections.
+def test_closed_browser_connection_ends_the_session_of_a_stalled_host():
     """A guest that does not read its serial port must not block the next client of the console."""
     async def run():
         with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -43,7 +43,7 @@ def test_a_closed_browser_connection_ends_the_session_while_the_host_does_not_re
                 browser = await connect(f"ws://127.0.0.1:{port}/", proxy=None, ping_interval=None)
                 await reached.wait()
                 with contextlib.suppress(TimeoutError):
-                    while True:  # until nobody takes it any more
+                    while True:  # Until all buffers are full.
                         async with asyncio.timeout(1):
                             await browser.send(b"x" * 60_000)
                 browser.transport.abort()

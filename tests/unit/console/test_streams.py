@@ -1,4 +1,4 @@
-"""The host's side of a session, over real sockets: hosts that take nothing, and names of which nobody answers."""
+"""The host side of a session, over real sockets: hosts that read nothing, and names that do not resolve."""
 
 import asyncio
 import select
@@ -9,8 +9,8 @@ from nova.console import streams
 from nova.console.streams import connect
 
 
-def test_the_connection_of_a_host_that_does_not_read_is_closed(monkeypatch):
-    """A guest that does not read its serial port: QEMU lets nobody else in before this connection has ended."""
+def test_connection_to_a_stalled_host_is_closed(monkeypatch):
+    """A guest does not read its serial port, and QEMU accepts no other client before this connection ends."""
     monkeypatch.setattr(streams, "LINGER", 0.2, raising=False)
 
     async def run():
@@ -30,7 +30,7 @@ def test_the_connection_of_a_host_that_does_not_read_is_closed(monkeypatch):
     asyncio.run(run())
 
 
-def test_names_that_do_not_resolve_do_not_block_addresses(monkeypatch):
+def test_unresolvable_names_do_not_block_addresses(monkeypatch):
     answers, real = threading.Event(), socket.getaddrinfo
 
     def resolve(host, *others, **options):

@@ -1,4 +1,4 @@
-"""VeNCrypt: TLS to the host, over real sockets and with certificates of an authority."""
+"""VeNCrypt: TLS to the host, over real sockets and with certificates of a CA."""
 
 import asyncio
 import ssl
@@ -93,13 +93,13 @@ def reached(qemu):
     return asyncio.run(run())
 
 
-def test_the_host_is_reached_by_tls_with_both_certificates(ours):
+def test_vencrypt_uses_tls_with_certificates_of_both_sides(ours):
     qemu = Qemu(ours, ours.issue("host"))
     assert reached(qemu) == struct.pack("!I", 0) + b"in secret"
     assert qemu.client["subject"][0][0][1] == "proxy"
 
 
-def test_a_host_with_a_certificate_of_another_ca_is_rejected(ours, others):
+def test_host_with_a_certificate_of_another_ca_is_rejected(ours, others):
     with pytest.raises(ssl.SSLError):
         reached(Qemu(ours, others.issue("host")))
 
@@ -110,7 +110,7 @@ def test_a_host_with_a_certificate_of_another_ca_is_rejected(ours, others):
     ({"subtypes": ()}, "subtypes ()"),
     ({"accepts": b"\x00"}, "refused X509None"),
 ])
-def test_other_subtypes_than_x509none_are_rejected(ours, how, why):
+def test_vencrypt_subtypes_other_than_x509none_are_rejected(ours, how, why):
     with pytest.raises(rfb.HandshakeFailed) as failed:
         reached(Qemu(ours, ours.issue("host"), **how))
     assert why in str(failed.value)
@@ -119,7 +119,7 @@ def test_other_subtypes_than_x509none_are_rejected(ours, how, why):
 @pytest.mark.parametrize(("name", "value"), [
     ("vencrypt_ca_certs", None), ("vencrypt_ca_certs", "/none"), ("vencrypt_client_key", None),
     ("vencrypt_client_cert", "/none")])
-def test_the_error_at_the_start_names_invalid_certificates(name, value):
+def test_startup_error_names_invalid_certificate_options(name, value):
     CONF.set_override(name, value, group="vnc")
     with pytest.raises(exception.InvalidInput, match="vencrypt_"):
         security_schemes(["none", "vencrypt"])

@@ -14,17 +14,17 @@ from tests.unit.network.test_filters import vif
 @pytest.mark.parametrize(("hostname", "label"), [
     ("web-1", "web-1"), ("web.example.com", "web"), ("", None), ("-x", None), ("a,b\nc", None), ("x" * 64, None),
     ("web\n", None)])
-def test_names_are_labels(hostname, label):
+def test_dhcp_host_names_are_dns_labels(hostname, label):
     assert dhcp.label_of(hostname) == label
 
 
 @pytest.mark.parametrize(("label", "line"), [
     ("web", "fa:16:3e:00:00:01,10.0.0.5,web\n"), (None, "fa:16:3e:00:00:01,10.0.0.5\n")])
-def test_reservations(label, line):
+def test_dhcp_reservation_lines(label, line):
     assert dhcp.host_line(vif(), label) == line
 
 
-def test_questions_go_to_the_networks_servers_or_the_hosts(tmp_path):
+def test_dns_queries_are_forwarded_to_network_or_host_servers(tmp_path):
     conf = tmp_path / "resolv.conf"
     conf.write_text("search x\nnameserver 127.0.0.53\nnameserver 9.9.9.9\nnameserver ::1\nnameserver bad\n")
     assert dhcp.upstream([], str(conf)) == ["9.9.9.9"]
@@ -32,7 +32,7 @@ def test_questions_go_to_the_networks_servers_or_the_hosts(tmp_path):
     assert dhcp.upstream([], str(tmp_path / "missing")) == []
 
 
-def test_configuration():
+def test_dnsmasq_configuration():
     nova.conf.register()
     net = HostNet(id="n1", bridge="br", cidr="10.0.0.0/24", gateway="10.0.0.1", dns=["9.9.9.9"], mtu=1400)
     lines = dhcp.DhcpServer(net, "tag").configuration().splitlines()
@@ -43,7 +43,7 @@ def test_configuration():
     assert "host-record=metadata,metadata.novalocal,169.254.169.254" in lines
 
 
-def test_records_survive(tmp_path):
+def test_network_state_files_are_persistent(tmp_path):
     state = StateFiles(str(tmp_path))
     net = state_files.network_of_vif(vif())
     guest = Guest(uuid="u1", hostname="h", vifs=[vif()], rules=RuleSet(version=3, rules=[FilterRule(protocol="tcp")]))
@@ -61,7 +61,7 @@ def test_records_survive(tmp_path):
     assert state.networks() == []
 
 
-def test_a_damaged_record_is_a_guest_without_interfaces(tmp_path):
+def test_damaged_state_file_is_a_guest_without_interfaces(tmp_path):
     state = StateFiles(str(tmp_path))
     state.save_guest("n1", Guest(uuid="u1"))
     (tmp_path / "networks" / "n1" / "instances" / "u1.json").write_text("{")

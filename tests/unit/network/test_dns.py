@@ -54,7 +54,7 @@ def poll(names: DnsRecords, *domains: ServedDomain) -> None:
 
 
 @pytest.mark.parametrize("deletion", [5, 9])
-def test_a_deleted_domain_that_returns_with_the_same_version_is_served(
+def test_deleted_domain_that_returns_with_the_same_version_is_served(
         names: DnsRecords, file: Path, deletion: int) -> None:
     """The host returned to its zone (5), or the database was restored (9)."""
     update(names, west(5))
@@ -64,7 +64,7 @@ def test_a_deleted_domain_that_returns_with_the_same_version_is_served(
     assert (file.read_text(), names.versions()) == ("203.0.113.1 a.west.test\n", {"west.test": 5})
 
 
-def test_a_query_without_updates_ends_the_poll(names: DnsRecords) -> None:
+def test_dns_poll_ends_without_updates(names: DnsRecords) -> None:
     update(names, west(9))
     queries: list[dict[str, int]] = []
 
@@ -77,14 +77,14 @@ def test_a_query_without_updates_ends_the_poll(names: DnsRecords) -> None:
     assert queries == [{"west.test": 9}]
 
 
-def test_a_late_message_does_not_restore_a_deleted_domain(names: DnsRecords, file: Path) -> None:
+def test_late_update_does_not_restore_a_deleted_domain(names: DnsRecords, file: Path) -> None:
     update(names, west(5))
     update(names, west(6, deleted=True))
     update(names, west(5))
     assert (file.read_text(), names.versions()) == ("", {})
 
 
-def test_a_domain_deleted_during_a_poll_stays_deleted(names: DnsRecords, file: Path) -> None:
+def test_domain_deleted_during_a_poll_stays_deleted(names: DnsRecords, file: Path) -> None:
     def answer(versions: dict[str, int]) -> list[ServedDomain]:
         update(names, west(6, deleted=True))
         return [west(5)]

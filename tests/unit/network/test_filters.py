@@ -1,4 +1,4 @@
-"""The text of packet filters."""
+"""Rules of packet filters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nova.objects.networks.network import VIF, FilterRule, FixedIp
 
 
 def vif(**more):
-    """An interface; ``v6`` are the values of its IPv6 address, if it has one."""
+    """Return an interface; ``v6`` are the values of its optional IPv6 address."""
     v6 = more.pop("v6", None)
     subnet = {name: more.pop(name) for name in ("address", "gateway", "cidr", "dns") if name in more}
     fixed = {"address": "10.0.0.5", "prefix": 24, "gateway": "10.0.0.1", "cidr": "10.0.0.0/24", **subnet}
@@ -40,7 +40,7 @@ def vif(**more):
     (FilterRule(sources=["10.0.0.0/8", "10.1.0.0/16"]), "ip saddr { 10.0.0.0/8 } accept"),
     (FilterRule(sources=["10.0.0.5/24", "::/0"]), "ip saddr { 10.0.0.0/24 } accept"),
 ])
-def test_rules(rule, text):
+def test_ipv4_filter_rules(rule, text):
     assert ingress.accepted([rule], 4) == [text]
 
 
@@ -54,11 +54,11 @@ def test_rules(rule, text):
     (FilterRule(sources=["::/0"]), "accept"),
     (FilterRule(sources=["fd00::/64", "fd00::5", "10.0.0.0/8"]), "ip6 saddr { fd00::/64 } accept"),
 ])
-def test_rules_for_ipv6(rule, text):
+def test_ipv6_filter_rules(rule, text):
     assert ingress.accepted([rule], 6) == [text]
 
 
-def test_a_rule_for_ipv4_opens_nothing_for_ipv6_and_vice_versa():
+def test_ipv4_rules_do_not_apply_to_ipv6_and_vice_versa():
     assert ingress.accepted([FilterRule(sources=["0.0.0.0/0"])], 6) == []
     assert ingress.accepted([FilterRule(sources=["::/0"])], 4) == []
 
@@ -70,11 +70,11 @@ def test_a_rule_for_ipv4_opens_nothing_for_ipv6_and_vice_versa():
     FilterRule(protocol="tcp", from_port=10, to_port=5), FilterRule(protocol="tcp", from_port=1, to_port=70000),
     FilterRule(protocol="300"), FilterRule(protocol="icmp", from_port=300),
 ])
-def test_what_cannot_be_expressed_stays_closed(rule, version):
+def test_invalid_rules_open_no_ports(rule, version):
     assert ingress.accepted([rule], version) == []
 
 
-def test_equal_rules_are_made_once():
+def test_duplicate_filter_rules_are_merged():
     assert ingress.accepted([FilterRule(), FilterRule(sources=["0.0.0.0/0"])], 4) == ["accept"]
 
 
@@ -84,12 +84,12 @@ def test_equal_rules_are_made_once():
     {"network_id": "../etc"}, {"dns": ["nobody"]}, {"bridge_interface": "eth0 up"},
     {"v6": {"address": "fd00::x"}}, {"v6": {"cidr": "fd00::1/64"}}, {"v6": {"gateway": None}}, {"v6": {"cidr": ""}},
 ])
-def test_bad_values_never_get_into_configurations(more):
+def test_invalid_interface_values_are_refused(more):
     with pytest.raises(ValueError):
         state_files.network_of_vif(vif(**more))
 
 
-def test_a_vif_names_its_network():
+def test_network_of_a_vif():
     net = state_files.network_of_vif(vif(cidr="", vlan=7, bridge_interface="eth1"))
     assert (net.cidr, net.prefix, net.namespace, net.wire_port) == ("10.0.0.0/24", 24, "nova-aaaaaaaa-bbb",
                                                                     "nvlaaaaaaaabbb")
@@ -97,7 +97,7 @@ def test_a_vif_names_its_network():
     assert state_files.network_of_vif(vif(bridge_interface="eth1")).wire_port == "eth1"
 
 
-def test_link_addresses_are_pairs_in_the_range():
+def test_link_addresses_are_consecutive_and_unique():
     nova.conf.register()
     host, inside = plumbing.link_addresses(5)
     assert ipaddress.ip_address(inside) == ipaddress.ip_address(host) + 1
@@ -106,5 +106,5 @@ def test_link_addresses_are_pairs_in_the_range():
     assert plumbing.free_link("00000005-0000", {5}, [("x", plumbing.link_addresses(6)[0])]) == 7
 
 
-def test_filters_are_verified_every_few_seconds():
+def test_filter_check_interval_is_at_most_five_seconds():
     assert 0 < linuxnet.WATCH_INTERVAL <= 5

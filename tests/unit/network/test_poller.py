@@ -8,7 +8,7 @@ from nova import exception
 from nova.network.linux import poller
 
 
-def test_a_failed_poll_is_retried(monkeypatch):
+def test_failed_poll_is_retried(monkeypatch):
     monkeypatch.setattr(poller, "_RETRY", 0.01)
     succeeded, polls = threading.Event(), []
 
@@ -29,7 +29,7 @@ def test_a_failed_poll_is_retried(monkeypatch):
     assert len(polls) == 4
 
 
-def test_an_unexpected_error_does_not_end_the_thread(monkeypatch):
+def test_unexpected_error_does_not_end_the_poller(monkeypatch):
     polled = threading.Semaphore(0)
 
     def poll():

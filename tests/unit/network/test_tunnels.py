@@ -56,7 +56,7 @@ def net(state, number=1, vni=7):
     return result
 
 
-def test_the_peers_of_a_network_are_requested_for_its_first_guest_only(tunnels, state, conductor):
+def test_tunnel_peers_are_requested_for_the_first_guest_only(tunnels, state, conductor):
     network = net(state)
     tunnels.up(network)
     assert conductor.requests == [("h1", "192.0.2.1", {"n1": 0}, False)]
@@ -65,7 +65,7 @@ def test_the_peers_of_a_network_are_requested_for_its_first_guest_only(tunnels, 
     assert len(conductor.requests) == 1
 
 
-def test_a_network_without_tunnels_sends_no_request(tunnels, state, conductor):
+def test_network_without_tunnels_sends_no_request(tunnels, state, conductor):
     network = net(state, vni=None)
     tunnels.up(network)
     tunnels.removed(network)
@@ -75,7 +75,7 @@ def test_a_network_without_tunnels_sends_no_request(tunnels, state, conductor):
     assert conductor.requests == [("h1", "192.0.2.1", {}, True)], "once, in case that an earlier process had networks"
 
 
-def test_networks_are_set_up_while_the_conductor_is_unavailable(tunnels, state, conductor):
+def test_tunnel_networks_are_set_up_while_the_conductor_is_unavailable(tunnels, state, conductor):
     conductor.away = True
     tunnels.up(net(state))
     with pytest.raises(exception.ServiceUnavailable):
@@ -85,7 +85,7 @@ def test_networks_are_set_up_while_the_conductor_is_unavailable(tunnels, state, 
     assert state.peers("n1") == conductor.peers
 
 
-def test_all_networks_are_reported_in_a_single_call_with_their_versions(tunnels, state, conductor):
+def test_tunnel_networks_are_reported_in_a_single_call(tunnels, state, conductor):
     for number in (1, 2):
         net(state, number)
     state.save_peers(Peers(network_id="n2", version=3))
@@ -99,7 +99,7 @@ def test_all_networks_are_reported_in_a_single_call_with_their_versions(tunnels,
     assert conductor.requests[1:] == [("h1", "192.0.2.1", {}, True)], "the last network was removed"
 
 
-def test_older_peers_never_replace_newer_ones(tunnels, state, conductor):
+def test_older_tunnel_peers_do_not_replace_newer_peers(tunnels, state, conductor):
     tunnels.up(net(state))
     for version in (4, 5):
         tunnels.update_peers(Peers(network_id="n1", version=version))
@@ -108,12 +108,12 @@ def test_older_peers_never_replace_newer_ones(tunnels, state, conductor):
     assert state.peers("n1") == Peers(network_id="n1", version=6)
 
 
-def test_peers_of_a_network_of_another_host_are_not_stored(tunnels, state):
+def test_tunnel_peers_of_unknown_networks_are_not_stored(tunnels, state):
     tunnels.update_peers(Peers(network_id="n9", version=6))
     assert state.networks() == []
 
 
-def test_a_tunnel_ends_at_my_ip_by_default(state):
+def test_tunnel_address_defaults_to_my_ip(state):
     assert plumbing.tunnel_address() == "192.0.2.1"
     CONF.clear_override("tunnel_address", group="network")
     assert plumbing.tunnel_address() == CONF.my_ip

@@ -17,7 +17,7 @@ def arranged(vcpus: int, specs: dict[str, str] | None = None,
     return topology(Properties(server(specs, properties, flavor={"vcpus": vcpus})))
 
 
-def test_nothing_wished_nothing_said() -> None:
+def test_cpu_topology_without_a_request_is_none() -> None:
     assert arranged(4) is None
 
 
@@ -32,8 +32,8 @@ def test_nothing_wished_nothing_said() -> None:
     (6, {"hw:cpu_cores": "4"}, {}, (6, 1, 1)),
     (3, {"hw:cpu_sockets": "2"}, {}, (3, 1, 1)),
 ])
-def test_arrangements(vcpus: int, specs: dict[str, str], properties: dict[str, str],
-                      expected: tuple[int, int, int]) -> None:
+def test_requested_cpu_topologies(vcpus: int, specs: dict[str, str], properties: dict[str, str],
+                                  expected: tuple[int, int, int]) -> None:
     assert arranged(vcpus, specs, properties) == Topology(*expected)
 
 
@@ -44,13 +44,14 @@ def test_arrangements(vcpus: int, specs: dict[str, str], properties: dict[str, s
     ({"hw:cpu_cores": "0"}, {}),
     ({"hw:cpu_cores": "x"}, {}),
 ])
-def test_impossible_arrangements_are_refused(specs: dict[str, str], properties: dict[str, str]) -> None:
+def test_impossible_cpu_topologies_are_refused(specs: dict[str, str], properties: dict[str, str]) -> None:
     with pytest.raises(exception.InvalidInput):
         arranged(4, specs, properties)
 
 
 @given(vcpus=st.integers(1, 96), sockets=st.integers(1, 8), cores=st.integers(1, 8), threads=st.integers(1, 4))
-def test_every_cpu_is_placed_once_and_agreement_is_used(vcpus: int, sockets: int, cores: int, threads: int) -> None:
+def test_cpu_topology_covers_all_vcpus_and_uses_consistent_requests(vcpus: int, sockets: int, cores: int,
+                                                                    threads: int) -> None:
     found = arranged(vcpus, {"hw:cpu_sockets": str(sockets), "hw:cpu_cores": str(cores),
                              "hw:cpu_threads": str(threads)})
     assert found is not None

@@ -1,4 +1,4 @@
-"""The CPU policy and NUMA topology that a flavor and an image ask for, and what is refused."""
+"""The CPU policy and NUMA topology requested by a flavor and an image, and refused combinations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cells(found):
     return [(cell.cpus, cell.pcpus, cell.memory_mb) for cell in found.cells]
 
 
-def test_a_plain_server_has_no_topology():
+def test_plain_server_has_no_numa_topology():
     assert topology() is None
     assert guest_topology(flavor(), None) is None
     assert topology({"hw:cpu_policy": "shared"}) is None
@@ -48,11 +48,11 @@ def test_a_plain_server_has_no_topology():
      [([0], [1], 512), ([2], [3], 512)]),
     ({"hw:mem_page_size": "2MB"}, {}, [([0, 1, 2, 3], [], 1024)]),
 ])
-def test_cells(extra_specs, properties, expected):
+def test_guest_numa_cells_from_flavor_and_image(extra_specs, properties, expected):
     assert cells(topology(extra_specs, properties)) == expected
 
 
-def test_policies_travel_with_the_topology():
+def test_cpu_and_page_policies_are_part_of_the_topology():
     found = topology({"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate",
                       "hw:emulator_threads_policy": "isolate", "hw:mem_page_size": "large"}, vcpus=1)
     assert found == GuestTopology(cells=[GuestCell(id=0, pcpus=[0], memory_mb=1024)], thread_policy="isolate",
@@ -88,12 +88,12 @@ def test_policies_travel_with_the_topology():
     ({}, {"hw_mem_page_size": "2048"}, "forbidden against 'None'"),
     ({"hw:mem_page_size": "small"}, {"hw_mem_page_size": "2048"}, "forbidden against 'small'"),
     ({"hw:mem_page_size": "big"}, {}, "no size of memory pages"),
-    # Images of Glance say what they like: Python refuses to read a number of more than 4,300 digits.
+    # Properties of Glance images are arbitrary text: Python refuses to parse more than 4,300 digits.
     ({}, {"hw_numa_nodes": "1" * 5000}, "hw:numa_nodes must be"),
     ({}, {"hw_numa_nodes": "1", "hw_numa_cpus.0": "0-3", "hw_numa_mem.0": "1" * 5000}, "number of MiB"),
     ({}, {"hw_numa_nodes": "1", "hw_numa_cpus.0": "0-" + "1" * 5000, "hw_numa_mem.0": "1024"}, "not a list of CPUs"),
 ])
-def test_what_cannot_be_is_refused(extra_specs, properties, says):
+def test_invalid_numa_and_cpu_requests_are_refused(extra_specs, properties, says):
     with pytest.raises(exception.InvalidInput, match=says):
         topology(extra_specs, properties)
 
@@ -102,7 +102,7 @@ def test_what_cannot_be_is_refused(extra_specs, properties, says):
     ("2048", None, "2048"), ("2MB", None, "2048"), ("2Mi", None, "2048"), ("1GB", None, "1048576"),
     ("1GiB", None, "1048576"), ("small", None, "small"), ("large", "1GB", "1048576"), ("any", "large", "large"),
     ("16384kbit", None, "2048"), (None, None, "")])
-def test_page_sizes(asked, of_image, size):
+def test_requested_page_size_of_flavor_and_image(asked, of_image, size):
     assert page_size(flavor({"hw:mem_page_size": asked} if asked else {}),
                      image({"hw_mem_page_size": of_image} if of_image else {})) == size
 
@@ -110,9 +110,9 @@ def test_page_sizes(asked, of_image, size):
 @pytest.mark.parametrize(("mask", "cpus"), [
     ("0-2", {0, 1, 2}), ("^0", {1, 2, 3}), ("0-3,^2", {0, 1, 3}), ("3,0", {0, 3}), ("0-999999999999", {0, 1, 2, 3}),
     ("9", set()), ("", {0, 1, 2, 3})])
-def test_cpu_masks(mask, cpus):
+def test_dedicated_cpu_masks(mask, cpus):
     assert cpu_mask(mask, 4) == cpus
 
 
-def test_an_emulator_of_its_own_counts_as_a_pcpu():
+def test_isolated_emulator_thread_counts_as_a_pcpu():
     assert cpu_policy(flavor({"resources:PCPU": "5", "hw:emulator_threads_policy": "isolate"}), None) == "dedicated"

@@ -1,4 +1,4 @@
-"""Fitting guests into the cells of a host: nothing is ever given twice, and what fits is found."""
+"""Fitting of guests into NUMA cells of a host: no double allocation, and no missed fit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from nova.objects.dedicated_resources.numa import (
 
 
 def host(cells=2, cpus=4, shared=True, threads=1, memory_mb=1024, huge=0, **values):
-    """CPU numbers go on from cell to cell; small pages make up what ``huge`` pages of 2 MiB leave."""
+    """Return a host with consecutive CPU numbers, and small pages for the memory without ``huge`` pages of 2 MiB."""
     made = []
     for number in range(cells):
         mine = list(range(number * cpus, (number + 1) * cpus))
@@ -36,7 +36,7 @@ def host(cells=2, cpus=4, shared=True, threads=1, memory_mb=1024, huge=0, **valu
 
 
 def guest(*cells, **values):
-    """``cells``: (floating CPUs, pinned CPUs, MiB) of each."""
+    """Return a guest; ``cells`` are tuples of floating CPUs, pinned CPUs and MiB."""
     made, start = [], 0
     for number, (floating, pinned, memory) in enumerate(cells):
         cpus = list(range(start, start + floating + pinned))
@@ -45,20 +45,20 @@ def guest(*cells, **values):
     return GuestTopology(cells=made, **values)
 
 
-def test_each_cell_of_a_guest_has_one_of_the_host():
+def test_guest_cells_are_placed_on_different_host_cells():
     found = fit(host(), guest((2, 0, 512), (2, 0, 512)), PlacementRules())
     assert sorted(found.host_cells) == [0, 1]
     assert fit(host(), guest(*[(1, 0, 1)] * 3), PlacementRules()) is None
 
 
-def test_the_emptiest_cell_comes_first_unless_they_shall_be_packed():
+def test_emptiest_cell_is_used_first_unless_packing():
     busy = plus(host(), fit(host(), guest((1, 0, 100)), PlacementRules()))
     assert busy.cells[0].used_memory_mb == 100
     assert fit(busy, guest((1, 0, 1)), PlacementRules()).host_cells == [1]
     assert fit(busy, guest((1, 0, 1)), PlacementRules(packing=True)).host_cells == [0]
 
 
-def test_cells_with_devices_are_left_to_those_who_want_some():
+def test_cells_with_devices_are_reserved_for_guests_with_devices():
     rules = PlacementRules(with_devices=frozenset({0}))
     assert fit(host(), guest((1, 0, 1)), rules).host_cells == [1]
     near = PlacementRules(with_devices=frozenset({1}), near=lambda cells: 1 in cells)
@@ -66,7 +66,7 @@ def test_cells_with_devices_are_left_to_those_who_want_some():
     assert fit(host(), guest((1, 0, 1)), PlacementRules(near=lambda cells: False)) is None
 
 
-def test_shared_cpus_may_be_promised_more_than_once_but_none_to_one_guest_twice():
+def test_shared_cpus_are_overcommitted_but_not_within_a_guest():
     one = host(cells=1, cpus=2)
     assert fit(one, guest((3, 0, 1)), PlacementRules(cpu_ratio=4.0)) is None
     for count in range(4):
@@ -76,7 +76,7 @@ def test_shared_cpus_may_be_promised_more_than_once_but_none_to_one_guest_twice(
     assert fit(one, guest((1, 0, 1)), PlacementRules(cpu_ratio=4.0)) is None
 
 
-def test_pinned_guests_get_cpus_of_their_own_and_no_overcommitted_memory():
+def test_pinned_guests_get_exclusive_cpus_and_no_memory_overcommit():
     one = host(cells=1, shared=False, memory_mb=100)
     found = fit(one, guest((0, 3, 60)), PlacementRules(memory_ratio=2.0))
     assert found.cells[0].pinning == {0: 0, 1: 1, 2: 2}
@@ -86,7 +86,7 @@ def test_pinned_guests_get_cpus_of_their_own_and_no_overcommitted_memory():
     assert fit(busy, guest((0, 1, 40)), PlacementRules()).cells[0].pinning == {0: 3}
 
 
-def test_a_mixed_guest_takes_of_both():
+def test_mixed_guest_uses_shared_and_dedicated_cpus():
     both = HostTopology(cells=[HostCell(id=0, cpus=[0, 1], pcpus=[2, 3], memory_mb=100)])
     found = fit(both, guest((1, 2, 10)), PlacementRules())
     assert found.cells[0].pinning == {1: 2, 2: 3}
@@ -97,13 +97,13 @@ def test_a_mixed_guest_takes_of_both():
 @pytest.mark.parametrize(("policy", "count", "pinned", "kept"), [
     ("prefer", 2, [0, 1], []), ("prefer", 3, [0, 1, 2], []), ("require", 2, [0, 1], []), ("isolate", 2, [0, 2], [1, 3]),
     ("isolate", 3, None, None), ("", 4, [0, 1, 2, 3], [])])
-def test_thread_policies(policy, count, pinned, kept):
+def test_cpu_thread_policies(policy, count, pinned, kept):
     found = fit(host(cells=1, shared=False, threads=2), guest((0, count, 1), thread_policy=policy), PlacementRules())
     assert (None if found is None else list(found.cells[0].pinning.values())) == pinned
     assert (None if found is None else found.cells[0].reserved_cpus) == kept
 
 
-def test_threads_of_one_core_are_preferred_and_required_where_the_rest_is_taken():
+def test_thread_siblings_are_preferred_or_required():
     busy = host(cells=1, shared=False, threads=2, pinned=[0])
     assert list(fit(busy, guest((0, 2, 1)), PlacementRules()).cells[0].pinning.values()) == [2, 3]
     placed = fit(busy, guest((0, 2, 1), thread_policy="require"), PlacementRules())
@@ -113,7 +113,7 @@ def test_threads_of_one_core_are_preferred_and_required_where_the_rest_is_taken(
     assert list(fit(busy, guest((0, 1, 1), thread_policy="isolate"), PlacementRules()).cells[0].pinning.values()) == [2]
 
 
-def test_an_isolated_emulator_has_a_cpu_in_the_first_cell():
+def test_isolated_emulator_has_a_cpu_in_the_first_cell():
     found = fit(host(shared=False), guest((0, 2, 1), (0, 2, 1), emulator_policy="isolate"), PlacementRules())
     assert [len(cell.reserved_cpus) for cell in found.cells] == [1, 0]
     assert found.cells[0].reserved_cpus[0] not in found.cells[0].pinning.values()
@@ -123,13 +123,13 @@ def test_an_isolated_emulator_has_a_cpu_in_the_first_cell():
 @pytest.mark.parametrize(("wish", "memory", "size"), [
     ("", 512, None), ("small", 512, 4), ("large", 512, 2048), ("any", 512, 2048), ("2048", 512, 2048), ("4", 512, 4),
     ("1048576", 512, 0), ("large", 513, 0), ("any", 501, 4), ("large", 600, 0), ("small", 600, 0), ("any", 600, 0)])
-def test_page_sizes(wish, memory, size):
-    """A cell of 1 GiB: half of it in huge pages."""
+def test_page_size_selection_of_a_cell(wish, memory, size):
+    """The host has a cell of 1 GiB with half of its memory in huge pages."""
     found = fit(host(cells=1, huge=256), guest((1, 0, memory), page_size=wish), PlacementRules())
     assert (0 if found is None else found.cells[0].pagesize_kb) == size
 
 
-def test_pages_are_used_up_and_reserved_ones_not_given():
+def test_huge_pages_are_consumed_and_reserved_pages_excluded():
     one = host(cells=1, huge=10)
     one.cells[0].pages[1].reserved = 4
     found = fit(one, guest((1, 0, 12), page_size="large"), PlacementRules())
@@ -139,7 +139,7 @@ def test_pages_are_used_up_and_reserved_ones_not_given():
     assert busy.cells[0].used_memory_mb == 0
 
 
-def test_adding_a_guest_leaves_the_host_as_it_is_and_equals_counting_all():
+def test_adding_a_guest_does_not_modify_the_host_and_equals_a_recount():
     one = host(shared=False, huge=100)
     before = msgspec.json.encode(one)
     found = fit(one, guest((0, 2, 20), page_size="large"), PlacementRules())
@@ -159,7 +159,7 @@ _GUESTS = st.builds(
 
 @given(one=_HOSTS, guests=st.lists(_GUESTS, max_size=8), ratio=st.sampled_from((1.0, 2.0)))
 @settings(max_examples=150, deadline=None)
-def test_no_cpu_and_no_page_is_given_twice(one, guests, ratio):
+def test_cpus_and_pages_are_not_allocated_twice(one, guests, ratio):
     fitted, now = [], one
     for each in guests:
         found = fit(now, each, PlacementRules(cpu_ratio=ratio, memory_ratio=ratio))
@@ -183,14 +183,14 @@ def test_no_cpu_and_no_page_is_given_twice(one, guests, ratio):
 
 @given(one=_HOSTS, first=_GUESTS, second=_GUESTS)
 @settings(max_examples=150, deadline=None)
-def test_what_fits_in_some_order_of_cells_is_found(one, first, second):
+def test_fit_finds_a_placement_if_a_permutation_of_cells_fits(one, first, second):
     found = fit(one, first, PlacementRules())
     now = one if found is None else plus(one, found)
 
     def fits_alone(cell, part, index):
         alone = GuestTopology(cells=[part], thread_policy=second.thread_policy, page_size=second.page_size,
                               emulator_policy=second.emulator_policy if index == 0 else "")
-        # Whether memory may be promised twice is the whole guest's matter.
+        # Memory overcommit is decided for the whole guest.
         return fit(HostTopology(cells=[cell]), alone, PlacementRules()) is not None
 
     possible = any(all(fits_alone(cell, part, index) for index, (cell, part) in enumerate(
@@ -199,8 +199,8 @@ def test_what_fits_in_some_order_of_cells_is_found(one, first, second):
     assert (fit(now, second, PlacementRules()) is not None) == possible
 
 
-def test_many_cells_of_which_one_finds_no_place_are_refused_at_once():
-    """Sixteen cells can be tried in 20,922,789,888,000 ways."""
+def test_unplaceable_guest_with_many_cells_is_refused_quickly():
+    """Sixteen cells have 20,922,789,888,000 permutations."""
     wide = host(cells=16)
     assert len(fit(wide, guest(*[(1, 0, 1)] * 16), PlacementRules()).host_cells) == 16
     assert fit(wide, guest(*[(1, 0, 1)] * 15, (1, 0, 4096)), PlacementRules()) is None

@@ -1,4 +1,4 @@
-"""PCI devices: aliases, pools of free devices, and who gets which."""
+"""PCI devices: aliases, pools of free devices, and allocation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def asking(count=1, numa_policy="legacy", **spec):
 
 
 # --- aliases -------------------------------------------------------------------------------------
-def test_aliases_become_requests():
+def test_pci_aliases_are_converted_to_requests():
     aliases = parse_aliases(['{"name": "nic", "vendor_id": "8086", "product_id": "AB12", "device_type": "type-VF"}',
                              '{"name": "gpu", "vendor_id": "10de", "numa_policy": "required"}',
                              '{"name": "nic", "vendor_id": "15b3"}'])
@@ -46,24 +46,24 @@ def test_aliases_become_requests():
 
 
 @pytest.mark.parametrize("option", ["nic", "[]", "{}", '{"name": "nic", "numa_policy": "near"}'])
-def test_bad_aliases_are_named(option):
+def test_invalid_pci_aliases_are_reported(option):
     with pytest.raises(exception.InvalidInput, match="alias"):
         parse_aliases([option])
 
 
-def test_alternatives_of_an_alias_agree_on_the_policy():
+def test_pci_alias_with_conflicting_numa_policies_is_refused():
     with pytest.raises(exception.InvalidInput, match="two different numa_policy values"):
         parse_aliases(['{"name": "nic"}', '{"name": "nic", "numa_policy": "required"}'])
 
 
 @pytest.mark.parametrize("asked", ["nic", "nic:", "nic:x", "nic:" + "1" * 20, "other:1", ":1"])
-def test_bad_requests_are_refused(asked):
+def test_invalid_pci_requests_are_refused(asked):
     with pytest.raises(exception.InvalidInput):
         requests(asked, None, parse_aliases(['{"name": "nic"}']))
 
 
-# --- what is free --------------------------------------------------------------------------------
-def test_a_function_and_its_virtual_ones_exclude_each_other():
+# --- free devices --------------------------------------------------------------------------------
+def test_physical_and_virtual_functions_exclude_each_other():
     pf = device(0, dev_type="type-PF")
     vfs = [device(number, parent=pf.address, dev_type="type-VF") for number in (1, 2)]
     everything = [pf, *vfs]
@@ -72,7 +72,7 @@ def test_a_function_and_its_virtual_ones_exclude_each_other():
     assert free(everything, [vfs[0].address]) == [vfs[1]]
 
 
-def test_pools_count_what_is_alike():
+def test_pci_pools_count_equal_devices():
     found = pools([device(0), device(1), device(2, numa_node=1), device(3, product_id="beef"),
                    device(4, tags={"physical_network": "net"})])
     assert sorted(pool.count for pool in found) == [1, 1, 1, 2]
@@ -80,32 +80,32 @@ def test_pools_count_what_is_alike():
                                     device(4, tags={"physical_network": "net"})]))
 
 
-# --- who gets which ------------------------------------------------------------------------------
+# --- allocation ----------------------------------------------------------------------------------
 @pytest.mark.parametrize(("policy", "numa_node", "cells", "fits"), [
     ("legacy", 0, [0], True), ("legacy", 1, [0], False), ("legacy", None, [0], True), ("legacy", 1, None, True),
     ("required", 0, [0], True), ("required", 1, [0], False), ("required", None, [0], False),
     ("required", 1, None, True), ("preferred", 1, [0], True), ("preferred", None, [0], True),
     ("socket", 0, [0], True), ("socket", 1, [0], True), ("socket", 2, [0], False), ("socket", None, [0], False)])
-def test_policies_say_how_near_a_device_has_to_be(policy, numa_node, cells, fits):
-    """Cells 0 and 1 share a socket."""
+def test_numa_policies_of_pci_requests(policy, numa_node, cells, fits):
+    """NUMA cells 0 and 1 share a socket."""
     chosen = choose([device(0, numa_node=numa_node)], [asking(numa_policy=policy)], cells, {0, 1})
     assert (chosen is not None) == fits
 
 
-def test_the_nearest_are_taken_first():
+def test_nearest_pci_devices_are_allocated_first():
     devices = [device(0, numa_node=1), device(1, numa_node=None), device(2, numa_node=0)]
     chosen = choose(devices, [asking(2, numa_policy="preferred")], [0])
     assert [one.device.address[-1] for one in chosen] == ["1", "2"]
     assert {one.alias for one in chosen} == {"nic"}
 
 
-def test_whoever_has_the_least_choice_chooses_first():
+def test_most_constrained_pci_request_is_allocated_first():
     devices = [device(0), device(1, product_id="beef")]
     chosen = choose(devices, [asking(vendor_id="8086"), asking(product_id="1572")])
     assert {one.device.product_id for one in chosen} == {"1572", "beef"}
 
 
-def test_alternatives_and_tags_count():
+def test_pci_request_alternatives_and_tags():
     devices = [device(0, vendor_id="15B3", tags={"resource_class": "CUSTOM_NIC"})]
     request = PciRequest(alias="nic", count=1, specs=[NIC, {"vendor_id": "15b3", "resource_class": "CUSTOM_NIC"}])
     assert choose(devices, [request]) is not None
@@ -123,7 +123,7 @@ _REQUESTS = st.lists(st.builds(
 
 @given(devices=_DEVICES, wanted=_REQUESTS, cells=st.sampled_from((None, [0], [0, 1])))
 @settings(max_examples=200, deadline=None)
-def test_counting_pools_and_choosing_devices_agree(devices, wanted, cells):
+def test_pci_pools_and_device_allocation_agree(devices, wanted, cells):
     have = free(devices, [])
     chosen, left = choose(have, wanted, cells), take(pools(have), wanted, cells)
     assert (chosen is None) == (left is None)
@@ -134,7 +134,7 @@ def test_counting_pools_and_choosing_devices_agree(devices, wanted, cells):
         assert sum(pool.count for pool in left) == sum(pool.count for pool in remaining)
 
 
-def test_taking_leaves_the_pools_as_they_are():
+def test_taking_devices_does_not_modify_the_pools():
     have = [PciPool(**NIC, count=2)]
     assert take(have, [asking(2)]) == []
     assert have[0].count == 2

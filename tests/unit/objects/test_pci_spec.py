@@ -1,4 +1,4 @@
-"""[pci]device_spec: which devices guests may get."""
+"""[pci]device_spec: selection of devices for guests."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ def chosen(*specs: Any, **names: Any) -> list[str]:
     ({"address": "0000:82:00.0"}, ["0000:82:00.0"]),
     ({"address": "*:82:00.*"}, ["0000:82:00.0", "0001:82:00.0"]),
     ({"address": ":81:"}, ["0000:81:00.0", "0000:81:02.1"]),
-    # A physical function's address names its virtual ones, too.
+    # The address of a physical function also selects its virtual functions.
     ({"address": "0000:81:00.0"}, ["0000:81:00.0", "0000:81:02.1"]),
     ({"address": {"domain": ".*", "bus": "82", "slot": "00", "function": "[0-3]"}}, ["0000:82:00.0", "0001:82:00.0"]),
     ({"address": {"domain": "0001"}}, ["0001:82:00.0"]),
 ])
-def test_devices_are_named_by_kind_or_address(spec: dict[str, Any], addresses: list[str]) -> None:
+def test_device_spec_selects_by_vendor_product_or_address(spec: dict[str, Any], addresses: list[str]) -> None:
     assert chosen(spec) == addresses
     assert chosen([spec, spec]) == addresses
 
 
-def test_devices_are_named_by_their_interface() -> None:
+def test_device_spec_selects_by_interface_name() -> None:
     assert chosen({"devname": "eth3"}, names={"0000:81:00.0": ["eth3"]}) == ["0000:81:00.0"]
 
 
-def test_the_first_spec_that_names_a_device_tells_of_it() -> None:
+def test_first_matching_device_spec_determines_the_tags() -> None:
     specs = pci_spec.parse(['{"address": "0000:82:00.0", "physical_network": "one", "trusted": true}',
                             '{"vendor_id": "10de", "resource_class": "CUSTOM_GPU"}'])
     assert [device.tags for device in pci_spec.given_out(DEVICES, specs)] == [
@@ -56,7 +56,7 @@ def test_the_first_spec_that_names_a_device_tells_of_it() -> None:
     ('{"vendor_id": "10"}', "vendor_id"), ('{"address": "zz:00.0"}', "not a PCI address"),
     ('{"address": "1:2:3:4.0"}', "not a PCI address"), ('{"address": {"bus": "("}}', "regular expression"),
     ('{"address": {"node": "1"}}', "node is not a field"), ('{"address": "*", "devname": "eth0"}', "exclusive")])
-def test_a_wrong_option_is_named_with_its_fault(option: str, says: str) -> None:
+def test_invalid_device_spec_is_reported_with_its_error(option: str, says: str) -> None:
     with pytest.raises(exception.InvalidInput) as refused:
         pci_spec.parse([option])
     assert "[pci]device_spec" in str(refused.value)

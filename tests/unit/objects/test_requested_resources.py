@@ -1,4 +1,4 @@
-"""Resources that a flavor and an image require of a host."""
+"""Resources of a host required by a flavor and an image."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def asked(extra_specs=None, properties=None, volume_backed=False, **sizes):
     return requested_resources(flavor, image, volume_backed)
 
 
-def test_sizes():
+def test_flavor_sizes_are_requested_resources():
     assert asked() == Requested({"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10}, [], [], [], "none")
     assert asked(ephemeral_gb=5, swap=1025).resources["DISK_GB"] == 17
     assert asked(volume_backed=True, ephemeral_gb=5).resources["DISK_GB"] == 5
@@ -46,11 +46,11 @@ def test_sizes():
     ({"hw:mem_encryption": "true"}, {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10, "MEM_ENCRYPTION_CONTEXT": 1}),
     ({"unrelated:VCPU": "9"}, {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10}),
 ])
-def test_amounts(extra_specs, expected):
+def test_resource_amounts_of_extra_specs(extra_specs, expected):
     assert asked(extra_specs).total == expected
 
 
-def test_numbered_groups_are_kept_apart():
+def test_numbered_request_groups_are_separate():
     found = asked({"resources2:VGPU": "1", "trait2:CUSTOM_BIG": "required", "resources1:VGPU": "2",
                    "trait1:CUSTOM_OLD": "forbidden", "group_policy": "isolate", "trait:X": "required"})
     assert found.resources == {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10}
@@ -59,7 +59,7 @@ def test_numbered_groups_are_kept_apart():
                             RequestGroup(resources={"VGPU": 1}, required=["CUSTOM_BIG"])]
 
 
-def test_a_request_for_hosts_has_all_that_a_flavor_asks_for():
+def test_request_spec_contains_all_requirements_of_the_flavor():
     flavor = Flavor(flavorid="1", name="f", memory_mb=1024, vcpus=2, extra_specs={
         "hw:cpu_policy": "dedicated", "pci_passthrough:alias": "nic:2", "resources1:VGPU": "1"})
     server = Instance(uuid="u", project_id="p", user_id="x", display_name="", hostname="", flavor=flavor,
@@ -92,7 +92,7 @@ def test_a_request_for_hosts_has_all_that_a_flavor_asks_for():
     ({"hw:sound_model": "virtio"}, {}, ["COMPUTE_SOUND_MODEL_VIRTIO"], []),
     ({"accel:device_profile": "x"}, {}, ["COMPUTE_ACCELERATORS"], []),
 ])
-def test_traits(extra_specs, properties, required, forbidden):
+def test_required_traits_of_flavor_and_image(extra_specs, properties, required, forbidden):
     found = asked(extra_specs, properties)
     assert (found.required, found.forbidden) == (required, forbidden)
 
@@ -101,6 +101,6 @@ def test_traits(extra_specs, properties, required, forbidden):
     {"resources:VCPU": "many"}, {"resources:VCPU": "-1"}, {"resources1:VGPU": "1", "resources2:VGPU": "1"},
     {"resources:VCPU": "1" * 5000}, {"group_policy": "sometimes"},
     {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "a-b"}])
-def test_nonsense_is_refused(extra_specs):
+def test_invalid_resource_extra_specs_are_refused(extra_specs):
     with pytest.raises(exception.InvalidInput):
         asked(extra_specs)

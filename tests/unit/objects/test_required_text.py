@@ -1,4 +1,4 @@
-"""Texts that an expression requires: always contained in what the expression matches, and worth a condition."""
+"""Texts required by a regular expression: contained in every match, and useful as a condition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def holds(required: Required, text: str) -> bool:
     (r"web\.example\.org", ["web.example.org"], []), ("^web[0-9]+-prod", ["web", "-prod"], []),
     ("ab+cd?e", ["ab"], []), ("a{2}bc{0,3}de", ["de"], []), ("(?:abc)+x", ["abc"], []), ("(abc)*xy", ["xy"], []),
     ("x(ab|cd)yz", ["yz"], [["ab", "cd"]])])
-def test_the_texts_of_usual_expressions_are_read(pattern: str, texts: list[str], choices: list[list[str]]) -> None:
+def test_required_texts_of_common_expressions(pattern: str, texts: list[str], choices: list[list[str]]) -> None:
     required = required_text.of(pattern)
     assert list(required.texts) == texts
     assert [[part.texts[0] for part in choice] for choice in required.choices] == choices
@@ -31,13 +31,13 @@ def test_the_texts_of_usual_expressions_are_read(pattern: str, texts: list[str],
 @pytest.mark.parametrize("pattern", [
     "", ".*", "^$", "a", "(a|bc)", "(abc|)", r"\Qabc\E", r"\x61bc", "(?i)abc", "[[:alpha:]]bc", "(?-i:abc)", r"\pLabc",
     "abc{", "(abc", "abc)", "abc|", r"ab\1", "(" * 600 + "abc" + ")" * 600])
-def test_nothing_is_required_where_it_is_not_certain(pattern: str) -> None:
+def test_required_text_is_empty_for_ambiguous_expressions(pattern: str) -> None:
     assert required_text.of(pattern) == Required()
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_match_of_an_expression_contains_its_texts(seed: int) -> None:
-    """Expressions and texts from a small alphabet, so that many of them match."""
+def test_required_texts_are_contained_in_every_match(seed: int) -> None:
+    """Use expressions and texts from a small alphabet, so that many texts match."""
     rng = random.Random(seed)
     matched = conditions = 0
     for _round in range(1500):
@@ -59,10 +59,10 @@ def test_every_match_of_an_expression_contains_its_texts(seed: int) -> None:
     assert conditions > 30
 
 
-def test_reading_costs_little_for_the_longest_expressions() -> None:
-    """Twice the length costs twice the time; forty times would be quadratic here."""
+def test_required_text_of_the_longest_expressions_takes_linear_time() -> None:
+    """Costs are linear in the length; a factor of forty would be quadratic here."""
     def cost(pattern: str) -> float:
-        """Return the least of several rounds, so that a collection of garbage or another process does not count."""
+        """Return the minimum of several rounds, to exclude garbage collection and other processes."""
         rounds = []
         for _round in range(20):
             began = time.process_time()

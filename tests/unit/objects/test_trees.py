@@ -1,4 +1,4 @@
-"""Providers of a host's tree that satisfy a request."""
+"""Allocation of a request from the provider tree of a host."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def find(resources: dict[str, int], *groups: RequestGroup, tree: list[Provider] 
 @pytest.mark.parametrize(("resources", "groups", "values", "found"), [
     ({"VCPU": 2}, [], {}, {"root": {"VCPU": 2}}),
     ({"VCPU": 2, "VGPU": 3}, [], {}, {"root": {"VCPU": 2}, "gpu1": {"VGPU": 3}}),
-    ({"VGPU": 5}, [], {}, None),  # a class comes from one provider
+    ({"VGPU": 5}, [], {}, None),  # A resource class is provided by a single provider.
     ({"FPGA": 1}, [], {}, None),
     ({"VCPU": 1}, [group(VGPU=1)], {}, {"root": {"VCPU": 1}, "gpu0": {"VGPU": 1}}),
     ({}, [group(VGPU=2), group(VGPU=4)], {}, {"gpu0": {"VGPU": 2}, "gpu1": {"VGPU": 4}}),
@@ -44,21 +44,21 @@ def find(resources: dict[str, int], *groups: RequestGroup, tree: list[Provider] 
     ({}, [group(VGPU=1)] * 3, {"isolate": True}, None),
     ({}, [group(VGPU=1, without="BIG")], {}, {"gpu1": {"VGPU": 1}}),
     ({}, [group(VGPU=3, traits="BIG")], {}, None),
-    ({}, [group(VGPU=1, VCPU=1)], {}, None),  # nobody has both
-    # The first to ask must not take what only the other can use.
+    ({}, [group(VGPU=1, VCPU=1)], {}, None),  # No provider has both classes.
+    # The first group must not use the only provider suitable for the second group.
     ({}, [group(VGPU=2), group(VGPU=2, traits="BIG")], {}, {"gpu0": {"VGPU": 2}, "gpu1": {"VGPU": 2}}),
     ({"VCPU": 1}, [], {"required": frozenset({"FAST"})}, {"root": {"VCPU": 1}}),
-    ({"VCPU": 1}, [], {"required": frozenset({"BIG"})}, None),  # who has it gives nothing
+    ({"VCPU": 1}, [], {"required": frozenset({"BIG"})}, None),  # The provider with the trait provides no resources.
     ({"VGPU": 1}, [], {"required": frozenset({"BIG"})}, {"gpu0": {"VGPU": 1}}),
     ({"VGPU": 1}, [], {"forbidden": frozenset({"BIG"})}, {"gpu1": {"VGPU": 1}}),
     ({"VCPU": 1}, [], {"forbidden": frozenset({"FAST"})}, None),
 ])
-def test_each_gives_what_it_can(resources: dict[str, int], groups: list[RequestGroup], values: dict[str, Any],
-                                found: dict[str, dict[str, int]] | None) -> None:
+def test_allocation_from_the_provider_tree(resources: dict[str, int], groups: list[RequestGroup],
+                                           values: dict[str, Any], found: dict[str, dict[str, int]] | None) -> None:
     assert find(resources, *groups, **values) == found
 
 
-def test_units_ratios_and_usage_count() -> None:
+def test_provider_units_ratios_and_usage() -> None:
     one = [provider("root"), provider("gpu", VGPU=Inventory(total=4, ratio=2.0, min_unit=2, max_unit=4, step_size=2,
                                                             used=4))]
     assert [find({"VGPU": amount}, tree=one) is not None for amount in (1, 2, 3, 4, 6)] == [
@@ -66,7 +66,7 @@ def test_units_ratios_and_usage_count() -> None:
     assert find({"VGPU": 4}, tree=with_usage(one, {"gpu": {"VGPU": 6}})) is None
 
 
-def test_what_cannot_be_is_given_up_soon() -> None:
+def test_impossible_allocation_fails_quickly() -> None:
     many = [provider("root"), *(provider(f"gpu{number}", VGPU=2) for number in range(16))]
     assert find({}, *[group(VGPU=1)] * 16, tree=many, isolate=True) is not None
     assert find({}, *[group(VGPU=1)] * 33, tree=many) is None
@@ -81,7 +81,7 @@ _GROUPS = st.lists(st.builds(
 @settings(max_examples=150)
 @given(requests=st.lists(st.tuples(st.dictionaries(st.sampled_from(["VCPU", "VGPU"]), st.integers(1, 3)), _GROUPS,
                                    st.booleans()), max_size=6))
-def test_nobody_gives_more_than_it_has_and_all_is_given(
+def test_allocations_are_complete_and_within_inventories(
         requests: list[tuple[dict[str, int], list[RequestGroup], bool]]) -> None:
     tree = list(TREE)
     for resources, groups, isolate in requests:
