@@ -45,7 +45,7 @@ def put(place: pathlib.Path, name: str, made: x509.Certificate) -> str:
 
 
 def signed(data: bytes, key: Key, certificate_id: str) -> dict[str, str]:
-    """The properties of an image with these data."""
+    """Return the signature properties of an image with these data."""
     if isinstance(key, rsa.RSAPrivateKey):
         kind = "RSA-PSS"
         scheme = padding.PSS(padding.MGF1(hashes.SHA256()), padding.PSS.MAX_LENGTH)

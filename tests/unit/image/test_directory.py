@@ -1,4 +1,4 @@
-"""Images in a directory."""
+"""Tests of the image store in a directory."""
 
 from __future__ import annotations
 
@@ -35,26 +35,25 @@ def source(tmp_path):
 
 
 @pytest.mark.parametrize("end", ["upload", "delete"])
-def test_what_an_upload_that_was_cut_short_had_written_goes_with_the_next_word_about_the_image(
-        store, source, tmp_path, monkeypatch, end):
+def test_remains_of_an_interrupted_upload_are_removed(store, source, tmp_path, monkeypatch, end):
     def die(*_args):
         raise SystemExit("the process is killed")
 
     wanted = Image(id="i1", name="copy", owner="p1")
     store.create(ADMIN, wanted)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", die)  # it has no time to clear up
+        patch.setattr(os, "unlink", die)  # The process is killed before the cleanup.
         patch.setattr(os, "replace", die)
         with pytest.raises(SystemExit):
             store.upload(ADMIN, "i1", source, "qcow2")
     places = tmp_path / "images"
-    assert [path for path in places.iterdir() if path.stat().st_size == 4000], "it had written all"
+    assert [path for path in places.iterdir() if path.stat().st_size == 4000], "the data were not written completely"
     store.upload(ADMIN, "i1", source, "qcow2") if end == "upload" else store.delete(ADMIN, "i1")
     names = {path.name for path in places.iterdir()} - {".lock"}
     assert names == ({"i1", "i1.json"} if end == "upload" else set())
 
 
-def test_an_added_image_is_shown_and_downloaded(store, source, tmp_path):
+def test_added_image_is_shown_and_downloaded(store, source, tmp_path):
     added = store.add(source, Image(id="i1", name="cirros", disk_format="qcow2", visibility="public"))
     assert (added.size, added.status) == (4000, "active")
     assert added.checksum == hashlib.md5(b"data" * 1000, usedforsecurity=False).hexdigest()
@@ -65,7 +64,7 @@ def test_an_added_image_is_shown_and_downloaded(store, source, tmp_path):
     assert (tmp_path / "out").read_bytes() == b"data" * 1000
 
 
-def test_files_are_for_nova_alone(store, source, tmp_path):
+def test_image_files_are_readable_by_nova_only(store, source, tmp_path):
     store.add(source, Image(id="i1", visibility="private", owner="p1"))
     files = [path for path in (tmp_path / "images").iterdir() if path.is_file()]
     assert {path.stat().st_mode & 0o777 for path in files} == {0o640}
@@ -73,25 +72,25 @@ def test_files_are_for_nova_alone(store, source, tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
-def test_services_can_read_an_image_that_root_adds(store, source, tmp_path):
+def test_image_added_by_root_is_owned_by_the_service_user(store, source, tmp_path):
     os.chown(tmp_path, 65534, 65534)
     store.add(source, Image(id="i1"))
     paths = [tmp_path / "images", *(tmp_path / "images").iterdir()]
     assert {(path.stat().st_uid, path.stat().st_gid) for path in paths} == {(65534, 65534)}
 
 
-def test_adding_again_replaces(store, source):
+def test_adding_an_existing_image_replaces_the_image(store, source):
     first = store.add(source, Image(id="i1", name="one"))
     second = store.add(source, Image(id="i1", name="two"))
     assert store.show(ADMIN, "i1").name == "two"
     assert second.created_at == first.created_at
 
 
-def test_what_a_user_may_not_see_is_not_found(store, source):
+def test_private_image_of_another_project_is_not_found(store, source):
     store.add(source, Image(id="mine", owner="p1"))
     assert store.show(OWNER, "mine", TOKEN).id == "mine"
     assert store.show(ADMIN, "mine", TOKEN).id == "mine"
-    assert store.show(OTHER, "mine").id == "mine"  # without a token: the service itself
+    assert store.show(OTHER, "mine").id == "mine"  # Without a token, the caller is the service itself.
     with pytest.raises(exception.ImageNotFound):
         store.show(OTHER, "mine", TOKEN)
     assert store.index(OTHER, {}, token=TOKEN) == []
@@ -100,7 +99,7 @@ def test_what_a_user_may_not_see_is_not_found(store, source):
 
 
 @pytest.mark.parametrize("image_id", ["", "nothing", "../etc/passwd", "a/b", ".", "x" * 100])
-def test_strange_ids_are_not_found(store, source, image_id, tmp_path):
+def test_invalid_image_ids_are_not_found(store, source, image_id, tmp_path):
     store.add(source, Image(id="i1"))
     with pytest.raises(exception.ImageNotFound):
         store.show(ADMIN, image_id)
@@ -108,7 +107,7 @@ def test_strange_ids_are_not_found(store, source, image_id, tmp_path):
         store.download(ADMIN, image_id, str(tmp_path / "out"), lambda size: None)
 
 
-def test_a_bad_id_or_file_is_refused(store, source):
+def test_invalid_image_id_or_file_is_refused(store, source):
     with pytest.raises(exception.InvalidInput):
         store.add(source, Image(id="../x"))
     with pytest.raises(exception.InvalidInput):
@@ -116,7 +115,7 @@ def test_a_bad_id_or_file_is_refused(store, source):
     assert store.index(ADMIN, {}) == []
 
 
-def test_index_pages_and_filters(store, source):
+def test_image_index_pages_and_filters(store, source):
     for number in range(5):
         store.add(source, Image(id=f"i{number}", name=f"n{number % 2}", visibility="public", min_ram=number,
                                 properties={"os": "linux"} if number else {}))
@@ -134,7 +133,7 @@ def test_index_pages_and_filters(store, source):
         store.index(ADMIN, {}, marker="nothing")
 
 
-def test_properties_merge_and_replace(store, source):
+def test_image_properties_are_merged_or_replaced(store, source):
     store.add(source, Image(id="i1", owner="p1", visibility="public", properties={"a": "1", "b": "2"}))
     assert store.set_properties(OWNER, "i1", {"b": "3"}, False, TOKEN).properties == {"a": "1", "b": "3"}
     assert store.set_properties(OWNER, "i1", {"c": "4"}, True, TOKEN).properties == {"c": "4"}
@@ -143,7 +142,7 @@ def test_properties_merge_and_replace(store, source):
         store.set_properties(OTHER, "i1", {}, True, TOKEN)
 
 
-def test_who_may_only_read_changes_nothing(store, source):
+def test_reader_role_cannot_change_images(store, source):
     store.add(source, Image(id="i1", owner="p1", visibility="public", properties={"a": "1"}))
     reader = context.RequestContext(overwrite=False, project_id="p1", roles=["reader"])
     for change in (lambda: store.set_properties(reader, "i1", {"b": "2"}, False, TOKEN),
@@ -153,7 +152,7 @@ def test_who_may_only_read_changes_nothing(store, source):
     assert store.show(reader, "i1", TOKEN).properties == {"a": "1"}
 
 
-def test_delete(store, source, tmp_path):
+def test_delete_image_requires_ownership_and_no_protection(store, source, tmp_path):
     store.add(source, Image(id="i1", owner="p1", visibility="public"))
     store.add(source, Image(id="kept", owner="p1", protected=True))
     with pytest.raises(exception.ImageNotAuthorized):
@@ -170,7 +169,7 @@ def names(directory):
     return sorted(path.name for path in directory.iterdir() if path.name != ".lock")
 
 
-def test_an_image_that_is_made_waits_for_its_data_and_has_them_once(store, source, tmp_path):
+def test_created_image_is_queued_until_its_single_upload(store, source, tmp_path):
     wanted = Image(id="i1", name="copy", owner="p1", properties={"image_type": "snapshot"})
     store.create(ADMIN, wanted)
     store.create(ADMIN, Image(id="i1", name="again"))
@@ -195,20 +194,20 @@ def quota():
         CONF.clear_override(name, group="image")
 
 
-def test_a_project_has_so_many_images_and_another_its_own(store, source, quota):
+def test_image_count_quota_per_project(store, source, quota):
     quota(quota_images=2)
     for name in ("i1", "i2"):
         store.create(ADMIN, Image(id=name, owner="p1"))
     with pytest.raises(exception.QuotaLimit, match="number of images"):
         store.create(ADMIN, Image(id="i3", owner="p1"))
-    store.create(ADMIN, Image(id="i2", owner="p1"))  # it is there
+    store.create(ADMIN, Image(id="i2", owner="p1"))  # The image exists already.
     store.create(ADMIN, Image(id="other", owner="p2"))
     store.upload(ADMIN, "i2", source, "raw")
     store.delete(ADMIN, "i1")
     store.create(ADMIN, Image(id="i3", owner="p1"))
 
 
-def test_the_images_of_a_project_have_so_many_bytes(store, tmp_path, quota):
+def test_image_size_quota_per_project(store, tmp_path, quota):
     quota(quota_gigabytes=1)
     large = tmp_path / "large"
     large.touch()
@@ -218,12 +217,12 @@ def test_the_images_of_a_project_have_so_many_bytes(store, tmp_path, quota):
     store.add(str(large), Image(id="i1", owner="p1"))
     with pytest.raises(exception.QuotaLimit, match="size of images"):
         store.upload(ADMIN, "i2", str(large), "raw")
-    assert names(tmp_path / "images") == ["i1", "i1.json", "i2.json"], "nothing was copied"
+    assert names(tmp_path / "images") == ["i1", "i1.json", "i2.json"], "data were copied despite the quota"
     os.truncate(large, 400 << 20)
     store.upload(ADMIN, "i2", str(large), "raw")
 
 
-def test_properties_that_are_set_during_an_upload_leave_the_image_its_data(store, source, monkeypatch):
+def test_properties_set_during_an_upload_are_kept(store, source, monkeypatch):
     store.create(ADMIN, Image(id="i1", owner="p1"))
     save, reached = store._save, threading.Event()
 
@@ -243,7 +242,7 @@ def test_properties_that_are_set_during_an_upload_leave_the_image_its_data(store
     assert (shown.status, shown.properties) == ("active", {"a": "1"})
 
 
-def test_data_of_an_image_that_is_deleted_meanwhile_do_not_stay(store, source, tmp_path, monkeypatch):
+def test_upload_to_a_deleted_image_leaves_no_data(store, source, tmp_path, monkeypatch):
     store.create(ADMIN, Image(id="i1"))
     copy = directory._copy
 
@@ -260,7 +259,7 @@ def test_data_of_an_image_that_is_deleted_meanwhile_do_not_stay(store, source, t
     assert names(tmp_path / "images") == []
 
 
-def test_a_shared_image_is_its_members_too_and_only_its_owner_changes_it(store):
+def test_shared_image_is_visible_to_members_and_changed_by_its_owner_only(store):
     store.create(ADMIN, Image(id="i1", owner="p1", visibility="shared", members=["p2"]))
     assert store.show(OTHER, "i1", TOKEN).id == "i1"
     assert [image.id for image in store.index(OTHER, {}, token=TOKEN)] == ["i1"]
@@ -270,7 +269,7 @@ def test_a_shared_image_is_its_members_too_and_only_its_owner_changes_it(store):
         store.show(context.RequestContext(overwrite=False, project_id="p3", roles=["member"]), "i1", TOKEN)
 
 
-def test_damaged_data_is_not_handed_out(store, source, tmp_path):
+def test_damaged_image_data_are_not_downloaded(store, source, tmp_path):
     store.add(source, Image(id="i1"))
     (tmp_path / "images" / "i1").write_bytes(b"DATA" * 1000)
     with pytest.raises(exception.ImageUnacceptable, match="checksum"):

@@ -1,4 +1,4 @@
-"""An image that is signed boots only with the data that were signed, by whom the caller trusts."""
+"""Verification of image signatures against trusted certificates."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def place(tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
 
 @pytest.fixture
 def certificates(place: pathlib.Path) -> dict[str, Any]:
-    """Keys by the ids of their certificates: an authority, one that it signed, one of a stranger, one that is over."""
+    """Return the keys by certificate id: a CA, a certificate of this CA, an unrelated CA, an expired certificate."""
     root, signer, stranger, late = (signing.rsa_key() for _ in range(4))
     made = {
         "root": signing.certificate(root, "root", authority=True),
@@ -73,8 +73,7 @@ def refusal(properties: dict[str, str], *trusted: str) -> str:
     return refused.value.message
 
 
-def test_an_image_signed_with_a_trusted_certificate_is_verified(certificates: dict[str, Any],
-                                                                    place: pathlib.Path) -> None:
+def test_image_signed_with_a_trusted_certificate_is_verified(certificates: dict[str, Any], place: pathlib.Path) -> None:
     signed_image = image(signing.signed(DATA, certificates["signer"], "signer"))
     signed_image.certificate = signatures.certificate_of(CTX, signed_image, ["root"])
     (place / "data").write_bytes(DATA)
@@ -84,7 +83,7 @@ def test_an_image_signed_with_a_trusted_certificate_is_verified(certificates: di
         signatures.verify(signed_image, str(place / "data"))
 
 
-def test_elliptic_curves_too(certificates: dict[str, Any], place: pathlib.Path) -> None:
+def test_image_signed_with_an_elliptic_curve_key_is_verified(certificates: dict[str, Any], place: pathlib.Path) -> None:
     key = ec.generate_private_key(ec.SECP384R1())
     signing.put(place / "certificates", "curve", signing.certificate(key, "curve", certificates["root"], "root"))
     signed_image = image(signing.signed(DATA, key, "curve"))
@@ -93,7 +92,7 @@ def test_elliptic_curves_too(certificates: dict[str, Any], place: pathlib.Path) 
     signatures.verify(signed_image, str(place / "data"))
 
 
-def test_an_image_not_signed_with_a_trusted_certificate_is_rejected(certificates: dict[str, Any]) -> None:
+def test_image_not_signed_with_a_trusted_certificate_is_rejected(certificates: dict[str, Any]) -> None:
     good = signing.signed(DATA, certificates["signer"], "signer")
     untrusted = "is not issued by a trusted certificate"
     assert "not signed" in refusal({}, "root")
@@ -109,8 +108,7 @@ def test_an_image_not_signed_with_a_trusted_certificate_is_rejected(certificates
     assert "key type of its certificate" in refusal({**good, "img_signature_key_type": "ECC_SECP384R1"}, "root")
 
 
-def test_a_loop_of_issuers_is_rejected(certificates: dict[str, Any],
-                                                                    place: pathlib.Path) -> None:
+def test_loop_of_certificate_issuers_is_rejected(certificates: dict[str, Any], place: pathlib.Path) -> None:
     first, other = signing.rsa_key(), signing.rsa_key()
     for name, key, issuer, issuer_name in (("first", first, other, "other"), ("other", other, first, "first")):
         signing.put(place / "certificates", name,
@@ -118,8 +116,8 @@ def test_a_loop_of_issuers_is_rejected(certificates: dict[str, Any],
     assert "not issued" in refusal(signing.signed(DATA, first, "first"), "first", "other", "root")
 
 
-def test_the_operator_says_who_is_trusted_where_the_request_does_not(certificates: dict[str, Any],
-                                                                     place: pathlib.Path) -> None:
+def test_default_trusted_certificates_apply_without_requested_certificates(certificates: dict[str, Any],
+                                                                           place: pathlib.Path) -> None:
     CONF.set_override("directory", str(place / "images"), "image")
     CONF.set_override("default_trusted_certificate_ids", ["stranger"], "glance")
     try:
@@ -138,13 +136,13 @@ def test_the_operator_says_who_is_trusted_where_the_request_does_not(certificate
         CONF.clear_override("default_trusted_certificate_ids", "glance")
 
 
-def test_a_kernel_that_cannot_be_verified_is_refused() -> None:
+def test_kernel_without_verifiable_signature_is_refused() -> None:
     with pytest.raises(exception.ImageUnacceptable, match="signature of its kernel_id"):
         lookup.boot_files(CTX, image({"kernel_id": "k1"}))
 
 
-def test_a_host_keeps_what_was_verified_apart_and_nothing_that_was_not(certificates: dict[str, Any],
-                                                                       place: pathlib.Path) -> None:
+def test_verified_images_are_cached_separately_and_rejected_images_not_cached(certificates: dict[str, Any],
+                                                                              place: pathlib.Path) -> None:
     store = DirectoryStore(str(place / "images"))
     (place / "file").write_bytes(DATA)
     properties = signing.signed(DATA, certificates["signer"], "signer")
@@ -169,7 +167,7 @@ def test_a_host_keeps_what_was_verified_apart_and_nothing_that_was_not(certifica
     (place / "file").write_bytes(b"evil" * 1000)
     store.add(str(place / "file"), Image(id="i1", disk_format="raw", properties=properties))
     other = Image(id="i1", disk_format="raw", certificate=checked.certificate,
-                  properties=signing.signed(DATA, certificates["signer"], "signer"))  # another signature of the same
+                  properties=signing.signed(DATA, certificates["signer"], "signer"))  # Different signature, same data.
     before = set(os.listdir(machine.cache.directory))
     with pytest.raises(exception.ImageUnacceptable, match="does not match"):
         fetched(other)

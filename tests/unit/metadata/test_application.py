@@ -1,4 +1,4 @@
-"""The metadata service as guests and proxies see it, with the conductor's answers made up."""
+"""The metadata service for guests and proxies, with a fake conductor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SECRET = "shared"
 
 
 class Conductor:
-    """Stands for both interfaces; counts what it is asked."""
+    """A fake of both conductor interfaces that counts its queries."""
 
     def __init__(self):
         self.instance = make()
@@ -86,31 +86,31 @@ def proxy(app, path, uuid, project="p1", secret=SECRET, **more):
     return ask(app, path, **{**headers, **more})
 
 
-def test_a_guest_reads_its_own_documents(app):
+def test_guest_reads_its_own_metadata(app):
     status, body, headers = guest(app, "/latest/meta-data/hostname")
     assert (status, body) == (200, "web-one.novalocal")
     assert headers["Content-Length"] == str(len(body))
     assert guest(app, "/openstack/latest/meta_data.json")[2]["Content-Type"] == "application/json"
 
 
-def test_the_root_needs_no_rpc(app, conductor):
+def test_metadata_root_needs_no_rpc(app, conductor):
     assert guest(app, "/", REMOTE_ADDR="10.0.0.99")[0] == 200
     assert conductor.queries == 0
 
 
-def test_unknown_paths_and_guests(app):
+def test_unknown_paths_and_guests_are_not_found(app):
     assert guest(app, "/nothing")[0] == 404
     assert guest(app, "/latest/meta-data/", REMOTE_ADDR="10.0.0.6")[0] == 404
     assert guest(app, "/latest/meta-data/", **{NETWORK: "n2"})[0] == 404
     assert guest(app, "/latest/meta-data/", method="DELETE")[0] == 405
 
 
-def test_head_has_the_length_and_no_body(app):
+def test_head_has_content_length_and_no_body(app):
     status, body, headers = guest(app, "/latest/meta-data/hostname", method="HEAD")
     assert (status, body, headers["Content-Length"]) == (200, "", "17")
 
 
-def test_the_conductor_is_queried_again_after_the_cache_expires(app, conductor, clock):
+def test_conductor_is_queried_again_after_the_cache_expires(app, conductor, clock):
     for _ in range(3):
         guest(app, "/latest/meta-data/hostname")
     assert conductor.queries == 1
@@ -119,7 +119,7 @@ def test_the_conductor_is_queried_again_after_the_cache_expires(app, conductor, 
     assert guest(app, "/latest/meta-data/hostname")[1] == "renamed.novalocal"
 
 
-def test_strangers_cannot_flood_the_bus(app, conductor, clock):
+def test_requests_of_unknown_addresses_are_rate_limited(app, conductor, clock):
     for _ in range(5):
         guest(app, "/latest", REMOTE_ADDR="10.0.0.99")
     assert conductor.queries == 1
@@ -129,14 +129,14 @@ def test_strangers_cannot_flood_the_bus(app, conductor, clock):
 
 
 def plugged(records, uuid, address):
-    """The instance is on this host, in the network n1 with the address."""
+    """Record the instance on this host, in network n1 with the address."""
     records.save_guest("n1", Guest(uuid=uuid, vifs=[VIF(
         id="v", network_id="n1", label="private", mac="fa:16:3e:00:00:01", devname="tap1",
         fixed_ips=[FixedIp(address=address, prefix=24)])]))
 
 
 def test_cached_metadata_of_an_address_are_not_sent_to_its_next_owner(conductor, tmp_path):
-    """The former owner's guest has gone from this host, and the next one asks before the memory ends."""
+    """The guest of the previous owner has left this host, and the next guest requests before the cache expires."""
     records = StateFiles(str(tmp_path))
     app = Application(Instances(conductor, conductor, 15, Clock(), has=records.has_address), MetadataSettings())
     former = conductor.instance
@@ -150,14 +150,14 @@ def test_cached_metadata_of_an_address_are_not_sent_to_its_next_owner(conductor,
     assert guest(app, "/latest/meta-data/hostname")[1] == "next.novalocal"
 
 
-def test_a_guest_that_rows_know_no_more_does_not_read_its_successors_documents(conductor, tmp_path, clock):
-    """Deleted while its host was away, it runs on with an address that is somebody else's, on another host."""
+def test_deleted_guest_cannot_read_metadata_of_its_successor(conductor, tmp_path, clock):
+    """A guest deleted during an outage of its host still uses an address assigned to a guest on another host."""
     records = StateFiles(str(tmp_path))
     app = Application(Instances(conductor, conductor, 15, clock, has=records.has_address), MetadataSettings())
     plugged(records, "33333333-0000-0000-0000-000000000000", "10.0.0.5")
     for _ in range(5):
         assert guest(app, "/latest/meta-data/hostname")[0] == 404
-    assert conductor.queries <= 2, "the bus is not flooded"
+    assert conductor.queries <= 2, "repeated requests were sent to the conductor"
     clock.now += 20
     plugged(records, conductor.instance.uuid, "10.0.0.6")
     assert guest(app, "/latest/meta-data/hostname")[0] == 404
@@ -166,7 +166,7 @@ def test_a_guest_that_rows_know_no_more_does_not_read_its_successors_documents(c
     assert guest(app, "/latest/meta-data/hostname")[0] == 200
 
 
-def test_what_is_plugged_may_be_read_by_a_service_that_is_not_root(conductor, tmp_path):
+def test_network_state_files_are_readable_by_other_users(conductor, tmp_path):
     before = os.umask(0o077)
     try:
         plugged(StateFiles(str(tmp_path)), conductor.instance.uuid, "10.0.0.5")
@@ -176,7 +176,7 @@ def test_what_is_plugged_may_be_read_by_a_service_that_is_not_root(conductor, tm
     assert set(modes.values()) == {0o755, 0o644}, modes
 
 
-def test_an_unreachable_conductor_is_a_503_and_a_defect_a_bare_500(app, conductor):
+def test_unreachable_conductor_is_503_and_defect_is_500_without_details(app, conductor):
     conductor.error = exception.ServiceUnavailable("no answer")
     assert guest(app, "/latest/meta-data/hostname")[0] == 503
     conductor.error = RuntimeError("secret detail")
@@ -185,7 +185,7 @@ def test_an_unreachable_conductor_is_a_503_and_a_defect_a_bare_500(app, conducto
     assert "secret" not in body
 
 
-def test_a_proxy_speaks_for_an_instance(app, conductor):
+def test_proxy_requests_metadata_of_an_instance(app, conductor):
     uuid = conductor.instance.uuid
     assert proxy(app, "/latest/meta-data/hostname", uuid)[1] == "web-one.novalocal"
     assert proxy(app, "/latest/", uuid, project="p2")[0] == 404
@@ -194,23 +194,23 @@ def test_a_proxy_speaks_for_an_instance(app, conductor):
 
 
 @pytest.mark.parametrize("header", ["INSTANCE_ID", "TENANT_ID", "FORWARDED_FOR", "INSTANCE_ID_SIGNATURE"])
-def test_a_proxy_must_say_everything(app, conductor, header):
+def test_proxy_request_without_a_required_header_is_refused(app, conductor, header):
     status, body, _headers = proxy(app, "/latest/", conductor.instance.uuid, **{f"HTTP_X_{header}": ""})
     assert status == 400
     assert header.replace("_", "-") in body.upper()
 
 
-def test_without_a_secret_there_are_no_proxies(conductor):
+def test_proxy_requests_without_a_configured_secret_are_refused(conductor):
     app = Application(Instances(conductor, conductor, 15), MetadataSettings())
     assert proxy(app, "/latest/", conductor.instance.uuid, secret="")[0] == 403
 
 
-def test_a_guest_cannot_speak_as_a_proxy(app):
+def test_guest_cannot_act_as_a_proxy(app):
     status, body, _headers = proxy(app, "/latest/meta-data/hostname", "other", **{NETWORK: "n1"})
     assert (status, body) == (200, "web-one.novalocal")
 
 
-def test_a_password_is_posted_once_and_read_back(app):
+def test_password_is_posted_once_and_read(app):
     path = "/openstack/latest/password"
     assert guest(app, path)[:2] == (200, "")
     assert guest(app, path, method="POST", body=b"c2VjcmV0")[0] == 200
@@ -218,7 +218,7 @@ def test_a_password_is_posted_once_and_read_back(app):
     assert guest(app, path, method="POST", body=b"again")[0] == 409
 
 
-def test_bad_passwords(app):
+def test_invalid_password_posts_are_refused(app):
     path = "/openstack/latest/password"
     assert guest(app, path, method="POST", body=b"x" * 1021)[0] == 400
     assert guest(app, path, method="POST", body=b"\xff\xfe")[0] == 400

@@ -1,4 +1,4 @@
-"""The documents that guests read about themselves."""
+"""Metadata documents for guests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def document(path, **values):
     return json.loads(get(path, **values))
 
 
-def test_the_root_lists_the_ec2_versions():
+def test_metadata_root_lists_the_ec2_versions():
     assert get("/").split("\n")[0] == "1.0"
     assert get("/").split("\n")[-2:] == ["2009-04-04", "latest"]
     assert get("/ec2/") == get("/")
@@ -59,12 +59,12 @@ def test_the_root_lists_the_ec2_versions():
     ("public-keys/0/", "openssh-key"), ("public-keys/0/openssh-key", "ssh-rsa AAAA"),
     ("block-device-mapping/root", "/dev/vda"), ("block-device-mapping/ami", "vda"), ("placement/", "availability-zone"),
 ])
-def test_ec2_values(path, value):
+def test_ec2_metadata_values(path, value):
     assert get(f"/latest/meta-data/{path}") == value
     assert get(f"/ec2/2009-04-04/meta-data/{path}") == value
 
 
-def test_ec2_listings():
+def test_ec2_metadata_listings():
     assert get("/latest/") == "meta-data/\nuser-data"
     assert get("/latest", user_data=None) == "meta-data/"
     listing = get("/2009-04-04/meta-data/").split("\n")
@@ -74,13 +74,13 @@ def test_ec2_listings():
     assert "kernel-id" not in listing
 
 
-def test_the_floating_address_is_the_public_address():
+def test_floating_ip_is_the_public_ipv4():
     vifs = [VIF(id="v", network_id="n", label="l", mac="m", devname="t", floating=address)
             for address in (None, "203.0.113.7")]
     assert get("/latest/meta-data/public-ipv4", network_info=vifs) == "203.0.113.7"
 
 
-def test_ec2_keys_come_with_their_versions():
+def test_ec2_keys_by_version():
     assert get("/1.0/meta-data/public-ipv4") is None
     assert get("/2007-01-19/meta-data/public-ipv4") == ""
     assert get("/2007-03-01/meta-data/instance-type") is None
@@ -89,7 +89,7 @@ def test_ec2_keys_come_with_their_versions():
     assert get("/2008-02-01/meta-data/instance-action") is None
 
 
-def test_ec2_block_devices():
+def test_ec2_block_device_mapping():
     disks = [BlockDevice(source="image", boot_index=0, device_name="/dev/vda"),
              BlockDevice(source="blank", device_name="/dev/vdb"),
              BlockDevice(source="blank", guest_format="swap", device_name="/dev/vdc"),
@@ -99,7 +99,7 @@ def test_ec2_block_devices():
     assert get("/latest/meta-data/block-device-mapping/swap", block_devices=disks) == "/dev/vdc"
 
 
-def test_user_data_is_decoded_and_missing_without():
+def test_user_data_is_decoded_or_missing():
     assert get("/latest/user-data") == "#!/bin/sh\n"
     assert get("/openstack/latest/user_data") == "#!/bin/sh\n"
     assert get("/latest/user-data", user_data=None) is None
@@ -113,11 +113,11 @@ def test_user_data_is_decoded_and_missing_without():
     "/openstack/2013-04-04/vendor_data.json", "/openstack/2015-10-15/vendor_data2.json", "/openstack/content",
     "/openstack/content/0000", "/openstack/content/../../etc/passwd", "/ec2/ec2/latest",
 ])
-def test_what_does_not_exist(path):
+def test_unknown_metadata_paths_are_missing(path):
     assert get(path) is None
 
 
-def test_openstack_lists_versions_up_to_now():
+def test_openstack_root_lists_released_versions():
     assert get("/openstack").split("\n")[0] == "2012-08-10"
     assert get("/openstack/").split("\n")[-1] == "latest"
     assert openstack.listed(datetime.date(2016, 1, 1)) == [
@@ -131,7 +131,7 @@ def test_openstack_documents_by_version():
         "meta_data.json", "password", "vendor_data.json", "network_data.json", "vendor_data2.json"]
 
 
-def test_meta_data():
+def test_openstack_meta_data_document():
     result = document("/openstack/latest/meta_data.json", personality=[Personality(path="/etc/x", contents="aGk=")])
     seed = result.pop("random_seed")
     assert len(base64.b64decode(seed)) == 512
@@ -151,18 +151,18 @@ def test_meta_data():
     ("2015-10-15", "devices", "project_id"), ("2018-08-27", "dedicated_cpus", "devices"),
     ("2020-10-14", "admin_pass", "dedicated_cpus"),
 ])
-def test_meta_data_grows_with_its_versions(version, absent, present):
+def test_openstack_meta_data_fields_by_version(version, absent, present):
     result = document(f"/openstack/{version}/meta_data.json", admin_pass="secret")
     assert absent not in result
     assert present in result
 
 
-def test_nothing_is_said_of_what_there_is_not():
+def test_absent_values_are_omitted_from_meta_data():
     result = document("/openstack/latest/meta_data.json", key=None, metadata={})
     assert not {"meta", "public_keys", "keys", "files"} & set(result)
 
 
-def test_untagged_interfaces_are_devices_from_rocky_on():
+def test_untagged_interfaces_are_devices_since_rocky():
     assert document("/openstack/2017-02-22/meta_data.json")["devices"] == []
     tagged = make().network_info[0]
     tagged.tag = "uplink"
@@ -170,7 +170,7 @@ def test_untagged_interfaces_are_devices_from_rocky_on():
         {"type": "nic", "bus": "none", "address": "none", "mac": "fa:16:3e:00:00:01", "tags": ["uplink"]}]
 
 
-def test_devices_have_the_addresses_that_their_host_reported():
+def test_meta_data_devices_have_reported_addresses():
     tagged = make().network_info[0]
     tagged.tag = "uplink"
     disks = [BlockDevice(source="image", boot_index=0, tag="root"),
@@ -188,7 +188,7 @@ def test_devices_have_the_addresses_that_their_host_reported():
         ("more", "usb", "none"), ("data", "scsi", "0:0:0:2")}
 
 
-def test_network_data():
+def test_network_data_document():
     assert document("/openstack/latest/network_data.json") == {
         "links": [{"id": "tapv1", "vif_id": "v1", "type": "bridge", "mtu": None,
                    "ethernet_mac_address": "fa:16:3e:00:00:01"}],
@@ -198,7 +198,7 @@ def test_network_data():
     assert document("/openstack/latest/network_data.json", network_info=[]) == {}
 
 
-def test_network_data_without_dhcp():
+def test_network_data_of_static_ipv4():
     vif = make().network_info[0]
     vif.fixed_ips[0].mode = None
     network = openstack.network_data([vif])["networks"][0]
@@ -208,7 +208,7 @@ def test_network_data_without_dhcp():
         "services": [{"type": "dns", "address": "9.9.9.9"}]}
 
 
-def test_network_data_of_both_versions():
+def test_network_data_of_ipv4_and_ipv6():
     vif = make().network_info[0]
     vif.fixed_ips.append(FixedIp(address="fd00::5", version=6, prefix=64, cidr="fd00::/64", gateway="fd00::1",
                                  dns=["fd00::53"], mode="slaac"))
@@ -225,13 +225,13 @@ def test_network_data_of_both_versions():
         "services": [{"type": "dns", "address": "fd00::53"}]}]
 
 
-def test_the_local_ipv4_is_none_of_the_ipv6_addresses():
+def test_local_ipv4_ignores_ipv6_addresses():
     vif = make().network_info[0]
     vif.fixed_ips.insert(0, FixedIp(address="fd00::5", version=6, prefix=64))
     assert get("/latest/meta-data/local-ipv4", network_info=[vif]) == "10.0.0.5"
 
 
-def test_vendor_data():
+def test_vendor_data_documents():
     tree = Tree(make(), MetadataSettings(vendordata={"a": 1}))
     assert json.loads(tree.lookup("/openstack/latest/vendor_data.json").body) == {"a": 1}
     assert json.loads(tree.lookup("/openstack/latest/vendor_data2.json").body) == {"static": {"a": 1}}
@@ -239,7 +239,7 @@ def test_vendor_data():
     assert document("/openstack/latest/vendor_data2.json") == {}
 
 
-def test_injected_files():
+def test_injected_files_are_served_as_content():
     assert get("/openstack/content/0000", personality=[Personality(path="/x", contents="aGk=")]) == "hi"
 
 
@@ -250,7 +250,7 @@ def test_passwords_are_stored_in_chunks():
     assert get("/openstack/latest/password") == ""
 
 
-def test_where_passwords_may_be_posted():
+def test_password_paths():
     assert is_password("/openstack/latest/password")
     assert is_password("/openstack/2013-04-04/password/")
     assert not is_password("/openstack/2012-08-10/password")
@@ -258,7 +258,7 @@ def test_where_passwords_may_be_posted():
     assert not is_password("/password")
 
 
-def test_content_types():
+def test_content_types_of_metadata_documents():
     tree = Tree(make(), SETTINGS)
     assert tree.lookup("/openstack/latest/meta_data.json").content_type == "application/json"
     assert tree.lookup("/openstack/latest/network_data.json").content_type.startswith("text/plain")

@@ -56,7 +56,7 @@ class Stepped:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.one_of(st.sampled_from("ABCD"), st.none()), max_size=40))
-def test_no_work_is_lost_and_projects_are_served_round_robin(script):
+def test_fair_pool_runs_all_functions_round_robin_per_project(script):
     """A letter in the script submits for that project, None ends the running function."""
     stepped, submitted_at = Stepped(), {}
     for project in script:
@@ -82,7 +82,7 @@ def test_no_work_is_lost_and_projects_are_served_round_robin(script):
 @settings(deadline=None, max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from(["build", "power"]), st.sampled_from("ABC")), max_size=200),
        st.integers(1, 4), st.integers(1, 4))
-def test_no_work_is_lost_and_the_limit_of_threads_holds(script, builders, powers):
+def test_fair_pool_runs_all_functions_within_its_thread_limits(script, builders, powers):
     limits = {"build": builders, "power": powers}
     pool, mutex, ran, at_work, most = FairThreadPool(limits), threading.Lock(), [], {"build": 0, "power": 0}, {}
 
@@ -103,7 +103,7 @@ def test_no_work_is_lost_and_the_limit_of_threads_holds(script, builders, powers
     assert all(most[kind] <= limits[kind] for kind in most)
 
 
-def test_a_kind_that_is_full_does_not_hold_up_another():
+def test_full_kind_does_not_block_another_kind():
     pool, release = FairThreadPool({"build": 2, "power": 1}), threading.Event()
     builds = [pool.submit("build", "a", release.wait, SECONDS) for _ in range(10)]
     assert pool.submit("power", "a", lambda: "stopped").result(SECONDS) == "stopped"
@@ -117,7 +117,7 @@ def test_a_kind_that_is_full_does_not_hold_up_another():
     pool.shutdown()
 
 
-def test_a_thousand_functions_of_a_project_delay_another_project_by_a_single_function():
+def test_thousand_functions_of_a_project_delay_another_project_by_one_function():
     pool, gate, order = FairThreadPool({"build": 1}), threading.Event(), []
     pool.submit("build", "big", gate.wait, SECONDS)
     for number in range(1000):
@@ -129,7 +129,7 @@ def test_a_thousand_functions_of_a_project_delay_another_project_by_a_single_fun
     assert len(order) == 1001
 
 
-def test_a_function_may_submit_another():
+def test_function_can_submit_another_function():
     pool, results = FairThreadPool({"build": 1}), []
 
     def first():
@@ -140,7 +140,7 @@ def test_a_function_may_submit_another():
     assert results == ["second"]
 
 
-def test_an_error_is_stored_in_the_future_and_the_thread_continues():
+def test_function_error_is_stored_in_the_future_and_the_thread_continues():
     pool = FairThreadPool({"build": 1})
     broken = pool.submit("build", "a", lambda: 1 / 0)
     assert pool.submit("build", "a", lambda: "fine").result(SECONDS) == "fine"
@@ -148,7 +148,7 @@ def test_an_error_is_stored_in_the_future_and_the_thread_continues():
     pool.shutdown()
 
 
-def test_a_cancelled_function_never_runs():
+def test_cancelled_function_never_runs():
     pool, gate, ran = FairThreadPool({"build": 1}), threading.Event(), []
     pool.submit("build", "a", gate.wait, SECONDS)
     second = pool.submit("build", "a", ran.append, 1)
@@ -159,7 +159,7 @@ def test_a_cancelled_function_never_runs():
 
 
 @pytest.mark.parametrize("cancel", [True, False])
-def test_shutdown_waits_for_running_functions_and_refuses_new_ones(cancel):
+def test_pool_shutdown_waits_for_running_functions_and_refuses_new_functions(cancel):
     pool, gate, began, ran = FairThreadPool({"build": 1}), threading.Event(), threading.Event(), []
 
     def first():
@@ -184,7 +184,7 @@ def test_shutdown_waits_for_running_functions_and_refuses_new_ones(cancel):
     assert second.cancelled() == cancel
 
 
-def test_idle_threads_end_and_are_started_again():
+def test_idle_threads_end_and_are_restarted():
     pool = FairThreadPool({"build": 3}, "idling", idle=0.01)
 
     def threads():
@@ -200,7 +200,7 @@ def test_idle_threads_end_and_are_started_again():
     pool.shutdown()
 
 
-def test_the_longest_wait_is_reported():
+def test_longest_wait_is_reported():
     pool, gate = FairThreadPool({"build": 1, "power": 1}), threading.Event()
     began = threading.Event()
     pool.submit("build", "a", lambda: (began.set(), gate.wait(SECONDS)))
@@ -214,7 +214,7 @@ def test_the_longest_wait_is_reported():
     pool.shutdown()
 
 
-def test_a_kind_without_threads_is_refused():
+def test_kind_without_threads_is_refused():
     pool = FairThreadPool({"build": 1})
     with pytest.raises(ValueError, match="'resize'"):
         pool.submit("resize", "a", print)

@@ -74,7 +74,7 @@ def holders(slots, stalled_after=NEVER):
         threads.release_all()
 
 
-def test_no_more_threads_hold_slots_than_there_are() -> None:
+def test_fair_semaphore_limits_the_number_of_holders() -> None:
     with holders(2) as threads:
         for number in range(5):
             threads.start("a", f"a{number}")
@@ -83,7 +83,7 @@ def test_no_more_threads_hold_slots_than_there_are() -> None:
         assert threads.holding == ["a1", "a2"]
 
 
-def test_a_project_with_a_single_thread_does_not_wait_for_many_of_another_project() -> None:
+def test_fair_semaphore_serves_projects_round_robin() -> None:
     with holders(1) as threads:
         for number in range(6):
             threads.start("a", f"a{number}")
@@ -94,17 +94,17 @@ def test_a_project_with_a_single_thread_does_not_wait_for_many_of_another_projec
         assert threads.entered == ["a0", "a1", "b0", "a2"]
 
 
-def test_a_stalled_thread_delays_no_other() -> None:
+def test_stalled_thread_delays_no_other_thread() -> None:
     with holders(2, stalled_after=0.02) as threads:
         for number in range(6):
             threads.start("a", f"a{number}")
         threads.until(lambda: len(threads.holding) == 6)
         threads.release_all()
-        # A thread whose slot was given away does not release another one.
+        # A thread whose slot was reassigned does not release another slot.
         assert threads.semaphore.free() == 2
 
 
-def test_a_thread_that_fails_releases_its_slot() -> None:
+def test_failed_thread_releases_its_slot() -> None:
     semaphore = FairSemaphore(1, NEVER)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError), semaphore.slot("a"):

@@ -15,7 +15,7 @@ SERVICES = ("api", "conductor", "scheduler", "compute")
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 
-# Threads allocate blocks that other threads free: how much memory (KiB) remains allocated when all of it is free.
+# Threads allocate blocks that other threads free; print the memory (KiB) that remains allocated at the end.
 CHURN = """
     import ctypes, queue, random, sys, threading
     from nova.service import thread_caches
@@ -60,16 +60,16 @@ def churn(start, **environment):
     return int(kept)
 
 
-def test_a_program_keeps_nothing_for_its_threads_and_has_its_arguments():
+def test_disabled_thread_caches_keep_no_memory_and_program_arguments():
     assert churn("thread_caches.disable()") < 500 < churn("")
 
 
-def test_what_the_operator_has_set_is_kept():
+def test_configured_glibc_tunables_are_kept():
     assert churn("thread_caches.disable()", GLIBC_TUNABLES="glibc.malloc.tcache_count=7") > 500
     assert churn("thread_caches.disable()", GLIBC_TUNABLES="glibc.malloc.trim_threshold=131072") < 500
 
 
-def test_a_program_that_cannot_be_started_again_goes_on(monkeypatch, capsys):
+def test_program_that_cannot_be_restarted_continues_with_caches(monkeypatch, capsys):
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
     thread_caches.disable()
@@ -77,8 +77,8 @@ def test_a_program_that_cannot_be_started_again_goes_on(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_a_service_starts_without_caches_of_threads(service):
-    """Refused for its configuration, it shows what it was started with."""
+def test_service_starts_without_thread_caches(service):
+    """The service exits with a configuration error and prints its environment."""
     script = textwrap.dedent(f"""
         import atexit, os, sys
         from nova.cmd.{service} import main
