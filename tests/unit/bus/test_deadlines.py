@@ -28,7 +28,7 @@ def now(monkeypatch):
 
 
 def message(now, skew=0.0, seconds=20.0, clock="api-1"):
-    """Return the fields of a message that a host sends now whose clock is ``skew`` ahead of ours."""
+    """Return the fields of a message sent now by a host whose clock is ``skew`` seconds ahead."""
     return {"clock": clock, "sent_at": now.wall, "steady": now.steady + skew, "seconds": seconds}
 
 

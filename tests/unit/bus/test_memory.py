@@ -52,7 +52,7 @@ def clerks() -> Iterator[list[Clerk]]:
     transport.cleanup()
 
 
-def test_in_memory_calls_and_fanouts(clerks: list[Clerk]) -> None:
+def test_in_memory_calls_return_and_fanouts_reach_all_servers(clerks: list[Clerk]) -> None:
     desk = clerks[0].desk  # type: ignore[attr-defined]
     assert [desk.ask(context.admin(), "yes") for _ in range(20)] == ["YES"] * 20
     desk.tell(context.admin(), "all")

@@ -123,7 +123,7 @@ def test_key_of_another_generation_is_refused():
 
 
 def test_unsigned_messages_are_accepted_until_signatures_are_required():
-    """Services can get their keys one after the other; a wrong signature is refused in any case."""
+    """Keys can be deployed service by service; an invalid signature is refused in any case."""
     lenient = Keys(MASTER)
     wire = signed(Keys(), REPORT)
     assert lenient.verified_sender(REPORT, wire, PAYLOAD) == ""

@@ -47,7 +47,7 @@ def test_oslo_messaging_base_classes_have_no_unimplemented_abstract_method() -> 
     assert abstract <= {"send", "send_notification", "listen", "listen_for_notifications", "cleanup"}
 
 
-def test_driver_of_a_transport() -> None:
+def test_driver_of_returns_the_oslo_driver_of_a_transport() -> None:
     transport = bus.connect(cfg.CONF, url="nova-memory://oslo")
     assert isinstance(oslo.driver_of(transport), oslo.BaseDriver)
     assert bus.broker.broker_of(messaging.get_rpc_transport(cfg.CONF, url="fake://")) is None

@@ -96,7 +96,7 @@ def arguments(**given):
     ({"block_device": ["source=blank,dest=local,size=1"]}, "i", [
         ("i", "image", "local", 0, True, None), (None, "blank", "local", -1, True, 1)]),
 ])
-def test_boot_arguments_to_block_devices(given, image, devices):
+def test_boot_arguments_become_block_devices(given, image, devices):
     made = boot._devices(arguments(**given), image)
     keys = ("uuid", "source_type", "destination_type", "boot_index", "delete_on_termination", "volume_size")
     assert [tuple(one.get(key) for key in keys) for one in made] == devices
@@ -125,7 +125,7 @@ _SERVER = {"name": "web", "addresses": {
 @pytest.mark.parametrize(("given", "address"), [
     ({}, "192.0.2.1"), ({"address_type": "fixed"}, "10.0.0.1"), ({"ipv6": True}, "fd00::1"),
     ({"network": "other"}, "10.1.0.1")])
-def test_ssh_address_selection(given, address):
+def test_ssh_address_follows_type_version_and_network(given, address):
     chosen = argparse.Namespace(**{"address_type": "floating", "ipv6": False, "network": None, **given})
     assert consoles._address(_SERVER, chosen) == address
 
@@ -135,6 +135,6 @@ def test_ssh_address_selection(given, address):
     (403, "Quota exceeded for instances", "nova limits"), (403, "Policy doesn't allow it", "administrator"),
     (409, "Instance is locked", "nova unlock"), (409, "while it is in task_state rebooting", "nova watch"),
     (401, "x", "Log in again"), (429, "x", "try again"), (400, "x", None)])
-def test_error_hints_by_status_and_message(status, message, hint):
+def test_error_hint_follows_status_and_message(status, message, hint):
     told = errors.hint_of(status, message)
     assert told is None if hint is None else hint in told

@@ -84,7 +84,7 @@ def stacks(profile):
     return {tuple(places[ident] for ident in one.location_id): one.value[0] for one in profile.sample}
 
 
-def test_cpu_profile_in_pprof_format(address, busy, profile_class):
+def test_cpu_profile_is_returned_in_pprof_format(address, busy, profile_class):
     status, body = get(address, "/debug/pprof/profile?seconds=0.5")
     profile = profile_class.FromString(gzip.decompress(body))
     assert (status, profile.string_table[0], profile.duration_nanos) == (200, "", 500_000_000)
@@ -96,7 +96,7 @@ def test_cpu_profile_in_pprof_format(address, busy, profile_class):
     assert any(stack[-1] == "thread busy" and "spin_for_ever" in stack for stack in spent)
 
 
-def test_cpu_profile_in_speedscope_format(address, busy):
+def test_cpu_profile_is_returned_in_speedscope_format(address, busy):
     status, body = get(address, "/debug/pprof/profile?seconds=0.3&format=speedscope")
     found = json.loads(body)
     profile, = found["profiles"]
@@ -107,7 +107,7 @@ def test_cpu_profile_in_speedscope_format(address, busy):
     assert any(names[sample[0]] == "thread busy" for sample in profile["samples"])
 
 
-def test_heap_profile_by_type_and_allocations_by_location(address, profile_class):
+def test_heap_profile_lists_types_and_allocation_locations(address, profile_class):
     profile = profile_class.FromString(gzip.decompress(get(address, "/debug/pprof/heap")[1]))
     assert any(stack[0] == "builtins.dict" and value > 1000 for stack, value in stacks(profile).items())
     kept = []

@@ -95,7 +95,7 @@ def test_cpu_percentages_cover_the_time_since_the_previous_measurement() -> None
         "cpu.percent": 90}
 
 
-def test_cpu_percentages_after_a_counter_reset() -> None:
+def test_cpu_percentages_restart_after_a_counter_reset() -> None:
     driver = Busy()
     monitors = cpu_of(driver)
     driver.cpu = HostCpu(user=1000, idle=1000)

@@ -66,7 +66,7 @@ def test_number_of_newest_orders_does_not_grow_with_ended_orders(clock: Clock) -
     assert max(sizes) == 50
 
 
-def test_newest_order_of_a_busy_instance_is_kept_beyond_its_lease(clock: Clock) -> None:
+def test_newest_order_of_a_busy_instance_outlives_its_lease(clock: Clock) -> None:
     newest, long, short = NewestOrders(limit=10), order(), order()
     newest.store(long)
     newest.store(short)

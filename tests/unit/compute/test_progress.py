@@ -1,4 +1,4 @@
-"""Progress reports of a step, however often its driver calls."""
+"""Progress reports of a step, throttled for frequent driver callbacks."""
 
 from __future__ import annotations
 

@@ -160,7 +160,7 @@ def test_operations_of_a_server_run_sequentially(
 
 @pytest.mark.parametrize(("where", "gone", "left"), [
     (HOST, False, True), ("h2", True, False), (None, True, False), ("h2", False, True)])
-def test_guest_of_a_superseded_build_is_removed_only_if_the_database_says_so(
+def test_guest_of_a_superseded_build_is_removed_only_on_must_leave(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, where: str | None, gone: bool,
         left: bool) -> None:
     conductor.where, conductor.gone = where, gone

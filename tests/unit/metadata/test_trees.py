@@ -59,12 +59,12 @@ def test_metadata_root_lists_the_ec2_versions():
     ("public-keys/0/", "openssh-key"), ("public-keys/0/openssh-key", "ssh-rsa AAAA"),
     ("block-device-mapping/root", "/dev/vda"), ("block-device-mapping/ami", "vda"), ("placement/", "availability-zone"),
 ])
-def test_ec2_metadata_values(path, value):
+def test_ec2_metadata_paths_return_instance_values(path, value):
     assert get(f"/latest/meta-data/{path}") == value
     assert get(f"/ec2/2009-04-04/meta-data/{path}") == value
 
 
-def test_ec2_metadata_listings():
+def test_ec2_directories_list_existing_keys():
     assert get("/latest/") == "meta-data/\nuser-data"
     assert get("/latest", user_data=None) == "meta-data/"
     listing = get("/2009-04-04/meta-data/").split("\n")
@@ -80,7 +80,7 @@ def test_floating_ip_is_the_public_ipv4():
     assert get("/latest/meta-data/public-ipv4", network_info=vifs) == "203.0.113.7"
 
 
-def test_ec2_keys_by_version():
+def test_ec2_keys_exist_since_their_version():
     assert get("/1.0/meta-data/public-ipv4") is None
     assert get("/2007-01-19/meta-data/public-ipv4") == ""
     assert get("/2007-03-01/meta-data/instance-type") is None
@@ -89,7 +89,7 @@ def test_ec2_keys_by_version():
     assert get("/2008-02-01/meta-data/instance-action") is None
 
 
-def test_ec2_block_device_mapping():
+def test_ec2_block_device_mapping_lists_local_and_volume_devices():
     disks = [BlockDevice(source="image", boot_index=0, device_name="/dev/vda"),
              BlockDevice(source="blank", device_name="/dev/vdb"),
              BlockDevice(source="blank", guest_format="swap", device_name="/dev/vdc"),
@@ -124,14 +124,14 @@ def test_openstack_root_lists_released_versions():
         "2012-08-10", "2013-04-04", "2013-10-17", "2015-10-15", "latest"]
 
 
-def test_openstack_documents_by_version():
+def test_openstack_documents_exist_since_their_version():
     assert get("/openstack/2012-08-10/").split("\n") == ["meta_data.json", "user_data"]
     assert get("/openstack/2013-10-17").split("\n") == ["meta_data.json", "user_data", "password", "vendor_data.json"]
     assert get("/openstack/latest/", user_data=None).split("\n") == [
         "meta_data.json", "password", "vendor_data.json", "network_data.json", "vendor_data2.json"]
 
 
-def test_openstack_meta_data_document():
+def test_meta_data_document_contains_instance_values():
     result = document("/openstack/latest/meta_data.json", personality=[Personality(path="/etc/x", contents="aGk=")])
     seed = result.pop("random_seed")
     assert len(base64.b64decode(seed)) == 512
@@ -151,7 +151,7 @@ def test_openstack_meta_data_document():
     ("2015-10-15", "devices", "project_id"), ("2018-08-27", "dedicated_cpus", "devices"),
     ("2020-10-14", "admin_pass", "dedicated_cpus"),
 ])
-def test_openstack_meta_data_fields_by_version(version, absent, present):
+def test_meta_data_fields_exist_since_their_version(version, absent, present):
     result = document(f"/openstack/{version}/meta_data.json", admin_pass="secret")
     assert absent not in result
     assert present in result
@@ -188,7 +188,7 @@ def test_meta_data_devices_have_reported_addresses():
         ("more", "usb", "none"), ("data", "scsi", "0:0:0:2")}
 
 
-def test_network_data_document():
+def test_network_data_contains_links_networks_and_services():
     assert document("/openstack/latest/network_data.json") == {
         "links": [{"id": "tapv1", "vif_id": "v1", "type": "bridge", "mtu": None,
                    "ethernet_mac_address": "fa:16:3e:00:00:01"}],
@@ -198,7 +198,7 @@ def test_network_data_document():
     assert document("/openstack/latest/network_data.json", network_info=[]) == {}
 
 
-def test_network_data_of_static_ipv4():
+def test_network_data_of_static_ipv4_has_address_and_routes():
     vif = make().network_info[0]
     vif.fixed_ips[0].mode = None
     network = openstack.network_data([vif])["networks"][0]
@@ -208,7 +208,7 @@ def test_network_data_of_static_ipv4():
         "services": [{"type": "dns", "address": "9.9.9.9"}]}
 
 
-def test_network_data_of_ipv4_and_ipv6():
+def test_network_data_lists_ipv4_and_ipv6_networks():
     vif = make().network_info[0]
     vif.fixed_ips.append(FixedIp(address="fd00::5", version=6, prefix=64, cidr="fd00::/64", gateway="fd00::1",
                                  dns=["fd00::53"], mode="slaac"))
@@ -231,7 +231,7 @@ def test_local_ipv4_ignores_ipv6_addresses():
     assert get("/latest/meta-data/local-ipv4", network_info=[vif]) == "10.0.0.5"
 
 
-def test_vendor_data_documents():
+def test_vendor_data_documents_contain_the_configured_data():
     tree = Tree(make(), MetadataSettings(vendordata={"a": 1}))
     assert json.loads(tree.lookup("/openstack/latest/vendor_data.json").body) == {"a": 1}
     assert json.loads(tree.lookup("/openstack/latest/vendor_data2.json").body) == {"static": {"a": 1}}
@@ -250,7 +250,7 @@ def test_passwords_are_stored_in_chunks():
     assert get("/openstack/latest/password") == ""
 
 
-def test_password_paths():
+def test_password_is_accepted_only_by_versions_with_a_password_document():
     assert is_password("/openstack/latest/password")
     assert is_password("/openstack/2013-04-04/password/")
     assert not is_password("/openstack/2012-08-10/password")
@@ -258,7 +258,7 @@ def test_password_paths():
     assert not is_password("/password")
 
 
-def test_content_types_of_metadata_documents():
+def test_metadata_json_and_text_have_their_content_types():
     tree = Tree(make(), SETTINGS)
     assert tree.lookup("/openstack/latest/meta_data.json").content_type == "application/json"
     assert tree.lookup("/openstack/latest/network_data.json").content_type.startswith("text/plain")

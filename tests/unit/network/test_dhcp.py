@@ -20,7 +20,7 @@ def test_dhcp_host_names_are_dns_labels(hostname, label):
 
 @pytest.mark.parametrize(("label", "line"), [
     ("web", "fa:16:3e:00:00:01,10.0.0.5,web\n"), (None, "fa:16:3e:00:00:01,10.0.0.5\n")])
-def test_dhcp_reservation_lines(label, line):
+def test_dhcp_reservation_contains_mac_address_and_label(label, line):
     assert dhcp.host_line(vif(), label) == line
 
 
@@ -32,7 +32,7 @@ def test_dns_queries_are_forwarded_to_network_or_host_servers(tmp_path):
     assert dhcp.upstream([], str(tmp_path / "missing")) == []
 
 
-def test_dnsmasq_configuration():
+def test_dnsmasq_configuration_contains_range_options_and_domain():
     nova.conf.register()
     net = HostNet(id="n1", bridge="br", cidr="10.0.0.0/24", gateway="10.0.0.1", dns=["9.9.9.9"], mtu=1400)
     lines = dhcp.DhcpServer(net, "tag").configuration().splitlines()

@@ -40,7 +40,7 @@ def vif(**more):
     (FilterRule(sources=["10.0.0.0/8", "10.1.0.0/16"]), "ip saddr { 10.0.0.0/8 } accept"),
     (FilterRule(sources=["10.0.0.5/24", "::/0"]), "ip saddr { 10.0.0.0/24 } accept"),
 ])
-def test_ipv4_filter_rules(rule, text):
+def test_ipv4_rules_are_translated_to_nftables(rule, text):
     assert ingress.accepted([rule], 4) == [text]
 
 
@@ -54,7 +54,7 @@ def test_ipv4_filter_rules(rule, text):
     (FilterRule(sources=["::/0"]), "accept"),
     (FilterRule(sources=["fd00::/64", "fd00::5", "10.0.0.0/8"]), "ip6 saddr { fd00::/64 } accept"),
 ])
-def test_ipv6_filter_rules(rule, text):
+def test_ipv6_rules_are_translated_to_nftables(rule, text):
     assert ingress.accepted([rule], 6) == [text]
 
 
@@ -89,7 +89,7 @@ def test_invalid_interface_values_are_refused(more):
         state_files.network_of_vif(vif(**more))
 
 
-def test_network_of_a_vif():
+def test_network_is_derived_from_its_vif():
     net = state_files.network_of_vif(vif(cidr="", vlan=7, bridge_interface="eth1"))
     assert (net.cidr, net.prefix, net.namespace, net.wire_port) == ("10.0.0.0/24", 24, "nova-aaaaaaaa-bbb",
                                                                     "nvlaaaaaaaabbb")

@@ -21,7 +21,7 @@ class Killed(BaseException):
 
 
 class FakeRuntime:
-    """``registry``: reference -> what its program is: "good", "broken" (ends at once) or "sick" (unhealthy).
+    """A fake runtime; ``registry``: reference -> kind of program: "good", "broken" (exits) or "sick" (unhealthy).
 
     ``before`` is called with (verb, name) before each effect, and may raise.
     """
@@ -34,11 +34,11 @@ class FakeRuntime:
         self.networks: set[str] = set()
         self.before: Callable[[str, str], None] = lambda _verb, _name: None
         self.away = False
-        self.pushes: dict[str, int] = {}  # how often another image was pushed to a tag
-        self.complaint = "the program says why"  # of one that is sick, and of a command that fails
-        self.lost: dict[str, tuple[str, str]] = {}  # images that the registry alone has
-        self.data: dict[str, tuple[str, ...]] = {}  # paths that the image of a reference declares as volumes
-        self.said: dict[str, Sequence[str | tuple[int, bytes]]] = {}  # what containers have written, to which stream
+        self.pushes: dict[str, int] = {}  # number of pushes of another image to a tag
+        self.complaint = "the program says why"  # output of a sick program or a failed command
+        self.lost: dict[str, tuple[str, str]] = {}  # images that exist in the registry only
+        self.data: dict[str, tuple[str, ...]] = {}  # volume paths declared by the image of a reference
+        self.said: dict[str, Sequence[str | tuple[int, bytes]]] = {}  # output lines of containers with their stream
 
     def version(self) -> str:
         return "fake 1"
@@ -46,7 +46,7 @@ class FakeRuntime:
     def fetch(self, reference: str) -> Image:
         self._effect("fetch", reference)
         if "@" in reference:
-            for known, kind in self.registry.items():  # what a tag is by now
+            for known, kind in self.registry.items():  # The tag may refer to a newer image.
                 if self.pushes.get(known) and reference.endswith(self.resolve(known)):
                     return self._pulled(known, kind)
             for ident, (known, _kind) in {**self.lost, **self.images}.items():
@@ -89,7 +89,7 @@ class FakeRuntime:
             if mount.source.is_dir():
                 with (mount.source / "written").open("a") as file:
                     file.write(f"{reference}\n")
-                # in the directory of another component, as a conductor writes to its database
+                # (also to the directory of another component, as a conductor writes to its database)
         if kind != "broken":
             self.running[name] = time.time()
 
@@ -120,7 +120,7 @@ class FakeRuntime:
 
     def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
              target: BinaryIO | None) -> tuple[int, str]:
-        """``dump`` and ``load`` of what is written to its first volume; any other command fails."""
+        """Run the fake commands ``dump`` and ``load`` on the first volume; other commands fail."""
         self._effect("pipe", name)
         written = self.made[name].mounts[0].source / "written"
         if target is not None and command == ("dump",):

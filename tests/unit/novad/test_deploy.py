@@ -1,4 +1,4 @@
-"""Deployments are atomic, whatever fails and wherever novad is killed."""
+"""Deployments are atomic, also if a step fails or novad is killed."""
 
 from __future__ import annotations
 

@@ -123,5 +123,5 @@ def test_malformed_digest_is_refused(version):
 @pytest.mark.parametrize(("image", "version", "moves"), [
     ("127.0.0.1:5050/nova/api", "", False), ("localhost:5050/nova/api", "", False), ("[::1]:5050/nova/api", "", False),
     ("registry.example.org/api", "", True), ("registry.example.org/api", "1", False), ("busybox", "", True)])
-def test_tag_may_move_for_channels_of_remote_registries(image, version, moves):
+def test_only_channel_tags_of_remote_registries_may_move(image, version, moves):
     assert pins.moves(Component(image=image, version=version)) == moves

@@ -109,7 +109,7 @@ def test_invalid_assignment_is_rejected(data):
 
 @pytest.mark.parametrize("listen", ["0.0.0.0", "[::]", "[0:0::0]"])
 def test_wildcard_address_is_never_substituted(listen):
-    """A wildcard address is never filled in, for each field of the platform file that may contain one."""
+    """A wildcard address is never substituted, in any field of the platform file that accepts an address."""
     options = Options(listen=f"tcp://{listen}:18080", node="n1")
     for field, line in (("env.A", 'env = {A = "${address:x}"}'), ("files./a", 'files = {"/a" = "${address:x}"}'),
                         ("health.command", 'health = {command = ["${address:x}"]}'),

@@ -72,7 +72,7 @@ def test_image_size_is_the_sum_of_layers_for_this_architecture(site, token, inde
         ["service=s&scope=repository%3Aa%2Fb%3Apull"] if token else [])
 
 
-def test_image_size_by_tag_digest_or_default_tag(site):
+def test_image_size_is_read_by_tag_digest_or_default_tag(site):
     site.answers = {**manifest("latest"), **manifest(DIGEST)}
     assert [images.size(f"{site.host}/a/b{end}") for end in ("", f"@{DIGEST}", f":1@{DIGEST}")] == [3000] * 3
 
@@ -106,7 +106,7 @@ def test_unreachable_registry_or_foreign_token_realm_leaves_the_size_unknown(sit
     ('prefix = "docker.io"\nblocked = true', None), ('prefix = "docker.io"\nlocation = "HOST"\ninsecure = true', None),
     ('prefix = "docker.io"\n[[registry.mirror]]\nlocation = "HOST"', None), ('prefix = "*.io"', None), ("x", None)])
 def test_image_size_uses_the_registries_configured_for_podman(site, tmp_path, monkeypatch, entry, size):
-    """No other registry is contacted, in particular not the one that the configuration replaces."""
+    """Unconfigured registries are not contacted, in particular not the registry replaced by the configuration."""
     (tmp_path / "registries.conf").write_text("[[registry]]\n" + entry.replace("HOST", site.host))
     monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(tmp_path / "registries.conf"))
     monkeypatch.setattr(images, "is_on_loopback", lambda _reference: True)  # The site has no TLS.

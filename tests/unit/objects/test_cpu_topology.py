@@ -32,8 +32,9 @@ def test_cpu_topology_without_a_request_is_none() -> None:
     (6, {"hw:cpu_cores": "4"}, {}, (6, 1, 1)),
     (3, {"hw:cpu_sockets": "2"}, {}, (3, 1, 1)),
 ])
-def test_requested_cpu_topologies(vcpus: int, specs: dict[str, str], properties: dict[str, str],
-                                  expected: tuple[int, int, int]) -> None:
+def test_cpu_topology_follows_flavor_and_image_preferences(vcpus: int, specs: dict[str, str],
+                                                           properties: dict[str, str],
+                                                           expected: tuple[int, int, int]) -> None:
     assert arranged(vcpus, specs, properties) == Topology(*expected)
 
 

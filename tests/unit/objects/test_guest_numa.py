@@ -48,7 +48,7 @@ def test_plain_server_has_no_numa_topology():
      [([0], [1], 512), ([2], [3], 512)]),
     ({"hw:mem_page_size": "2MB"}, {}, [([0, 1, 2, 3], [], 1024)]),
 ])
-def test_guest_numa_cells_from_flavor_and_image(extra_specs, properties, expected):
+def test_guest_numa_cells_follow_flavor_and_image(extra_specs, properties, expected):
     assert cells(topology(extra_specs, properties)) == expected
 
 
@@ -102,7 +102,7 @@ def test_invalid_numa_and_cpu_requests_are_refused(extra_specs, properties, says
     ("2048", None, "2048"), ("2MB", None, "2048"), ("2Mi", None, "2048"), ("1GB", None, "1048576"),
     ("1GiB", None, "1048576"), ("small", None, "small"), ("large", "1GB", "1048576"), ("any", "large", "large"),
     ("16384kbit", None, "2048"), (None, None, "")])
-def test_requested_page_size_of_flavor_and_image(asked, of_image, size):
+def test_requested_page_size_is_from_flavor_or_image(asked, of_image, size):
     assert page_size(flavor({"hw:mem_page_size": asked} if asked else {}),
                      image({"hw_mem_page_size": of_image} if of_image else {})) == size
 
@@ -110,7 +110,7 @@ def test_requested_page_size_of_flavor_and_image(asked, of_image, size):
 @pytest.mark.parametrize(("mask", "cpus"), [
     ("0-2", {0, 1, 2}), ("^0", {1, 2, 3}), ("0-3,^2", {0, 1, 3}), ("3,0", {0, 3}), ("0-999999999999", {0, 1, 2, 3}),
     ("9", set()), ("", {0, 1, 2, 3})])
-def test_dedicated_cpu_masks(mask, cpus):
+def test_cpu_mask_is_parsed_to_a_set_of_cpus(mask, cpus):
     assert cpu_mask(mask, 4) == cpus
 
 

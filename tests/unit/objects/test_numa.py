@@ -97,7 +97,7 @@ def test_mixed_guest_uses_shared_and_dedicated_cpus():
 @pytest.mark.parametrize(("policy", "count", "pinned", "kept"), [
     ("prefer", 2, [0, 1], []), ("prefer", 3, [0, 1, 2], []), ("require", 2, [0, 1], []), ("isolate", 2, [0, 2], [1, 3]),
     ("isolate", 3, None, None), ("", 4, [0, 1, 2, 3], [])])
-def test_cpu_thread_policies(policy, count, pinned, kept):
+def test_cpu_thread_policy_selects_pinned_and_reserved_cpus(policy, count, pinned, kept):
     found = fit(host(cells=1, shared=False, threads=2), guest((0, count, 1), thread_policy=policy), PlacementRules())
     assert (None if found is None else list(found.cells[0].pinning.values())) == pinned
     assert (None if found is None else found.cells[0].reserved_cpus) == kept
@@ -123,7 +123,7 @@ def test_isolated_emulator_has_a_cpu_in_the_first_cell():
 @pytest.mark.parametrize(("wish", "memory", "size"), [
     ("", 512, None), ("small", 512, 4), ("large", 512, 2048), ("any", 512, 2048), ("2048", 512, 2048), ("4", 512, 4),
     ("1048576", 512, 0), ("large", 513, 0), ("any", 501, 4), ("large", 600, 0), ("small", 600, 0), ("any", 600, 0)])
-def test_page_size_selection_of_a_cell(wish, memory, size):
+def test_page_size_of_a_cell_follows_the_request(wish, memory, size):
     """The host has a cell of 1 GiB with half of its memory in huge pages."""
     found = fit(host(cells=1, huge=256), guest((1, 0, memory), page_size=wish), PlacementRules())
     assert (0 if found is None else found.cells[0].pagesize_kb) == size

@@ -86,7 +86,7 @@ def test_pci_pools_count_equal_devices():
     ("required", 0, [0], True), ("required", 1, [0], False), ("required", None, [0], False),
     ("required", 1, None, True), ("preferred", 1, [0], True), ("preferred", None, [0], True),
     ("socket", 0, [0], True), ("socket", 1, [0], True), ("socket", 2, [0], False), ("socket", None, [0], False)])
-def test_numa_policies_of_pci_requests(policy, numa_node, cells, fits):
+def test_pci_numa_policy_restricts_devices_by_cell(policy, numa_node, cells, fits):
     """NUMA cells 0 and 1 share a socket."""
     chosen = choose([device(0, numa_node=numa_node)], [asking(numa_policy=policy)], cells, {0, 1})
     assert (chosen is not None) == fits
@@ -105,7 +105,7 @@ def test_most_constrained_pci_request_is_allocated_first():
     assert {one.device.product_id for one in chosen} == {"1572", "beef"}
 
 
-def test_pci_request_alternatives_and_tags():
+def test_pci_request_matches_alternatives_and_tags():
     devices = [device(0, vendor_id="15B3", tags={"resource_class": "CUSTOM_NIC"})]
     request = PciRequest(alias="nic", count=1, specs=[NIC, {"vendor_id": "15b3", "resource_class": "CUSTOM_NIC"}])
     assert choose(devices, [request]) is not None

@@ -46,7 +46,7 @@ def test_flavor_sizes_are_requested_resources():
     ({"hw:mem_encryption": "true"}, {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10, "MEM_ENCRYPTION_CONTEXT": 1}),
     ({"unrelated:VCPU": "9"}, {"VCPU": 4, "MEMORY_MB": 1024, "DISK_GB": 10}),
 ])
-def test_resource_amounts_of_extra_specs(extra_specs, expected):
+def test_resource_extra_specs_change_the_requested_amounts(extra_specs, expected):
     assert asked(extra_specs).total == expected
 
 
@@ -92,7 +92,7 @@ def test_request_spec_contains_all_requirements_of_the_flavor():
     ({"hw:sound_model": "virtio"}, {}, ["COMPUTE_SOUND_MODEL_VIRTIO"], []),
     ({"accel:device_profile": "x"}, {}, ["COMPUTE_ACCELERATORS"], []),
 ])
-def test_required_traits_of_flavor_and_image(extra_specs, properties, required, forbidden):
+def test_traits_are_required_by_flavor_and_image(extra_specs, properties, required, forbidden):
     found = asked(extra_specs, properties)
     assert (found.required, found.forbidden) == (required, forbidden)
 

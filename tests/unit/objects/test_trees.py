@@ -53,12 +53,13 @@ def find(resources: dict[str, int], *groups: RequestGroup, tree: list[Provider] 
     ({"VGPU": 1}, [], {"forbidden": frozenset({"BIG"})}, {"gpu1": {"VGPU": 1}}),
     ({"VCPU": 1}, [], {"forbidden": frozenset({"FAST"})}, None),
 ])
-def test_allocation_from_the_provider_tree(resources: dict[str, int], groups: list[RequestGroup],
-                                           values: dict[str, Any], found: dict[str, dict[str, int]] | None) -> None:
+def test_request_groups_are_allocated_from_the_provider_tree(resources: dict[str, int], groups: list[RequestGroup],
+                                                             values: dict[str, Any],
+                                                             found: dict[str, dict[str, int]] | None) -> None:
     assert find(resources, *groups, **values) == found
 
 
-def test_provider_units_ratios_and_usage() -> None:
+def test_allocation_respects_units_ratio_and_usage() -> None:
     one = [provider("root"), provider("gpu", VGPU=Inventory(total=4, ratio=2.0, min_unit=2, max_unit=4, step_size=2,
                                                             used=4))]
     assert [find({"VGPU": amount}, tree=one) is not None for amount in (1, 2, 3, 4, 6)] == [

@@ -37,7 +37,7 @@ from nova.scheduler.weighers.usage import (
 
 def node(name: str, *, host: str | None = None, vcpus: int = 8, ram: int = 8192, disk: int = 100,
          used: tuple[int, int, int] = (0, 0, 0), ratio: float = 1.0, **values: Any) -> HostState:
-    """A node whose uuid is its name."""
+    """Return a node whose uuid equals its name."""
     inventories = values.pop("inventories", None) or {
         "VCPU": Inventory(total=vcpus, ratio=ratio, used=used[0]),
         "MEMORY_MB": Inventory(total=ram, used=used[1]),

@@ -48,14 +48,14 @@ def test_compute_filter_requires_a_service_that_is_up_and_enabled():
     assert passing(ComputeFilter(), states, spec()) == ["up"]
 
 
-def test_availability_zone_filter():
+def test_availability_zone_filter_passes_hosts_of_the_requested_zone():
     states = [node("a", availability_zone="one"), node("b", availability_zone="two"), node("c")]
     assert passing(AvailabilityZoneFilter(), states, spec(availability_zone="one")) == ["a"]
     assert passing(AvailabilityZoneFilter(), states, spec(availability_zone="nova")) == ["c"]
     assert passing(AvailabilityZoneFilter(), states, spec()) == ["a", "b", "c"]
 
 
-def test_io_ops_filter_limit(settings):
+def test_io_ops_filter_refuses_hosts_at_the_limit(settings):
     states = [node("a", num_io_ops=7), node("b", num_io_ops=8)]
     assert passing(IoOpsFilter(), states, spec()) == ["a"]
     settings("filter_scheduler", max_io_ops_per_host=9)
@@ -69,14 +69,14 @@ def test_aggregate_io_ops_filter_uses_the_smallest_limit():
     assert passing(AggregateIoOpsFilter(), states, spec()) == ["a", "c"]
 
 
-def test_num_instances_filter_limit(settings):
+def test_num_instances_filter_refuses_hosts_at_the_limit(settings):
     states = [node("a", num_instances=49), node("b", num_instances=50)]
     assert passing(NumInstancesFilter(), states, spec()) == ["a"]
     settings("filter_scheduler", max_instances_per_host=51)
     assert passing(NumInstancesFilter(), states, spec()) == ["a", "b"]
 
 
-def test_aggregate_num_instances_filter():
+def test_aggregate_num_instances_filter_uses_aggregate_limits():
     states = [node("a", num_instances=1, aggregates=[{"max_instances_per_host": "2"}]),
               node("b", num_instances=2, aggregates=[{"max_instances_per_host": "2"}]),
               node("c", num_instances=60, aggregates=[{"max_instances_per_host": "70"}])]
@@ -96,14 +96,14 @@ class TestServerGroups:
     def group(self, policy: str, hosts: dict[str, int], most: int = 1) -> GroupSpec:
         return GroupSpec(uuid="group", policy=policy, hosts=hosts, max_server_per_host=most)
 
-    def test_server_group_affinity_filter(self):
+    def test_server_group_affinity_filter_passes_hosts_of_members(self):
         each = ServerGroupAffinityFilter()
         assert passing(each, self.states, spec(group=self.group("affinity", {"b": 1}))) == ["b", "b2"]
         assert passing(each, self.states, spec(group=self.group("affinity", {"gone": 1}))) == []
         for anywhere in (None, self.group("affinity", {}), self.group("anti-affinity", {"b": 1})):
             assert passing(each, self.states, spec(group=anywhere)) == ["a", "b", "b2", "c"]
 
-    def test_server_group_anti_affinity_filter(self):
+    def test_server_group_anti_affinity_filter_refuses_hosts_of_members(self):
         each = ServerGroupAntiAffinityFilter()
         assert passing(each, self.states, spec(group=self.group("anti-affinity", {"b": 1, "c": 2}))) == ["a"]
         assert passing(each, self.states, spec(group=self.group("anti-affinity", {"b": 1, "c": 2}, 2))) == [
@@ -117,18 +117,18 @@ class TestHints:
     def asked(self, **hints):
         return spec(hints=hints, hint_hosts={"one": "a", "two": "b"})
 
-    def test_same_host_filter(self):
+    def test_same_host_filter_passes_hosts_of_the_hinted_servers(self):
         assert passing(SameHostFilter(), self.states, self.asked(same_host="one")) == ["a"]
         assert passing(SameHostFilter(), self.states, self.asked(same_host=["one", "two"])) == ["a", "b"]
         assert passing(SameHostFilter(), self.states, self.asked(same_host="unknown")) == []
         assert passing(SameHostFilter(), self.states, self.asked()) == ["a", "b", "c"]
 
-    def test_different_host_filter(self):
+    def test_different_host_filter_refuses_hosts_of_the_hinted_servers(self):
         assert passing(DifferentHostFilter(), self.states, self.asked(different_host="one")) == ["b", "c"]
         assert passing(DifferentHostFilter(), self.states, self.asked(different_host=["one", "two"])) == ["c"]
         assert passing(DifferentHostFilter(), self.states, self.asked(different_host="unknown")) == ["a", "b", "c"]
 
-    def test_simple_cidr_affinity_filter(self):
+    def test_simple_cidr_affinity_filter_passes_hosts_in_the_subnet(self):
         each = SimpleCIDRAffinityFilter()
         assert passing(each, self.states, self.asked(build_near_host_ip="10.0.1.200")) == ["a"]
         assert passing(each, self.states, self.asked(build_near_host_ip="10.0.1.200", cidr="/16")) == ["a", "b"]
@@ -169,7 +169,7 @@ class TestCapabilities:
         ({"hw:maxphysaddr_bits": "42"}, ["a"]),
         ({"hw:maxphysaddr_bits": "48"}, []),
     ])
-    def test_extra_specs(self, extra_specs, expected):
+    def test_compute_capabilities_filter_compares_extra_specs(self, extra_specs, expected):
         assert passing(ComputeCapabilitiesFilter(), self.states, spec(extra_specs=extra_specs)) == expected
 
     @pytest.mark.parametrize(("query", "expected"), [
@@ -186,7 +186,7 @@ class TestCapabilities:
         (["<", "$free_ram_mb", "$total_usable_ram_mb"], []),
         ([], ["a", "b"]),
     ])
-    def test_json_filter_query(self, query, expected):
+    def test_json_filter_evaluates_queries(self, query, expected):
         assert passing(JsonFilter(), self.states, spec(hints={"query": json.dumps(query)})) == expected
 
     @pytest.mark.parametrize("query", [
@@ -222,10 +222,10 @@ class TestImageProperties:
         ({"hw_maxphysaddr_bits": "40"}, ["kvm"]),
         ({"hw_maxphysaddr_bits": "41"}, []),
     ])
-    def test_image_properties_filter(self, properties, expected):
+    def test_image_properties_filter_compares_supported_instances(self, properties, expected):
         assert passing(ImagePropertiesFilter(), self.states, spec(properties=properties)) == expected
 
-    def test_image_properties_filter_default_architecture(self, settings):
+    def test_image_properties_filter_applies_the_default_architecture(self, settings):
         settings("filter_scheduler", image_properties_default_architecture="i686")
         assert passing(ImagePropertiesFilter(), self.states, spec()) == ["kvm"]
         assert passing(ImagePropertiesFilter(), self.states, spec(properties={"hw_architecture": "x86_64"})) == [
@@ -245,10 +245,10 @@ class TestAggregates:
         ({"disk": "tape"}, []),
         ({"hw:cpu_policy": "shared"}, ["plain", "ssd", "hdd"]),
     ])
-    def test_extra_specs(self, extra_specs, expected):
+    def test_aggregate_extra_specs_filter_compares_aggregate_metadata(self, extra_specs, expected):
         assert passing(AggregateInstanceExtraSpecsFilter(), self.states, spec(extra_specs=extra_specs)) == expected
 
-    def test_aggregate_image_properties_isolation(self, settings):
+    def test_aggregate_image_properties_isolation_refuses_mismatches(self, settings):
         states = [node("plain"), node("win", aggregates=[{"os_type": "windows,freedos"}])]
         each = AggregateImagePropertiesIsolation()
         assert passing(each, states, spec(properties={"os_type": "windows"})) == ["plain", "win"]
@@ -259,18 +259,18 @@ class TestAggregates:
         states = [node("win", aggregates=[{"only.os_type": "windows"}])]
         assert passing(each, states, spec(properties={"os_type": "linux"})) == []
 
-    def test_aggregate_multi_tenancy_isolation(self):
+    def test_aggregate_multi_tenancy_isolation_refuses_other_projects(self):
         states = [node("plain"), node("ours", aggregates=[{"filter_tenant_id": "other, project"}]),
                   node("theirs", aggregates=[{"filter_tenant_id2": "other"}])]
         assert passing(AggregateMultiTenancyIsolation(), states, spec()) == ["plain", "ours"]
 
-    def test_aggregate_type_affinity_filter(self):
+    def test_aggregate_type_affinity_filter_refuses_other_flavors(self):
         states = [node("plain"), node("ours", aggregates=[{"instance_type": "large,small"}]),
                   node("other", aggregates=[{"instance_type": "large"}])]
         assert passing(AggregateTypeAffinityFilter(), states, spec()) == ["plain", "ours"]
 
 
-def test_isolated_hosts_filter(settings):
+def test_isolated_hosts_filter_separates_isolated_images(settings):
     states = [node("a"), node("b")]
     assert passing(IsolatedHostsFilter(), states, spec()) == ["a", "b"]
     settings("filter_scheduler", isolated_hosts=["b"], isolated_images=["other"])

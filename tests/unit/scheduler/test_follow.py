@@ -226,7 +226,7 @@ def test_reordered_and_lost_deltas_with_a_refresh_match_the_database(data):
         assert fleet.state(uuid).num_instances == state.num_instances
 
 
-def test_concurrent_choices_deltas_and_refreshes():
+def test_concurrent_choices_deltas_and_refreshes_end_consistent():
     """Run choices, deltas and refreshes concurrently; the last delta takes effect."""
     from tests.unit.scheduler.builders import choose, spec
 

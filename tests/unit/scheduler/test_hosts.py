@@ -16,7 +16,7 @@ def usage(uuid: str, generation: int, vcpus: int = 0, **values) -> NodeUsage:
                      **values)
 
 
-def test_state_round_trip():
+def test_node_state_is_returned_unchanged():
     state = node("a", host="h", up=False, disabled=True, traits=["A", "B"], availability_zone="z",
                  aggregates=[{"k": "v"}], num_instances=3, num_io_ops=2, failed_builds=1, hypervisor_type="QEMU",
                  hypervisor_version=9000000, host_ip="10.0.0.1", cpu_info={"a": [1]},

@@ -177,7 +177,7 @@ class TestAlternates:
         assert [choice[0] for choice in found] == ["a", "b"]
         assert all(set(choice[1:]) <= {"c", "d"} for choice in found)
 
-    def test_alternates_of_an_affinity_group(self):
+    def test_affinity_group_members_limit_alternates(self):
         group = GroupSpec(uuid="g", policy="affinity")
         assert choose(fleet(node("a"), node("b")), spec(group=group)) == [["a", "b"]]
         group = GroupSpec(uuid="g", policy="affinity", hosts={"b": 1})
@@ -284,7 +284,7 @@ def test_in_place_request_checks_only_the_image():
     asked = spec(requested_host="full", in_place=True, resources={"VCPU": 8}, availability_zone="another")
     assert choose(made, asked) == [["full"]]
     with made.view() as view:
-        assert (view.used("VCPU").sum(), view.num_instances.sum()) == (0, 0), "it takes nothing"
+        assert (view.used("VCPU").sum(), view.num_instances.sum()) == (0, 0), "the in-place request consumed resources"
 
 
 @pytest.mark.parametrize("asked", [

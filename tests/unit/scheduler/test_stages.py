@@ -17,7 +17,7 @@ def fits(*states, **values) -> list[str]:
         return []
 
 
-def test_required_and_forbidden_traits():
+def test_hosts_must_have_required_and_no_forbidden_traits():
     states = node("a", traits=["X", "Y"]), node("b", traits=["X"]), node("c")
     assert fits(*states, required_traits=["X"]) == ["a", "b"]
     assert fits(*states, required_traits=["X"], forbidden_traits=["Y"]) == ["b"]
@@ -39,7 +39,7 @@ def test_required_and_forbidden_traits():
     (Inventory(total=10, step_size=3), False),
     (Inventory(total=0), False),
 ])
-def test_capacity_of_an_inventory(inventory, expected):
+def test_inventory_capacity_includes_reserved_ratio_and_units(inventory, expected):
     states = node("a", inventories={"CUSTOM_THING": inventory}), node("b", inventories={"OTHER": Inventory(total=9)})
     assert fits(*states, resources={"CUSTOM_THING": 4}) == (["a"] if expected else [])
 
@@ -52,7 +52,7 @@ def test_request_without_resources_fits_everywhere():
     assert fits(node("a", ram=0), resources={}) == ["a"]
 
 
-def test_tenant_aggregate_prefilter(settings):
+def test_tenant_aggregate_prefilter_limits_projects_to_their_aggregates(settings):
     states = (node("plain"), node("ours", aggregates=[{"filter_tenant_id": "project"}]),
               node("theirs", aggregates=[{"filter_tenant_id_2": "other"}]))
     assert fits(*states) == ["ours", "plain", "theirs"]
@@ -63,7 +63,7 @@ def test_tenant_aggregate_prefilter(settings):
     assert fits(states[0], states[2]) == []
 
 
-def test_isolated_aggregate_filtering(settings):
+def test_isolated_aggregates_require_their_traits_in_the_request(settings):
     states = (node("plain", traits=["X", "Y"]), node("x", traits=["X"], aggregates=[{"trait:X": "required"}]))
     assert fits(*states) == ["plain", "x"]
     settings("scheduler", enable_isolated_aggregate_filtering=True)
@@ -71,7 +71,7 @@ def test_isolated_aggregate_filtering(settings):
     assert fits(*states, required_traits=["X"]) == ["plain", "x"]
 
 
-def test_image_traits_prefilters(settings):
+def test_image_prefilters_add_required_traits(settings):
     image = Image(id="i", disk_format="qcow2", properties={
         "hw_disk_bus": "virtio", "architecture": "amd64", "hw_vif_model": "spapr-vlan"})
     asked = spec()

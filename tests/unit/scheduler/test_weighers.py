@@ -66,7 +66,7 @@ def test_hypervisor_version_weigher_prefers_newer_versions():
                    node("b", hypervisor_version=8000000)) == {"a": 1.0, "b": 0.0}
 
 
-def test_soft_affinity_and_anti_affinity_weighers():
+def test_soft_affinity_weighers_count_group_members():
     states = node("a"), node("b"), node("c")
     hosts = {"a": 2, "b": 1}
     group = GroupSpec(uuid="g", policy="soft-affinity", hosts=hosts)
@@ -78,7 +78,7 @@ def test_soft_affinity_and_anti_affinity_weighers():
         assert not each.applies(request(spec(group=group)))
 
 
-def test_metrics_weigher_scores(settings):
+def test_metrics_weigher_multiplies_metrics_by_ratio(settings):
     settings("metrics", weight_setting=["load=-1.0", "speed=2"])
     states = [node("a", metrics={"load": 1.0, "speed": 3.0}), node("b", metrics={"load": 4.0, "speed": 3.0})]
     assert scores(MetricsWeigher(), states) == {"a": 5.0, "b": 2.0}
@@ -94,7 +94,7 @@ def test_metrics_weigher_prefers_hosts_with_idle_cpus(settings):
     assert choose(fleet(*states), spec(alternates=0)) == [["idle"]]
 
 
-def test_metrics_weigher_with_missing_metrics(settings):
+def test_missing_metrics_are_refused_or_weighed_low(settings):
     settings("metrics", weight_setting=["load=1"])
     states = [node("a", metrics={"load": 1.0}), node("b")]
     with pytest.raises(exception.NoValidHost) as caught:

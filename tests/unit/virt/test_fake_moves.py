@@ -139,7 +139,7 @@ def test_reverted_guest_has_its_original_size_and_disk(hosts):
     assert one.disk(instance.uuid, aside=True) is None
 
 
-def test_resize_on_the_same_host(hosts):
+def test_resize_on_the_same_host_replaces_the_disk(hosts):
     one, _two = hosts
     instance = boot(one)
     move_here = one.cold_migration.open_disks(instance)
@@ -209,7 +209,7 @@ def test_migrated_guest_runs_on_the_destination_without_finish(hosts):
     assert [guest.uuid for guest in two.guests.all()] == [instance.uuid]
 
 
-def test_live_migration_progress_and_cancellation(hosts):
+def test_cancelled_live_migration_reports_progress_and_leaves_the_guest(hosts):
     one, two = hosts
     instance = boot(one)
     target = prepared(one, two, instance)

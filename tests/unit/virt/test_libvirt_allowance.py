@@ -131,7 +131,7 @@ def test_received_disk_must_match_its_described_size(fetched: list[str], tmp_pat
 
 
 def test_swap_disk_is_not_copied(fetched: list[str], tmp_path: pathlib.Path) -> None:
-    """The destination creates it with the size of the flavor, so nothing is copied."""
+    """The destination creates the swap disk with the size of the flavor, so no file is copied."""
     move(server(flavor=FLAVOR), DiskSource(host="other", token="t", files=[disk("disk.swap", 128 * MIB)]))
     assert fetched == []
 

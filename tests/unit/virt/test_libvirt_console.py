@@ -42,7 +42,7 @@ def test_missing_console_log_is_unavailable(tmp_path: pathlib.Path) -> None:
 
 @given(lines=st.lists(st.binary(max_size=5).filter(lambda line: b"\n" not in line), max_size=8),
        count=st.integers(0, 10), ended=st.booleans())
-def test_last_lines_of_the_console_log(lines: list[bytes], count: int, ended: bool) -> None:
+def test_last_lines_returns_the_requested_number_of_lines(lines: list[bytes], count: int, ended: bool) -> None:
     if not ended and lines and not lines[-1]:
         lines[-1] = b"x"  # An empty last line without a newline does not count.
     text = b"\n".join(lines) + (b"\n" if ended and lines else b"")

@@ -76,7 +76,7 @@ def test_interrupted_removal_is_completed(place: pathlib.Path) -> None:
     assert os.listdir(place) == []
 
 
-def test_take_or_remove_of_a_missing_directory_and_invalid_uuids() -> None:
+def test_missing_directory_is_ignored_and_invalid_uuid_is_refused() -> None:
     directories.take(ONE, "first")
     directories.remove(ONE, "first")
     for strange in ("../../etc", "", ONE.upper()):

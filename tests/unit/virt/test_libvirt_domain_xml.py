@@ -133,7 +133,7 @@ def test_domain_definition_is_deterministic() -> None:
     assert make[0] == make[1]
 
 
-def test_domain_identity_and_size() -> None:
+def test_domain_has_uuid_name_memory_and_vcpus() -> None:
     root = define(server(flavor={"vcpus": 3, "memory_mb": 100}))
     assert root.get("type") == "qemu"
     assert root.findtext("uuid") == "5b4f9b8a-2f0c-4f39-9f2e-0a1b2c3d4e5f"
@@ -251,7 +251,7 @@ def test_iso_image_is_a_bootable_cdrom() -> None:
     assert (root.find("os/boot"), disk.get("device"), disk.find("boot").get("order")) == (None, "cdrom", "1")
 
 
-def test_interfaces_of_bridges() -> None:
+def test_bridge_interface_is_defined_with_its_properties() -> None:
     root = define(server({}, {}, network_info=[interface(0), interface(1, bridge="")]))
     cards = root.findall("devices/interface")
     assert len(cards) == 1, "an interface without a bridge is in the definition"
@@ -294,7 +294,7 @@ def test_graphics_device_requires_an_enabled_console() -> None:
     assert graphics.find("listen").get("address") == "127.0.0.1"
 
 
-def test_spice_and_vnc_graphics_together() -> None:
+def test_spice_and_vnc_graphics_are_defined_together() -> None:
     root = define(server(), vnc_listen="127.0.0.1", spice=Spice("10.0.0.1", choices=(("streaming", "mode", "off"),)))
     assert [item.get("type") for item in root.findall("devices/graphics")] == ["vnc", "spice"]
     assert len(root.findall("devices/video")) == len(root.findall("devices/input")) == 1
@@ -311,7 +311,8 @@ def test_spice_and_vnc_graphics_together() -> None:
 @pytest.mark.parametrize(("specs", "properties", "model"), [
     ({"hw:redirected_usb_ports": "2"}, {}, "qemu-xhci"), ({}, {"hw_redirected_usb_ports": "2"}, "qemu-xhci"),
     ({"hw:redirected_usb_ports": "2"}, {"hw_usb_model": "nec-xhci"}, "nec-xhci")])
-def test_usb_redirection_ports_of_spice(specs: dict[str, str], properties: dict[str, str], model: str) -> None:
+def test_spice_guest_has_the_requested_usb_redirection_ports(specs: dict[str, str], properties: dict[str, str],
+                                                             model: str) -> None:
     root = define(server(specs, properties), spice=Spice("::1"))
     assert [(item.get("bus"), item.get("type")) for item in root.findall("devices/redirdev")] == [
         ("usb", "spicevmc")] * 2
@@ -339,7 +340,7 @@ def test_image_overrides_watchdog_action_of_the_flavor() -> None:
     assert define(server({}, {"hw_watchdog_action": "disabled"})).find("devices/watchdog") is None
 
 
-def test_uefi_firmware_and_secure_boot() -> None:
+def test_uefi_image_enables_firmware_and_secure_boot() -> None:
     root = define(server({}, {"hw_firmware_type": "uefi"}))
     assert root.find("os").get("firmware") == "efi"
     assert root.findtext("os/nvram") == f"{PLACE}/nvram"
@@ -351,7 +352,7 @@ def test_uefi_firmware_and_secure_boot() -> None:
     assert define(server()).find("os").get("firmware") is None
 
 
-def test_machine_type_from_image_configuration_or_architecture() -> None:
+def test_machine_type_is_from_image_configuration_or_architecture() -> None:
     assert define(server()).find("os/type").get("machine") == "pc"
     assert define(server(), machines={"x86_64": "q35"}).find("os/type").get("machine") == "q35"
     assert define(server({}, {"hw_machine_type": "pc-q35-7.2"})).find("os/type").get("machine") == "pc-q35-7.2"

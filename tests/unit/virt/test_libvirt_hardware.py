@@ -266,7 +266,7 @@ def test_hypervisor_id_is_hidden_in_emulated_and_kvm_guests(schema: etree.RelaxN
     assert kvm.find("features/kvm/hidden").get("state") == "on"
 
 
-def test_locked_memory_element(schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_locked_memory_request_sets_the_locked_element(schema: etree.RelaxNG) -> None:  # noqa: F811
     instance = server({"hw:locked_memory": "true", "hw:mem_page_size": "small"}, {}, numa_topology=GuestTopology(
         cells=[GuestCell(id=0, cpus=[0], memory_mb=128, host_cell=0, pagesize_kb=4)]))
     text = domain_xml(instance, DISKS, HOST)
@@ -295,7 +295,7 @@ def test_arm_guest_has_arm_devices_and_firmware(kernel: bool, schema: etree.Rela
     assert root.find("devices/disk[@device='cdrom']/target").get("bus") == "scsi"
 
 
-def test_i686_guest_on_an_x86_64_host(schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_i686_image_on_an_x86_64_host_has_an_i686_definition(schema: etree.RelaxNG) -> None:  # noqa: F811
     text = domain_xml(server({}, {"hw_architecture": "i386"}), DISKS, HOST)
     assert schema.validate(etree.fromstring(text)), schema.error_log
     root = ET.fromstring(text)
@@ -333,7 +333,7 @@ def test_boot_order_follows_boot_index_of_all_disks() -> None:
     assert booted(server()) == ["vda"]
 
 
-def test_device_types_and_buses_of_block_devices(schema: etree.RelaxNG) -> None:  # noqa: F811
+def test_block_device_types_and_buses_are_applied_or_refused(schema: etree.RelaxNG) -> None:  # noqa: F811
     covered = collections.Counter()
     for kind in (None, *DEVICE_TYPES):
         for bus in (None, "fdc", "virtio", "scsi", "sata", "ide", "usb", "xen", "lxc", "uml", "nonsense"):
@@ -377,7 +377,7 @@ def test_lun_device_type_is_refused_for_files() -> None:
         domain_xml(server(block_devices=[volume(1, device_type="lun")]), DISKS, HOST)
 
 
-# --- what the host reports ----------------------------------------------------------------------------
+# --- host capabilities --------------------------------------------------------------------------------
 def test_device_model_traits_come_from_the_qemu_device_list() -> None:
     found = models.traits_of(DEVICES, 9_000_000, "x86_64")
     assert {"COMPUTE_NET_VIF_MODEL_E1000E", "COMPUTE_SOUND_MODEL_AC97", "COMPUTE_VIOMMU_MODEL_AUTO",

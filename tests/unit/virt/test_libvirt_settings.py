@@ -31,7 +31,7 @@ def found() -> settings.Settings:
     return settings.from_conf("host1", "x86_64", "host-uuid", direct_io=True)
 
 
-def test_default_libvirt_settings() -> None:
+def test_libvirt_settings_without_options_are_the_defaults() -> None:
     plain = settings.with_cpu(found(), MODES, ())
     assert (plain.virt_type, plain.cpu_mode, plain.cache, plain.vnc_listen) == ("kvm", "host-model", "none", None)
     assert settings.with_cpu(found(), ("maximum",), ()).cpu_mode is None, "an unsupported default CPU mode is used"
@@ -76,7 +76,7 @@ def test_machine_type_and_cache_mode_options_are_parsed() -> None:
 
 
 @pytest.mark.parametrize(("kind", "serial"), [("unique", None), ("none", ""), ("hardware", "host-uuid")])
-def test_sysinfo_serial_option(kind: str, serial: str | None) -> None:
+def test_sysinfo_serial_option_sets_the_host_serial(kind: str, serial: str | None) -> None:
     CONF.set_override("sysinfo_serial", kind, "libvirt")
     assert found().host_serial == serial
 
@@ -94,7 +94,7 @@ def test_host_option_determines_the_node_name() -> None:
     assert inventory.node_name("virtual-1", "machine.example") == "virtual-1"
 
 
-def test_node_traits_from_capabilities() -> None:
+def test_node_traits_match_the_host_capabilities() -> None:
     capabilities = Capabilities(
         arch="x86_64", host_uuid="", cpu_info={"topology": {"threads": 2}},
         guests=(("x86_64", "qemu", "hvm"), ("i686", "qemu", "hvm")), features=frozenset({"avx2", "pni", "unheard-of"}),
