@@ -114,7 +114,7 @@ def test_gap_in_deltas_causes_a_refresh(following):
     books = Books(node("a"), node("b"))
     fleet, follower = following(books)
     follower.delta(delta(1))
-    books.states["a"] = msgspec.structs.replace(books.states["a"], num_instances=9, generation=9)  # delta 2 is lost
+    books.states["a"] = msgspec.structs.replace(books.states["a"], num_instances=9, generation=9)  # Delta 2 is lost.
     follower.delta(delta(3, usage=[used("b", 4)]))
     until(lambda: fleet.state("a").num_instances == 9)
     assert fleet.state("b").num_instances == 4
