@@ -72,7 +72,7 @@ def test_network_without_tunnels_sends_no_request(tunnels, state, conductor):
     assert conductor.requests == []
     for _time in range(2):
         tunnels.refresh()
-    assert conductor.requests == [("h1", "192.0.2.1", {}, True)], "the empty list of networks was not reported exactly once"
+    assert conductor.requests == [("h1", "192.0.2.1", {}, True)], "the empty list is not sent exactly once"
 
 
 def test_tunnel_networks_are_set_up_while_the_conductor_is_unavailable(tunnels, state, conductor):
@@ -96,7 +96,7 @@ def test_tunnel_networks_are_reported_in_a_single_call(tunnels, state, conductor
         state.delete_network(f"n{number}")
     for _time in range(2):
         tunnels.refresh()
-    assert conductor.requests[1:] == [("h1", "192.0.2.1", {}, True)], "the removal of the last network was not reported exactly once"
+    assert conductor.requests[1:] == [("h1", "192.0.2.1", {}, True)], "the removal is not sent exactly once"
 
 
 def test_older_tunnel_peers_do_not_replace_newer_peers(tunnels, state, conductor):
