@@ -71,7 +71,7 @@ def helped_with(cinder, files, snapshot):
 
 
 @pytest.mark.parametrize("image", [{}, AGENT], ids=["running", "at rest"])
-def test_help_with_its_snapshots_goes_ahead_of_the_image(
+def test_assisted_snapshots_run_before_the_image_is_complete(
         suite, admin, member, flavor, cinder, driver, share, image):
     server, root, data = booted(admin, member, flavor, cinder, share, **image)
     saved = create_image(member, server)
@@ -85,7 +85,7 @@ def test_help_with_its_snapshots_goes_ahead_of_the_image(
     audited(suite)
 
 
-def test_both_are_helped_with_when_they_are_asked_for_at_once(suite, admin, member, flavor, cinder, driver, share):
+def test_concurrent_assisted_snapshots_of_an_image_succeed(suite, admin, member, flavor, cinder, driver, share):
     server, root, data = booted(admin, member, flavor, cinder, share)
     saved = create_image(member, server)
     asked = [(files, help_with(admin, cinder, files)[0]) for files in (root, data)]
@@ -95,7 +95,7 @@ def test_both_are_helped_with_when_they_are_asked_for_at_once(suite, admin, memb
     audited(suite)
 
 
-def test_nothing_else_goes_ahead_of_the_image(suite, admin, member, flavor, cinder, share):
+def test_stop_waits_until_the_image_is_complete(suite, admin, member, flavor, cinder, share):
     server, root, data = booted(admin, member, flavor, cinder, share)
     saved = create_image(member, server)
     asked = [(files, help_with(admin, cinder, files)[0]) for files in (root, data)]
@@ -108,7 +108,7 @@ def test_nothing_else_goes_ahead_of_the_image(suite, admin, member, flavor, cind
     audited(suite)
 
 
-def test_help_with_a_snapshot_goes_ahead_of_giving_up_the_image(
+def test_assisted_snapshot_finishes_before_a_failed_image_is_cleaned_up(
         suite, admin, member, flavor, cinder, driver, share, monkeypatch):
     """The service deletes none that it makes; nor does it end with one while its help waits."""
     server, root, data = booted(admin, member, flavor, cinder, share)
@@ -131,7 +131,7 @@ def test_help_with_a_snapshot_goes_ahead_of_giving_up_the_image(
 
 
 @pytest.mark.parametrize("way", ["delete", "reboot"])
-def test_what_preempts_it_while_it_lets_help_go_ahead_leaves_nothing(
+def test_preempting_an_image_during_an_assisted_snapshot_leaves_no_snapshots(
         suite, admin, member, flavor, cinder, driver, hold, share, way):
     server, root, _data = booted(admin, member, flavor, cinder, share)
     saved = create_image(member, server)

@@ -98,7 +98,7 @@ def taken(admin, driver, server, files, below=None):  # noqa: F811
 
 
 # --- snapshots that are made -----------------------------------------------------------------------------
-def test_the_guest_writes_to_the_new_file_also_after_a_power_cycle(
+def test_assisted_snapshot_overlay_is_used_after_a_power_cycle(
         suite, admin, member, server, cinder, driver, files):  # noqa: F811
     snapshot, name = files.begin()
     answer, messages, _statements = measured(
@@ -121,14 +121,14 @@ def test_the_guest_writes_to_the_new_file_also_after_a_power_cycle(
     wait_status(cinder, files.volume, "available")
 
 
-def test_whoever_asks_without_an_id_gets_that_of_the_snapshot(admin, driver, server, files):  # noqa: F811
+def test_assisted_snapshot_without_an_id_returns_the_snapshot_id(admin, driver, server, files):  # noqa: F811
     snapshot, name = files.begin()
     assert create(admin, files.volume, snapshot, name) == {"id": snapshot, "volumeId": files.volume}
     assert admin.answered.status_code == 200
     wait_for(lambda: files.told(snapshot) == ("creating", "90%"), 20)
 
 
-def test_a_paused_guest_has_snapshots_and_one_that_is_off_has_none(admin, server, driver, files):  # noqa: F811
+def test_assisted_snapshot_of_a_paused_guest_succeeds_and_of_a_stopped_one_fails(admin, server, driver, files):  # noqa: F811
     admin.action(server, "pause", None)
     admin.wait(server, "PAUSED")
     _snapshot, first = taken(admin, driver, server, files)
@@ -145,7 +145,7 @@ def test_a_paused_guest_has_snapshots_and_one_that_is_off_has_none(admin, server
 
 
 @pytest.mark.parametrize("broken", ["missing", "stranger", "raw"])
-def test_a_file_that_is_none_of_the_volume_s_is_not_written_to(admin, server, driver, files, broken):  # noqa: F811
+def test_assisted_snapshot_with_an_invalid_overlay_file_fails(admin, server, driver, files, broken):  # noqa: F811
     snapshot, name = files.begin()
     (files.share / name).unlink()
     if broken == "stranger":
@@ -159,7 +159,7 @@ def test_a_file_that_is_none_of_the_volume_s_is_not_written_to(admin, server, dr
     assert has(driver, server, files) == [files.first]
 
 
-def test_a_file_on_an_older_one_is_not_written_to(admin, server, driver, files):  # noqa: F811
+def test_assisted_snapshot_with_an_overlay_of_an_older_file_fails(admin, server, driver, files):  # noqa: F811
     _snapshot, first = taken(admin, driver, server, files)
     snapshot, name = files.begin(files.first)
     create(admin, files.volume, snapshot, name)
@@ -169,7 +169,7 @@ def test_a_file_on_an_older_one_is_not_written_to(admin, server, driver, files):
     assert has(driver, server, files) == [first, files.first]
 
 
-def test_a_volume_that_is_no_file_has_no_such_snapshots(admin, member, server, driver, files):  # noqa: F811
+def test_assisted_snapshot_of_a_volume_that_is_not_a_file_fails(admin, member, server, driver, files):  # noqa: F811
     image = files.cinder.new(MEMBER)
     given(member, server, image, files.cinder)
     snapshot = files.cinder.assist(image)
@@ -178,7 +178,7 @@ def test_a_volume_that_is_no_file_has_no_such_snapshots(admin, member, server, d
     ended(admin, server, "volume_snapshot_create", "Error")
 
 
-def test_a_guest_that_cannot_leaves_everything_as_it_was(suite, admin, server, driver, files):  # noqa: F811
+def test_assisted_snapshot_failure_in_the_guest_changes_nothing(suite, admin, server, driver, files):  # noqa: F811
     driver.behaviour.failure["snapshot_volume"] = 1.0
     snapshot, name = files.begin()
     create(admin, files.volume, snapshot, name)
@@ -190,7 +190,7 @@ def test_a_guest_that_cannot_leaves_everything_as_it_was(suite, admin, server, d
 
 
 @pytest.mark.parametrize("status", ["error", "available", "deleting"])
-def test_a_snapshot_that_nobody_waits_for_is_not_begun(admin, server, cinder, driver, files, status):  # noqa: F811
+def test_assisted_snapshot_in_a_wrong_status_is_not_started(admin, server, cinder, driver, files, status):  # noqa: F811
     snapshot, name = files.begin()
     cinder.snapshots[snapshot].status = status
     create(admin, files.volume, snapshot, name)
@@ -213,7 +213,7 @@ def three(admin, server, driver, files):  # noqa: F811
 
 
 @pytest.mark.parametrize("way", ["into the oldest", "into the newest", "all into the newest"])
-def test_files_are_put_together(suite, admin, server, driver, files, three, way):  # noqa: F811
+def test_assisted_snapshot_delete_merges_files(suite, admin, server, driver, files, three, way):  # noqa: F811
     first, second, one, two = three
     snapshot, top, base, left = {
         "into the oldest": (first, one, files.first, [two, files.first]),
@@ -229,7 +229,7 @@ def test_files_are_put_together(suite, admin, server, driver, files, three, way)
 
 
 @pytest.mark.parametrize(("top", "base"), [("0", "volume"), ("1", "2"), ("nothing", None), ("volume", "1")])
-def test_files_that_cannot_be_put_together_stay(admin, server, driver, files, three, top, base):  # noqa: F811
+def test_assisted_snapshot_delete_with_invalid_files_keeps_them(admin, server, driver, files, three, top, base):  # noqa: F811
     first, _second, one, two = three
     names = {"0": two, "1": one, "2": "2", "volume": files.first, None: None, "nothing": "nothing"}
     delete(admin, first, files.volume, names[top], names[base])
@@ -239,18 +239,18 @@ def test_files_that_cannot_be_put_together_stay(admin, server, driver, files, th
 
 
 # --- what is refused -------------------------------------------------------------------------------------
-def test_a_volume_that_no_server_has(admin, cinder, files):  # noqa: F811
+def test_assisted_snapshot_of_an_unattached_volume_is_refused(admin, cinder, files):  # noqa: F811
     for volume in (NOBODY, "x/../y", cinder.new(MEMBER, kind="nfs")):
         assert refused(lambda volume=volume: create(admin, volume, NOBODY, "new"))[0] == 400
         assert refused(lambda volume=volume: delete(admin, NOBODY, volume, None))[0] == 400
 
 
-def test_users_may_not_ask_for_it(member, files):
+def test_assisted_snapshot_by_a_member_is_forbidden(member, files):
     assert refused(lambda: create(member, files.volume, NOBODY, "new"))[0] == 403
     assert refused(lambda: delete(member, NOBODY, files.volume, None))[0] == 403
 
 
-def test_a_volume_that_several_servers_may_have(admin, member, flavor, image_id, server, cinder, files):  # noqa: F811
+def test_assisted_snapshot_of_a_multiattach_volume_is_refused(admin, member, flavor, image_id, server, cinder, files):  # noqa: F811
     shared = cinder.new(MEMBER, multiattach=True)
     given(member, server, shared, cinder)
     assert "several servers" in refused(lambda: create(admin, shared, NOBODY, "new"))[1]
@@ -260,7 +260,7 @@ def test_a_volume_that_several_servers_may_have(admin, member, flavor, image_id,
     assert "several instances" in refused(lambda: create(admin, shared, NOBODY, "new"))[1]
 
 
-def test_a_service_that_is_away(admin, cinder, files):  # noqa: F811
+def test_assisted_snapshot_while_cinder_is_unavailable_returns_503(admin, cinder, files):  # noqa: F811
     cinder.fail("show_volume", "error", times=5)
     assert refused(lambda: create(admin, files.volume, NOBODY, "new"))[0] == 503
 
@@ -268,7 +268,7 @@ def test_a_service_that_is_away(admin, cinder, files):  # noqa: F811
 # --- whatever breaks -------------------------------------------------------------------------------------
 @pytest.mark.parametrize("how", ["error", "error after", "silence", "silence after"])
 @pytest.mark.parametrize("verb", ["show_snapshot", "os-update_snapshot_status"])
-def test_a_service_that_breaks_down_is_told_all_the_same(
+def test_assisted_snapshot_status_is_reported_after_cinder_failures(
         admin, server, cinder, driver, files, verb, how):  # noqa: F811
     snapshot, name = files.begin()
     cinder.fail(verb, how)
@@ -278,7 +278,7 @@ def test_a_service_that_breaks_down_is_told_all_the_same(
     assert has(driver, server, files) == [name, files.first]
 
 
-def test_a_service_that_gave_it_up_is_told_of_and_the_server_has_what_its_guest_has(
+def test_assisted_snapshot_aborted_by_cinder_keeps_the_file_of_the_guest(
         admin, server, cinder, driver, hold, files):  # noqa: F811
     held, (snapshot, name) = hold("volume_files.snapshot"), files.begin()
     create(admin, files.volume, snapshot, name)
@@ -293,7 +293,7 @@ def test_a_service_that_gave_it_up_is_told_of_and_the_server_has_what_its_guest_
 
 
 @pytest.mark.parametrize("when", ["never done", "done, and not told", "done, and the service not told"])
-def test_a_hard_reboot_in_the_middle_keeps_what_the_guest_had(
+def test_hard_reboot_during_an_assisted_snapshot_keeps_the_file_of_the_guest(
         suite, admin, server, cinder, driver, hold, files, when):  # noqa: F811
     (snapshot, name), done = files.begin(), when != "never done"
     if when == "done, and the service not told":
@@ -314,7 +314,7 @@ def test_a_hard_reboot_in_the_middle_keeps_what_the_guest_had(
     audited(suite)
 
 
-def test_who_waits_for_a_snapshot_that_never_had_its_turn_is_told(admin, member, server, cinder, hold, files):  # noqa: F811
+def test_queued_assisted_snapshot_of_a_deleted_server_is_reported_as_error(admin, member, server, cinder, hold, files):  # noqa: F811
     other, (snapshot, name), held = cinder.new(MEMBER), files.begin(), hold("volumes.attach")
     attach(member, server, other)
     held.wait_until_begun()
@@ -325,7 +325,7 @@ def test_who_waits_for_a_snapshot_that_never_had_its_turn_is_told(admin, member,
     wait_for(lambda: files.told(snapshot)[0] == "error", 20)
 
 
-def test_a_delete_in_the_middle_of_a_merge_is_told(admin, server, cinder, hold, files, three):  # noqa: F811
+def test_delete_server_during_a_snapshot_merge_reports_the_result(admin, server, cinder, hold, files, three):  # noqa: F811
     first, _second, one, _two = three
     held = hold("volume_files.merge")
     delete(admin, first, files.volume, one, files.first)

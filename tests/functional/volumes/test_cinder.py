@@ -101,7 +101,7 @@ def holds_nothing(cinder, driver, client, server):
 
 
 # --- attaching and detaching -----------------------------------------------------------------------------
-def test_a_volume_is_attached_and_detached(suite, admin, member, server, cinder, driver):
+def test_cinder_volume_is_attached_and_detached(suite, admin, member, server, cinder, driver):
     volume = cinder.new(MEMBER, size=3)
     answer, messages, _statements = measured(suite, member, lambda: attach(member, server, volume))
     assert answer["volumeAttachment"] == {"id": volume, "volumeId": volume, "serverId": server, "device": "/dev/vdb",
@@ -122,7 +122,7 @@ def test_a_volume_is_attached_and_detached(suite, admin, member, server, cinder,
     holds_nothing(cinder, driver, member, server)
 
 
-def test_the_caller_sees_no_more_than_its_own_volumes(member, server, cinder, driver):
+def test_attach_volume_of_another_project_returns_404(member, server, cinder, driver):
     for volume in (cinder.new("other"), "11111111-2222-4333-8444-555555555555"):
         assert refused(lambda volume=volume: attach(member, server, volume)) == (
             404, f"Volume {volume} could not be found.")
@@ -130,7 +130,7 @@ def test_the_caller_sees_no_more_than_its_own_volumes(member, server, cinder, dr
     holds_nothing(cinder, driver, member, server)
 
 
-def test_a_volume_in_use_is_refused(member, server, cinder):
+def test_attach_volume_in_use_or_in_error_is_refused(member, server, cinder):
     volume = cinder.new(MEMBER)
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
@@ -141,14 +141,14 @@ def test_a_volume_in_use_is_refused(member, server, cinder):
         400, f"Invalid volume: the status of volume {broken} must be available, but is error")
 
 
-def test_a_service_that_is_away_is_503(member, server, cinder, driver):
+def test_attach_volume_while_cinder_is_unavailable_returns_503(member, server, cinder, driver):
     volume = cinder.new(MEMBER)
     cinder.fail("show_volume", "error", times=5)
     assert refused(lambda: attach(member, server, volume))[0] == 503
     holds_nothing(cinder, driver, member, server)
 
 
-def test_of_two_servers_that_want_a_volume_one_gets_it(admin, member, flavor, image_id, server, cinder, driver):
+def test_concurrent_attachments_of_a_cinder_volume_one_succeeds(admin, member, flavor, image_id, server, cinder, driver):
     other = admin.boot(flavor, image_id)
     admin.wait(other, "ACTIVE")
     volume = cinder.new(MEMBER)
@@ -164,7 +164,7 @@ def test_of_two_servers_that_want_a_volume_one_gets_it(admin, member, flavor, im
 
 
 @pytest.mark.parametrize("verb", ["create_attachment", "update_attachment", "complete_attachment"])
-def test_an_attachment_that_is_refused_leaves_nothing(admin, member, server, cinder, driver, verb):
+def test_attachment_refused_by_cinder_leaves_no_resources(admin, member, server, cinder, driver, verb):
     volume = cinder.new(MEMBER)
     cinder.fail(verb, "refuse")
     attach(member, server, volume)
@@ -179,7 +179,7 @@ def test_an_attachment_that_is_refused_leaves_nothing(admin, member, server, cin
     lambda answer: {"volume": {**answer["volume"], "size": "much"}},
     lambda answer: {"volume": {**answer["volume"], "attachments": "x"}},
     lambda answer: {"volume": {**answer["volume"], "volume_image_metadata": [1]}}])
-def test_a_volume_that_is_none_is_503(member, server, cinder, driver, change):
+def test_malformed_volume_response_of_cinder_returns_503(member, server, cinder, driver, change):
     volume = cinder.new(MEMBER)
     cinder.twist("show_volume", change)
     code, message = refused(lambda: attach(member, server, volume))
@@ -191,7 +191,7 @@ def test_a_volume_that_is_none_is_503(member, server, cinder, driver, change):
     ("list_attachments", lambda _answer: {"attachments": [1]}), ("create_attachment", lambda _answer: {}),
     ("create_attachment", lambda answer: {"attachment": {**answer["attachment"], "id": 7}}),
     ("update_attachment", lambda _answer: {"attachment": {"connection_info": None}})])
-def test_an_answer_that_makes_no_sense_is_asked_for_again_and_never_kept(member, server, cinder, driver, verb, change):
+def test_malformed_attachment_response_of_cinder_is_retried(member, server, cinder, driver, verb, change):
     volume = cinder.new(MEMBER)
     cinder.twist(verb, change)
     attach(member, server, volume)
@@ -203,7 +203,7 @@ def test_an_answer_that_makes_no_sense_is_asked_for_again_and_never_kept(member,
 
 @pytest.mark.parametrize("how", ["error after", "silence", "silence after"])
 @pytest.mark.parametrize("verb", ["create_attachment", "update_attachment", "complete_attachment"])
-def test_a_service_that_breaks_down_is_asked_again_and_attaches_once(member, server, cinder, driver, verb, how):
+def test_cinder_failure_during_attach_is_retried_and_attaches_once(member, server, cinder, driver, verb, how):
     volume = cinder.new(MEMBER)
     cinder.fail(verb, how)
     attach(member, server, volume)
@@ -212,7 +212,7 @@ def test_a_service_that_breaks_down_is_asked_again_and_attaches_once(member, ser
     assert list(driver.guest(server).volumes) == [("/dev/vdb", volume)]
 
 
-def test_a_guest_that_does_not_take_the_volume_leaves_nothing(admin, member, server, cinder, driver):
+def test_failed_attach_in_the_guest_deletes_the_attachment(admin, member, server, cinder, driver):
     volume = cinder.new(MEMBER)
     driver.behaviour.failure["attach_volume"] = 1.0
     attach(member, server, volume)
@@ -220,7 +220,7 @@ def test_a_guest_that_does_not_take_the_volume_leaves_nothing(admin, member, ser
     holds_nothing(cinder, driver, member, server)
 
 
-def test_a_compensation_goes_on_though_the_service_breaks_down(admin, member, server, cinder, driver):
+def test_failed_attach_is_compensated_despite_cinder_failures(admin, member, server, cinder, driver):
     volume = cinder.new(MEMBER)
     driver.behaviour.failure["attach_volume"] = 1.0
     cinder.fail("delete_attachment", "error")
@@ -230,7 +230,7 @@ def test_a_compensation_goes_on_though_the_service_breaks_down(admin, member, se
     holds_nothing(cinder, driver, member, server)
 
 
-def test_a_server_can_be_deleted_while_the_service_is_silent(admin, member, server, cinder):
+def test_delete_server_while_cinder_hangs_in_create_attachment(admin, member, server, cinder):
     volume = cinder.new(MEMBER)
     asked, release = cinder.hold("create_attachment", after=True)
     attach(member, server, volume)
@@ -245,7 +245,7 @@ def test_a_server_can_be_deleted_while_the_service_is_silent(admin, member, serv
 @pytest.mark.parametrize(("verb", "how"), [
     ("os-begin_detaching", "silence after"), ("os-begin_detaching", "error"), ("delete_attachment", "silence after"),
     ("delete_attachment", "error"), ("list_attachments", "silence")])
-def test_a_volume_is_detached_though_the_service_breaks_down(member, server, cinder, driver, verb, how):
+def test_cinder_failure_during_detach_is_retried(member, server, cinder, driver, verb, how):
     volume = cinder.new(MEMBER)
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
@@ -256,7 +256,7 @@ def test_a_volume_is_detached_though_the_service_breaks_down(member, server, cin
     holds_nothing(cinder, driver, member, server)
 
 
-def test_a_guest_that_keeps_its_volume_has_it_still(admin, member, server, cinder, driver):
+def test_failed_detach_in_the_guest_keeps_the_attachment(admin, member, server, cinder, driver):
     volume = cinder.new(MEMBER)
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
@@ -271,7 +271,7 @@ def test_a_guest_that_keeps_its_volume_has_it_still(admin, member, server, cinde
 
 
 @pytest.mark.parametrize("how", ["gone", "error", "error_extending", "error, and its attachment too"])
-def test_a_volume_that_the_service_has_lost_is_detached(member, server, cinder, driver, how):
+def test_volume_deleted_or_in_error_in_cinder_is_detached(member, server, cinder, driver, how):
     volume = cinder.new(MEMBER)
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
@@ -292,7 +292,7 @@ def test_a_volume_that_the_service_has_lost_is_detached(member, server, cinder, 
     assert cinder.attachments == {}
 
 
-def test_a_volume_that_is_hidden_from_the_caller_is_not_lost(admin, member, server, cinder, driver):
+def test_detach_of_a_volume_hidden_from_the_caller_returns_404(admin, member, server, cinder, driver):
     volume = cinder.new(MEMBER)
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
@@ -305,7 +305,7 @@ def test_a_volume_that_is_hidden_from_the_caller_is_not_lost(admin, member, serv
     wait_status(cinder, volume, "available")
 
 
-def test_a_hard_reboot_while_a_volume_is_given_back_does_not_bring_it_back(admin, member, server, cinder, driver):
+def test_hard_reboot_during_delete_attachment_completes_the_detach(admin, member, server, cinder, driver):
     volume = cinder.new(MEMBER)
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
@@ -337,7 +337,7 @@ def from_image(image_id, **values):
             **values}
 
 
-def test_a_server_boots_from_a_volume(admin, member, flavor, cinder, driver):
+def test_server_boots_from_a_cinder_volume(admin, member, flavor, cinder, driver):
     volume = cinder.new(MEMBER, bootable=True, image={"image_id": "i", "min_ram": "0", "hw_disk_bus": "scsi"})
     uuid = boot(member, flavor, from_volume(volume))
     admin.wait(uuid, "ACTIVE")
@@ -348,7 +348,7 @@ def test_a_server_boots_from_a_volume(admin, member, flavor, cinder, driver):
     assert (cinder.attachments, cinder.volumes[volume].status) == ({}, "available")
 
 
-def test_a_server_boots_from_a_new_volume_and_has_another(admin, member, flavor, image_id, cinder, driver):
+def test_server_boots_from_a_new_cinder_volume_with_a_blank_data_volume(admin, member, flavor, image_id, cinder, driver):
     cinder.looks = 2
     uuid = boot(member, flavor, from_image(image_id), new_disk(delete_on_termination=True, volume_type="fast"))
     admin.wait(uuid, "ACTIVE", seconds=60)
@@ -364,7 +364,7 @@ def test_a_server_boots_from_a_new_volume_and_has_another(admin, member, flavor,
 
 @pytest.mark.parametrize("how", ["error after", "silence", "silence after"])
 @pytest.mark.parametrize("verb", ["create_volume", "create_attachment", "update_attachment", "complete_attachment"])
-def test_a_boot_makes_each_volume_once(admin, member, flavor, image_id, cinder, driver, verb, how):
+def test_boot_creates_a_cinder_volume_once_despite_failures(admin, member, flavor, image_id, cinder, driver, verb, how):
     cinder.fail(verb, how)
     uuid = boot(member, flavor, from_image(image_id))
     admin.wait(uuid, "ACTIVE", seconds=60)
@@ -372,7 +372,7 @@ def test_a_boot_makes_each_volume_once(admin, member, flavor, image_id, cinder, 
     assert (dict(driver.guest(uuid).volumes), cinder.servers_of(volume)) == ({"/dev/vda": volume}, [uuid])
 
 
-def test_a_boot_whose_volume_was_not_made_while_the_token_was_there_says_so(admin, member, flavor, image_id, cinder):
+def test_boot_fails_when_cinder_cannot_create_a_volume_with_the_user_token(admin, member, flavor, image_id, cinder):
     cinder.fail("create_volume", "error", times=CONF.cinder.http_retries + 1)
     uuid = boot(member, flavor, from_image(image_id))
     assert "create the server again" in admin.wait(uuid, "ERROR", seconds=60)["fault"]["message"]
@@ -380,7 +380,7 @@ def test_a_boot_whose_volume_was_not_made_while_the_token_was_there_says_so(admi
 
 
 @pytest.mark.parametrize("verb", ["create_volume", "create_attachment", "update_attachment", "complete_attachment"])
-def test_a_boot_that_is_refused_leaves_nothing(admin, member, flavor, image_id, cinder, verb):
+def test_boot_refused_by_cinder_leaves_no_volumes_or_attachments(admin, member, flavor, image_id, cinder, verb):
     kept = cinder.new(MEMBER)
     cinder.fail(verb, "refuse", times=4)
     uuid = boot(member, flavor, from_image(image_id), from_volume(kept, boot_index=None))
@@ -390,14 +390,14 @@ def test_a_boot_that_is_refused_leaves_nothing(admin, member, flavor, image_id, 
     assert attached(member, uuid) == []
 
 
-def test_a_volume_that_cannot_be_made_fails_the_boot(admin, member, flavor, image_id, cinder):
+def test_boot_fails_when_the_new_volume_goes_to_error(admin, member, flavor, image_id, cinder):
     cinder.outcome = "error"
     uuid = boot(member, flavor, from_image(image_id))
     assert "is in status error" in admin.wait(uuid, "ERROR", seconds=60)["fault"]["message"]
     assert (cinder.volumes, cinder.attachments) == ({}, {})
 
 
-def test_a_host_that_fails_gives_its_way_to_the_volume_up(suite, admin, member, flavor, cinder, driver):
+def test_failed_spawn_deletes_the_volume_attachment(suite, admin, member, flavor, cinder, driver):
     volume = cinder.new(MEMBER, bootable=True)
     driver.behaviour.failure["spawn"] = 1.0
     uuid = boot(member, flavor, from_volume(volume))
@@ -405,7 +405,7 @@ def test_a_host_that_fails_gives_its_way_to_the_volume_up(suite, admin, member, 
     assert (cinder.attachments, cinder.volumes[volume].status) == ({}, "available")
 
 
-def test_a_server_is_deleted_while_its_volume_is_being_made(admin, member, flavor, image_id, cinder):
+def test_delete_server_while_cinder_creates_its_volume(admin, member, flavor, image_id, cinder):
     cinder.looks = 1000
     uuid = boot(member, flavor, from_image(image_id))
     wait_for(lambda: cinder.volumes, 20)
@@ -418,7 +418,7 @@ def test_a_server_is_deleted_while_its_volume_is_being_made(admin, member, flavo
 
 @pytest.mark.parametrize(("status", "bootable", "text"), [
     ("in-use", True, "must be available"), ("available", False, "is not bootable")])
-def test_a_volume_that_cannot_be_booted_is_refused(member, flavor, cinder, status, bootable, text):
+def test_boot_from_an_invalid_volume_is_refused(member, flavor, cinder, status, bootable, text):
     volume = cinder.new(MEMBER, status=status, bootable=bootable)
     with pytest.raises(Failed) as failed:
         boot(member, flavor, from_volume(volume))
@@ -434,7 +434,7 @@ def way(cinder, volume):
 
 
 @pytest.mark.parametrize("how", [None, "error after"])
-def test_a_shelved_server_keeps_its_volumes_and_no_host_has_a_way_to_them(
+def test_shelve_reserves_volumes_and_removes_their_connectors(
         suite, admin, member, flavor, cinder, driver, how):
     system, data = cinder.new(MEMBER, bootable=True), cinder.new(MEMBER)
     server = boot(member, flavor, from_volume(system))
@@ -457,7 +457,7 @@ def test_a_shelved_server_keeps_its_volumes_and_no_host_has_a_way_to_them(
     assert dict(driver.guest(server).volumes) == {"/dev/vda": system, "/dev/vdb": data}
 
 
-def test_an_unshelve_that_fails_gives_its_way_to_the_volume_up(admin, member, flavor, cinder, driver):
+def test_failed_unshelve_removes_the_volume_connector(admin, member, flavor, cinder, driver):
     volume = cinder.new(MEMBER, bootable=True)
     server = boot(member, flavor, from_volume(volume))
     admin.wait(server, "ACTIVE")
@@ -474,7 +474,7 @@ def test_an_unshelve_that_fails_gives_its_way_to_the_volume_up(admin, member, fl
 
 @pytest.mark.parametrize("number", ["\u00b2", "9" * 200, "1e3", "-1", ""])
 @pytest.mark.parametrize("name", ["min_ram", "min_disk", "size"])
-def test_what_users_say_of_a_volumes_image_is_no_number_that_cannot_be_told(
+def test_boot_ignores_unusable_numbers_in_volume_image_metadata(
         admin, member, flavor, cinder, name, number):
     """Users write any text there. A row with a number that no message can carry breaks each list that it is in."""
     volume = cinder.new(MEMBER, bootable=True, size=2, image={"image_id": "i", name: number})
@@ -483,7 +483,7 @@ def test_what_users_say_of_a_volumes_image_is_no_number_that_cannot_be_told(
     assert server in [each["id"] for each in admin.get("/servers/detail", all_tenants=1)["servers"]]
 
 
-def test_a_service_that_hangs_holds_up_nothing_that_asks_another_one(admin, member, flavor, image_id, cinder):
+def test_hanging_cinder_does_not_block_image_creation(admin, member, flavor, image_id, cinder):
     other, *servers = [member.boot(flavor, image_id) for _number in range(CONF.conductor.outside_threads + 1)]
     for uuid in (other, *servers):
         admin.wait(uuid, "ACTIVE")
@@ -501,7 +501,7 @@ def test_a_service_that_hangs_holds_up_nothing_that_asks_another_one(admin, memb
             release()
 
 
-def test_of_a_host_that_has_not_told_how_it_reaches_volumes_tenants_read_no_name(suite, admin, member, flavor, cinder):
+def test_fault_about_a_missing_volume_connector_hides_the_host_name(suite, admin, member, flavor, cinder):
     volume, db, services = cinder.new(MEMBER, bootable=True, size=2), suite.conductor.core.db, tables.services
     ours = services.c.host == suite.compute.host
     known = db.read(lambda connection: connection.scalar(sa.select(services.c.connector).where(ours)))

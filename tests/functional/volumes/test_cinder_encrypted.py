@@ -143,7 +143,7 @@ def rows_of(suite, uuid):
 
 
 # --- attaching -------------------------------------------------------------------------------------------
-def test_it_is_attached_with_the_callers_token_and_used_without(
+def test_encrypted_volume_key_is_read_with_the_token_of_the_caller(
         suite, admin, member, operator, server, cinder, driver, given, volume):
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
@@ -171,7 +171,7 @@ def test_it_is_attached_with_the_callers_token_and_used_without(
     assert "encrypted_passphrase" not in str(rows_of(suite, server))
 
 
-def test_its_file_gets_no_snapshot_while_a_guest_writes_to_it(admin, member, server, cinder, driver, volume):
+def test_assisted_snapshot_of_an_encrypted_volume_is_refused(admin, member, server, cinder, driver, volume):
     """The new file would be in qcow2, and the guest could not be started again."""
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
@@ -181,7 +181,7 @@ def test_its_file_gets_no_snapshot_while_a_guest_writes_to_it(admin, member, ser
     cinder.snapshots.clear()
 
 
-def test_hosts_are_told_of_no_seal(suite, admin, member, server, cinder, volume):
+def test_hosts_receive_no_encrypted_passphrase(suite, admin, member, server, cinder, volume):
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
     admin.wait_idle(server)
@@ -197,7 +197,7 @@ def test_hosts_are_told_of_no_seal(suite, admin, member, server, cinder, volume)
     assert [instance.uuid for instance in told].count(server) == 3
 
 
-def test_its_journal_forgets_the_key_when_it_ends(suite, admin, member, server, cinder, volume):
+def test_finished_actions_keep_no_volume_key(suite, admin, member, server, cinder, volume):
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
     admin.wait_idle(server)
@@ -216,7 +216,7 @@ def test_its_journal_forgets_the_key_when_it_ends(suite, admin, member, server, 
 @pytest.mark.parametrize(("values", "text"), [
     ({"provider": "plain"}, "is encrypted by plain; only luks"), ({"provider": "luks2"}, "only luks is supported"),
     ({"control_location": "back-end"}, "only front-end is supported")])
-def test_what_no_host_could_decrypt_is_refused(member, flavor, server, cinder, driver, volume, values, text):
+def test_unsupported_volume_encryption_is_refused(member, flavor, server, cinder, driver, volume, values, text):
     for name, value in values.items():
         setattr(cinder.volumes[volume], name, value)
     for act in (lambda: attach(member, server, volume), lambda: boot(member, flavor, from_volume(volume))):
@@ -226,7 +226,7 @@ def test_what_no_host_could_decrypt_is_refused(member, flavor, server, cinder, d
     holds_nothing(cinder, driver, member, server)
 
 
-def test_the_old_names_of_the_same_are_known(member, server, cinder, volume):
+def test_legacy_encryption_provider_names_are_accepted(member, server, cinder, volume):
     cinder.volumes[volume].provider = "nova.volume.encryptors.luks.LuksEncryptor"
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
@@ -235,7 +235,7 @@ def test_the_old_names_of_the_same_are_known(member, server, cinder, volume):
 @pytest.mark.parametrize(("failure", "code", "text"), [
     (answers(403), 400, "the key manager does not give its key"), (answers(503), 503, "key manager is not available"),
     (is_silent, 503, "key manager is not available")], ids=["403", "503", "silent"])
-def test_a_key_that_cannot_be_had_is_told_at_once(member, flavor, server, cinder, driver, volume, failure, code, text):
+def test_key_manager_failure_is_returned_to_the_caller(member, flavor, server, cinder, driver, volume, failure, code, text):
     for act in (lambda: attach(member, server, volume), lambda: boot(member, flavor, from_volume(volume))):
         Keys.failures.append(failure)
         found, message = refused(act)
@@ -243,14 +243,14 @@ def test_a_key_that_cannot_be_had_is_told_at_once(member, flavor, server, cinder
     holds_nothing(cinder, driver, member, server)
 
 
-def test_a_key_that_is_not_there_is_told(member, server, cinder, driver, volume):
+def test_missing_volume_key_is_refused_with_400(member, server, cinder, driver, volume):
     cinder.volumes[volume].secret = "11111111-1111-4111-8111-111111111111"
     code, message = refused(lambda: attach(member, server, volume))
     assert (code, "does not give its key" in message, volume in message) == (400, True, True)
     holds_nothing(cinder, driver, member, server)
 
 
-def test_without_a_key_manager_they_are_refused(member, flavor, server, cinder, driver, volume):
+def test_encrypted_volume_without_a_key_manager_is_refused(member, flavor, server, cinder, driver, volume):
     unset()
     made = Snapshot(cinder.volumes[volume])
     cinder.snapshots[made.id] = made
@@ -262,7 +262,7 @@ def test_without_a_key_manager_they_are_refused(member, flavor, server, cinder, 
     holds_nothing(cinder, driver, member, server)
 
 
-def test_a_lost_key_of_the_vault_is_told_and_the_volume_can_be_attached_anew(
+def test_lost_cipher_key_fails_reboot_and_volume_can_be_reattached(
         suite, admin, member, server, cinder, driver, volume, monkeypatch):
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
@@ -283,7 +283,7 @@ def test_a_lost_key_of_the_vault_is_told_and_the_volume_can_be_attached_anew(
     admin.wait(server, "ACTIVE")
 
 
-def test_the_key_of_the_vault_may_be_renewed_under_them(
+def test_encrypted_volume_works_after_cipher_key_rotation(
         suite, admin, operator, member, server, cinder, volume, monkeypatch, tmp_path):
     core, path = suite.conductor.core, tmp_path / "keys"
     monkeypatch.setitem(vars(core), "cipher", SecretCipher(str(path)))
@@ -307,7 +307,7 @@ def from_snapshot(snapshot):
     return {"source_type": "snapshot", "uuid": snapshot, "destination_type": "volume", "boot_index": 0}
 
 
-def test_a_server_boots_from_it_and_is_shelved_and_unshelved_by_others(
+def test_operator_shelves_and_unshelves_a_server_booted_from_an_encrypted_volume(
         admin, member, operator, flavor, cinder, driver, given, volume):
     uuid = boot(member, flavor, from_volume(volume))
     admin.wait(uuid, "ACTIVE")
@@ -322,7 +322,7 @@ def test_a_server_boots_from_it_and_is_shelved_and_unshelved_by_others(
 
 
 @pytest.mark.parametrize("looks", [0, 2])
-def test_a_new_volume_of_an_encrypted_type_and_one_of_a_snapshot(admin, member, flavor, image_id, cinder, driver, given,
+def test_boot_with_new_encrypted_volumes_reads_each_key_once(admin, member, flavor, image_id, cinder, driver, given,
                                                                  volume, looks):
     """The keys are read before any operation waits for them."""
     made = Snapshot(cinder.volumes[volume])
@@ -343,7 +343,7 @@ def test_a_new_volume_of_an_encrypted_type_and_one_of_a_snapshot(admin, member, 
     cinder.snapshots.clear()
 
 
-def test_a_key_manager_that_stays_away_fails_a_server_whose_volume_is_new(admin, member, flavor, cinder, volume):
+def test_key_manager_outage_fails_a_boot_with_a_new_encrypted_volume(admin, member, flavor, cinder, volume):
     made = Snapshot(cinder.volumes[volume])
     cinder.snapshots[made.id] = made
     Keys.failures += [is_silent] * 50
@@ -356,7 +356,7 @@ def test_a_key_manager_that_stays_away_fails_a_server_whose_volume_is_new(admin,
 
 # --- moves and swaps -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("how", ["live", "resize"])
-def test_it_goes_where_its_server_goes(hosts, admin, member, operator, cinder, given, how):
+def test_encrypted_volumes_move_with_their_server(hosts, admin, member, operator, cinder, given, how):
     root, data = encrypted(cinder, bootable=True), encrypted(cinder)
     uuid = admin.boot(hosts.flavor, "", availability_zone=f"nova:{hosts.first.host}",
                       block_device_mapping_v2=[from_volume(root)])
@@ -379,7 +379,7 @@ def test_it_goes_where_its_server_goes(hosts, admin, member, operator, cinder, g
     assert len(Keys.asked) == 2
 
 
-def test_it_goes_on_elsewhere_when_its_host_is_lost(hosts, admin, member, operator, cinder, given, volume):
+def test_evacuated_server_keeps_its_encrypted_volume(hosts, admin, member, operator, cinder, given, volume):
     uuid = admin.boot(hosts.flavor, "", availability_zone=f"nova:{SECOND}",
                       block_device_mapping_v2=[from_volume(volume)])
     admin.wait(uuid, "ACTIVE")
@@ -396,7 +396,7 @@ def test_it_goes_on_elsewhere_when_its_host_is_lost(hosts, admin, member, operat
     remove_servers(admin)
 
 
-def test_one_that_the_service_migrates_keeps_its_key_though_the_service_has_none(
+def test_migrated_encrypted_volume_keeps_its_stored_key(
         admin, member, operator, server, cinder, driver, given, volume):
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
@@ -416,7 +416,7 @@ def test_one_that_the_service_migrates_keeps_its_key_though_the_service_has_none
     wait_status(cinder, volume, "available")
 
 
-def test_one_with_another_key_takes_its_place_if_who_asks_may_have_that(
+def test_swap_to_a_volume_with_another_key_requires_access_to_that_key(
         admin, member, operator, server, cinder, driver, given, volume):
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")

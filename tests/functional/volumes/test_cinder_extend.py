@@ -66,7 +66,7 @@ def extensions(admin, server):
 
 
 # --- made larger by the service itself -----------------------------------------------------------------
-def test_a_running_guest_sees_it_and_the_server_knows_it(suite, admin, server, cinder, driver, volume):
+def test_extended_volume_is_resized_in_the_guest_and_the_database(suite, admin, server, cinder, driver, volume):
     cinder.extend(volume, 3)
     service = Client(suite.url, project="service", roles="service")
     _none, messages, statements = measured(suite, admin, lambda: tell(service, server, volume))
@@ -87,7 +87,7 @@ def test_a_running_guest_sees_it_and_the_server_knows_it(suite, admin, server, c
 @pytest.mark.parametrize(("action", "status", "seen"), [
     ("pause", "PAUSED", True), ("os-stop", "SHUTOFF", False), ("suspend", "SUSPENDED", False), ("lock", "ACTIVE", True),
     ("rescue", "RESCUE", True)])
-def test_whatever_state_the_server_is_in_it_knows_it(
+def test_extended_volume_size_is_stored_in_every_server_state(
         suite, admin, server, cinder, driver, volume, action, status, seen):
     admin.action(server, action)
     admin.wait(server, status)
@@ -99,7 +99,7 @@ def test_whatever_state_the_server_is_in_it_knows_it(
     assert admin.wait_idle(server)["status"] == status
 
 
-def test_it_waits_for_whoever_holds_the_server_and_goes_where_that_is_then(
+def test_volume_extension_waits_for_a_running_reboot(
         suite, admin, server, cinder, driver, volume, hold):
     held = hold("power.reboot")
     admin.action(server, "reboot", {"type": "HARD"})
@@ -113,7 +113,7 @@ def test_it_waits_for_whoever_holds_the_server_and_goes_where_that_is_then(
     assert known(suite, server, volume) == 2
 
 
-def test_a_volume_that_is_detached_before_its_turn_stays_detached(
+def test_volume_extension_of_a_volume_detached_meanwhile_fails(
         suite, admin, member, server, cinder, driver, volume, hold):
     held = hold("volumes.detach")
     detach(member, server, volume)
@@ -128,7 +128,7 @@ def test_a_volume_that_is_detached_before_its_turn_stays_detached(
     audited(suite)
 
 
-def test_what_is_not_completed_or_of_no_such_volume_or_server_is_let_be(admin, server, cinder, driver, volume):
+def test_irrelevant_volume_extension_events_are_ignored(admin, server, cinder, driver, volume):
     cinder.extend(volume, 2)
     tell(admin, server, volume, status="failed")
     tell(admin, server, volume, status="in-progress")
@@ -143,7 +143,7 @@ def test_what_is_not_completed_or_of_no_such_volume_or_server_is_let_be(admin, s
     assert (sees(driver, server), {verb for verb, _project in cinder.asked}) == ({}, {"show_volume"})
 
 
-def test_a_server_without_a_host_is_not_told(admin, server, cinder, volume):
+def test_volume_extension_of_a_shelved_server_returns_422(admin, server, cinder, volume):
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     tell(admin, server, volume, code=422)
@@ -151,7 +151,7 @@ def test_a_server_without_a_host_is_not_told(admin, server, cinder, volume):
 
 
 @pytest.mark.parametrize("how", ["error", "error after", "silence"])
-def test_a_service_that_breaks_down_is_asked_again(suite, admin, server, cinder, driver, volume, how):
+def test_cinder_failure_during_volume_extension_is_retried(suite, admin, server, cinder, driver, volume, how):
     cinder.extend(volume, 2)
     cinder.fail("show_volume", how, times=3)
     tell(admin, server, volume)
@@ -159,7 +159,7 @@ def test_a_service_that_breaks_down_is_asked_again(suite, admin, server, cinder,
     assert (sees(driver, server), known(suite, server, volume)) == ({volume: 2}, 2)
 
 
-def test_a_host_that_fails_says_so_and_the_size_is_known_all_the_same(suite, admin, server, cinder, driver, volume):
+def test_failed_extension_in_the_guest_still_stores_the_size(suite, admin, server, cinder, driver, volume):
     driver.behaviour.failure["extend_volume"] = 1.0
     cinder.extend(volume, 2)
     tell(admin, server, volume)
@@ -170,7 +170,7 @@ def test_a_host_that_fails_says_so_and_the_size_is_known_all_the_same(suite, adm
     audited(suite)
 
 
-def test_a_user_cannot_make_a_volume_larger_by_its_metadata(suite, admin, server, cinder, driver, volume):
+def test_user_metadata_does_not_change_the_extended_size(suite, admin, server, cinder, driver, volume):
     """Cinder shows the metadata that users write to a volume, also while it is extended again."""
     cinder.extend(volume, 2)
     cinder.volumes[volume].metadata["extend_new_size"] = "1000"
@@ -183,7 +183,7 @@ def test_a_user_cannot_make_a_volume_larger_by_its_metadata(suite, admin, server
 
 
 # --- made larger by the guest's hypervisor, for which the service waits --------------------------------
-def test_the_guest_makes_it_larger_and_the_service_hears_of_it(suite, admin, server, cinder, driver, file):
+def test_file_volume_is_extended_by_the_guest_and_completed_in_cinder(suite, admin, server, cinder, driver, file):
     cinder.extend(file, 2, waits=True)
     tell(admin, server, file)
     wait_status(cinder, file, "in-use")
@@ -203,7 +203,7 @@ def fails(suite, admin, server, cinder, driver, file, why):
     audited(suite)
 
 
-def test_what_the_host_cannot_do_the_service_hears_of(suite, admin, server, cinder, driver, file):
+def test_failed_extension_in_the_guest_is_reported_to_cinder(suite, admin, server, cinder, driver, file):
     driver.behaviour.failure["extend_volume"] = 1.0
     cinder.extend(file, 2, waits=True)
     tell(admin, server, file)
@@ -212,7 +212,7 @@ def test_what_the_host_cannot_do_the_service_hears_of(suite, admin, server, cind
     fails(suite, admin, server, cinder, driver, file, "")
 
 
-def test_a_guest_that_is_off_cannot_do_it(suite, admin, server, cinder, driver, file):
+def test_extension_of_a_stopped_guest_is_reported_as_failed_to_cinder(suite, admin, server, cinder, driver, file):
     admin.action(server, "os-stop")
     admin.wait(server, "SHUTOFF")
     cinder.extend(file, 2, waits=True)
@@ -222,7 +222,7 @@ def test_a_guest_that_is_off_cannot_do_it(suite, admin, server, cinder, driver, 
 
 
 @pytest.mark.parametrize("size", ["0", "1", "-5", "many", str(1 << 31)])
-def test_what_is_no_larger_size_is_given_back(suite, admin, server, cinder, driver, file, size):
+def test_extension_to_an_invalid_size_is_reported_as_failed_to_cinder(suite, admin, server, cinder, driver, file, size):
     cinder.extend(file, 2, waits=True)
     cinder.twist("show_volume", lambda body: {"volume": {**body["volume"], "metadata": {"extend_new_size": size}}})
     tell(admin, server, file)
@@ -231,7 +231,7 @@ def test_what_is_no_larger_size_is_given_back(suite, admin, server, cinder, driv
 
 
 @pytest.mark.parametrize("how", ["error", "error after", "silence after"])
-def test_a_service_that_breaks_down_hears_of_it_all_the_same(suite, admin, server, cinder, driver, file, how):
+def test_extension_completion_is_retried_after_cinder_failures(suite, admin, server, cinder, driver, file, how):
     cinder.fail(COMPLETION, how)
     cinder.extend(file, 2, waits=True)
     tell(admin, server, file)
@@ -240,7 +240,7 @@ def test_a_service_that_breaks_down_hears_of_it_all_the_same(suite, admin, serve
     assert (cinder.volumes[file].size, known(suite, server, file)) == (2, 2)
 
 
-def test_a_service_that_gave_it_up_is_told_of(suite, admin, server, cinder, driver, file, hold):
+def test_extension_aborted_by_cinder_fails_and_keeps_the_guest_size(suite, admin, server, cinder, driver, file, hold):
     held = hold("volumes.extend")
     cinder.extend(file, 2, waits=True)
     tell(admin, server, file)
@@ -254,7 +254,7 @@ def test_a_service_that_gave_it_up_is_told_of(suite, admin, server, cinder, driv
 
 
 @pytest.mark.parametrize("done", [False, True])
-def test_a_hard_reboot_in_the_middle_tells_what_the_guest_had(suite, admin, server, cinder, driver, file, hold, done):
+def test_hard_reboot_during_an_extension_reports_the_guest_size(suite, admin, server, cinder, driver, file, hold, done):
     held = hold("volumes.extend")
     driver.behaviour.failure["extend_volume"] = 0.0 if done else 1.0
     cinder.extend(file, 2, waits=True)
@@ -270,7 +270,7 @@ def test_a_hard_reboot_in_the_middle_tells_what_the_guest_had(suite, admin, serv
     audited(suite)
 
 
-def test_who_waits_for_what_never_had_its_turn_is_told(admin, member, server, cinder, file, hold):
+def test_queued_extension_of_a_deleted_server_is_reported_as_failed(admin, member, server, cinder, file, hold):
     other, held = cinder.new(MEMBER), hold("volumes.attach")
     attach(member, server, other)
     held.wait_until_begun()
@@ -285,7 +285,7 @@ def test_who_waits_for_what_never_had_its_turn_is_told(admin, member, server, ci
     assert seen == ["error_extending"]
 
 
-def test_a_host_that_cannot_do_it_is_not_asked_and_the_service_is_told(suite, admin, server, cinder, driver, file):
+def test_extension_on_a_host_without_support_is_reported_as_failed(suite, admin, server, cinder, driver, file):
     cinder.extend(file, 2, waits=True)
     with compute_of(suite, 4) as current:
         assert current >= 5
@@ -295,7 +295,7 @@ def test_a_host_that_cannot_do_it_is_not_asked_and_the_service_is_told(suite, ad
     cinder.volumes[file].status = "in-use"
 
 
-def test_whose_volume_it_is_not_ends_nothing(admin, server, cinder, file, flavor, image_id):
+def test_extension_event_for_a_server_without_the_volume_is_ignored(admin, server, cinder, file, flavor, image_id):
     other = admin.boot(flavor, image_id)
     admin.wait(other, "ACTIVE")
     cinder.extend(file, 2, waits=True)

@@ -62,7 +62,7 @@ def nothing_is_kept(suite, uuid, operation):
 
 # --- what is left behind -----------------------------------------------------------------------------------
 @pytest.mark.parametrize("queued", [False, True])
-def test_a_server_that_is_deleted_while_it_gets_a_volume_leaves_no_key(
+def test_delete_server_during_attach_leaves_no_volume_key(
         suite, admin, member, server, cinder, hold, volume, queued):
     held = hold("volumes.attach")
     attach(member, server, volume)
@@ -78,7 +78,7 @@ def test_a_server_that_is_deleted_while_it_gets_a_volume_leaves_no_key(
         wait_status(cinder, each, "available")
 
 
-def test_a_server_that_is_deleted_while_the_service_is_silent_leaves_no_key(
+def test_delete_server_while_cinder_hangs_leaves_no_volume_key(
         suite, admin, member, server, cinder, volume):
     asked, release = cinder.hold("create_attachment", after=True)
     attach(member, server, volume)
@@ -93,7 +93,7 @@ def test_a_server_that_is_deleted_while_the_service_is_silent_leaves_no_key(
     nothing_is_kept(suite, server, "attach_volume")
 
 
-def test_a_server_that_is_deleted_while_it_is_built_leaves_no_key(
+def test_delete_server_during_build_leaves_no_volume_key(
         suite, admin, member, flavor, cinder, hold, volume):
     held = hold("guests.spawn")
     uuid = boot(member, flavor, from_volume(volume))
@@ -129,7 +129,7 @@ def starts_again(admin, operator, uuid):
     ended(admin, uuid, "reboot")
 
 
-def test_an_attach_that_waits_has_the_key_that_was_renewed_meanwhile(
+def test_queued_attach_uses_the_cipher_key_rotated_meanwhile(
         suite, admin, member, operator, server, cinder, hold, given, volume, cipher):
     held, other = hold("volumes.attach"), encrypted(cinder)
     attach(member, server, other)
@@ -147,7 +147,7 @@ def test_an_attach_that_waits_has_the_key_that_was_renewed_meanwhile(
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_a_volume_that_comes_in_hours_has_the_key_that_was_renewed_meanwhile(
+def test_long_volume_swap_uses_the_cipher_key_rotated_meanwhile(
         suite, admin, member, operator, server, cinder, hold, given, volume, cipher, same):
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")

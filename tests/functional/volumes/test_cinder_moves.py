@@ -91,7 +91,7 @@ def is_reached_from(admin, cinder, uuid, service):
 # --- where it goes ---------------------------------------------------------------------------------------
 @pytest.mark.parametrize("word", ["confirmResize", "revertResize"])
 @pytest.mark.parametrize("how", ["migrate", "resize"])
-def test_volumes_go_where_the_server_goes_and_come_back_with_it(hosts, admin, server, cinder, ways, how, word):
+def test_volumes_move_with_a_resized_server_and_return_on_revert(hosts, admin, server, cinder, ways, how, word):
     admin.wait(server, move(admin, server, how, admin.flavor(ram=256, vcpus=2, disk=2)))
     ways.right()
     is_reached_from(admin, cinder, server, hosts.second)
@@ -101,7 +101,7 @@ def test_volumes_go_where_the_server_goes_and_come_back_with_it(hosts, admin, se
     is_reached_from(admin, cinder, server, hosts.second if word == "confirmResize" else hosts.first)
 
 
-def test_a_volume_that_was_attached_after_the_move_comes_back_with_the_server(hosts, admin, server, cinder, ways):
+def test_volume_attached_after_a_migration_moves_back_on_revert(hosts, admin, server, cinder, ways):
     admin.wait(server, move(admin, server, "migrate"))
     late = cinder.new(MEMBER)
     attach(admin, server, late)
@@ -113,7 +113,7 @@ def test_a_volume_that_was_attached_after_the_move_comes_back_with_the_server(ho
     is_reached_from(admin, cinder, server, hosts.first)
 
 
-def test_both_hosts_reach_a_volume_while_its_server_migrates_live(hosts, admin, server, cinder, ways, hold):
+def test_both_hosts_have_attachments_during_a_live_migration(hosts, admin, server, cinder, ways, hold):
     held = hold("live_source.migrate")
     move(admin, server, "live")
     wait_for(lambda: held.calls)
@@ -144,7 +144,7 @@ def lost(suite, hosts, admin, cinder):
         service.stop()
 
 
-def test_what_is_said_of_a_volume_while_the_service_is_asked_about_it_stays_said(hosts, admin, server, cinder):
+def test_attachment_update_during_a_live_migration_is_preserved(hosts, admin, server, cinder):
     data, path = list(cinder.volumes)[-1], f"/servers/{server}/os-volume_attachments"
 
     def say(answer):
@@ -163,7 +163,7 @@ def test_what_is_said_of_a_volume_while_the_service_is_asked_about_it_stays_said
 
 @pytest.mark.parametrize("how", [None, "error after", "silence"])
 @pytest.mark.parametrize("verb", ["create_attachment", "complete_attachment", "delete_attachment"])
-def test_the_volumes_of_a_lost_host_go_on_with_their_server(hosts, admin, cinder, ways, lost, verb, how):
+def test_evacuation_moves_volume_attachments(hosts, admin, cinder, ways, lost, verb, how):
     server, returns = lost
     if how:
         cinder.fail(verb, how)
@@ -175,7 +175,7 @@ def test_the_volumes_of_a_lost_host_go_on_with_their_server(hosts, admin, cinder
     is_reached_from(admin, cinder, server, hosts.first)
 
 
-def test_an_evacuation_that_fails_leaves_the_volumes_to_the_lost_host(hosts, admin, driver, cinder, lost):
+def test_failed_evacuation_keeps_the_attachments_of_the_failed_host(hosts, admin, driver, cinder, lost):
     server, _returns = lost
     driver.behaviour.failure["spawn"] = 1.0
     admin.action(server, "evacuate", {}, version="2.94")
@@ -191,7 +191,7 @@ def test_an_evacuation_that_fails_leaves_the_volumes_to_the_lost_host(hosts, adm
 @pytest.mark.parametrize("how", ["error after", "silence"])
 @pytest.mark.parametrize("verb", ["create_attachment", "complete_attachment", "delete_attachment"])
 @pytest.mark.parametrize("kind", ["migrate", "live"])
-def test_a_service_that_breaks_down_is_asked_again(hosts, admin, server, cinder, ways, kind, verb, how):
+def test_cinder_failure_during_a_move_is_retried(hosts, admin, server, cinder, ways, kind, verb, how):
     cinder.fail(verb, how)
     admin.wait(server, move(admin, server, kind), seconds=60)
     ways.right()
@@ -200,7 +200,7 @@ def test_a_service_that_breaks_down_is_asked_again(hosts, admin, server, cinder,
 
 @pytest.mark.parametrize("verb", ["create_attachment", "complete_attachment"])
 @pytest.mark.parametrize("kind", ["migrate", "live"])
-def test_a_move_that_the_service_refuses_changes_nothing(hosts, admin, server, cinder, ways, kind, verb):
+def test_move_refused_by_cinder_changes_nothing(hosts, admin, server, cinder, ways, kind, verb):
     cinder.fail(verb, "refuse")
     move(admin, server, kind)
     shown = admin.wait_idle(server, seconds=60)
@@ -209,7 +209,7 @@ def test_a_move_that_the_service_refuses_changes_nothing(hosts, admin, server, c
     is_reached_from(admin, cinder, server, hosts.first)
 
 
-def test_an_old_attachment_that_the_service_keeps_does_not_bring_the_server_back(hosts, admin, server, cinder):
+def test_live_migration_succeeds_when_the_old_attachment_cannot_be_deleted(hosts, admin, server, cinder):
     cinder.fail("delete_attachment", "refuse")
     move(admin, server, "live")
     shown = admin.wait_idle(server, seconds=60)
@@ -223,7 +223,7 @@ def test_an_old_attachment_that_the_service_keeps_does_not_bring_the_server_back
 @pytest.mark.parametrize(("kind", "verb"), [("migrate", "receive_disks"), ("migrate", "open_disks"),
                                             ("live", "prepare_migration"), ("live", "live_migrate")])
 @pytest.mark.parametrize("how", [None, "error after"])
-def test_a_server_that_stays_keeps_its_ways(hosts, admin, server, cinder, ways, kind, verb, how):
+def test_failed_move_keeps_the_attachments_of_the_source_host(hosts, admin, server, cinder, ways, kind, verb, how):
     for service in (hosts.first, hosts.second):
         service.machine.driver.behaviour.failure[verb] = 1.0
     if how:
@@ -235,7 +235,7 @@ def test_a_server_that_stays_keeps_its_ways(hosts, admin, server, cinder, ways, 
     is_reached_from(admin, cinder, server, hosts.first)
 
 
-def test_a_guest_that_came_over_takes_its_volumes_along_whatever_fails_afterwards(hosts, admin, server, cinder, ways):
+def test_failed_finish_migration_keeps_volumes_on_the_destination(hosts, admin, server, cinder, ways):
     hosts.second.machine.driver.behaviour.failure["finish_migration"] = 1.0
     move(admin, server, "live")
     assert admin.wait(server, "ERROR", seconds=60)["OS-EXT-SRV-ATTR:host"] == SECOND
@@ -245,7 +245,7 @@ def test_a_guest_that_came_over_takes_its_volumes_along_whatever_fails_afterward
 
 @pytest.mark.parametrize("kind", ["migrate", "live"])
 @pytest.mark.parametrize("verb", ["create_attachment", "complete_attachment", "delete_attachment"])
-def test_a_server_can_be_deleted_while_the_service_is_silent(admin, server, cinder, kind, verb):
+def test_delete_server_while_cinder_hangs_during_a_move(admin, server, cinder, kind, verb):
     asked, release = cinder.hold(verb, after=True)
     move(admin, server, kind)
     assert asked.wait(20)
@@ -256,7 +256,7 @@ def test_a_server_can_be_deleted_while_the_service_is_silent(admin, server, cind
 
 
 @pytest.mark.parametrize("verb", ["create_attachment", "complete_attachment"])
-def test_an_evacuation_that_goes_past_a_migration_leaves_one_way_to_each_volume(
+def test_evacuation_during_a_live_migration_leaves_one_attachment_per_volume(
         suite, hosts, admin, cinder, driver, verb):
     server, machine = volumes_on(hosts, admin, cinder, SECOND), hosts.second.machine
     asked, release = cinder.hold(verb, after=True)
@@ -275,7 +275,7 @@ def test_an_evacuation_that_goes_past_a_migration_leaves_one_way_to_each_volume(
 
 
 # --- what it costs ---------------------------------------------------------------------------------------
-def test_a_live_migration_with_volumes_stays_within_its_budget(suite, hosts, admin, server):
+def test_live_migration_with_volumes_stays_within_its_budget(suite, hosts, admin, server):
     _none, messages, statements = measured(suite, admin, lambda: move(admin, server, "live"))
     assert admin.server(server)["OS-EXT-SRV-ATTR:host"] == SECOND
     assert sum(messages.values()) <= 26, messages

@@ -47,7 +47,7 @@ def shared(cinder):
     return cinder.new(MEMBER, multiattach=True, bootable=True)
 
 
-def test_two_servers_have_a_volume_until_each_of_them_lets_go(member, server, other, cinder, driver, shared):
+def test_multiattach_volume_is_attached_to_and_detached_from_two_servers(member, server, other, cinder, driver, shared):
     attach(member, server, shared)
     have(cinder, shared, server)
     attach(member, other, shared)
@@ -62,7 +62,7 @@ def test_two_servers_have_a_volume_until_each_of_them_lets_go(member, server, ot
     have(cinder, shared)
 
 
-def test_servers_that_want_it_at_the_same_moment_get_it_one_after_the_other(
+def test_concurrent_attachments_of_a_multiattach_volume_succeed_in_turn(
         admin, member, server, other, cinder, shared):
     asked, release = cinder.hold("complete_attachment")
     attach(member, server, shared)
@@ -75,7 +75,7 @@ def test_servers_that_want_it_at_the_same_moment_get_it_one_after_the_other(
     have(cinder, shared, server, other)
 
 
-def test_a_hypervisor_is_told_that_others_have_the_disk(suite, member, server, cinder, shared, monkeypatch):
+def test_multiattach_volume_is_attached_as_shareable(suite, member, server, cinder, shared, monkeypatch):
     seen, real = [], suite.compute.machine.driver.volumes.attach
     monkeypatch.setattr(suite.compute.machine.driver.volumes, "attach",
                         lambda instance, device: (seen.append(device.connection.shareable), real(instance, device)))
@@ -84,7 +84,7 @@ def test_a_hypervisor_is_told_that_others_have_the_disk(suite, member, server, c
     assert seen == [True]
 
 
-def test_a_server_boots_with_it_and_goes_without_the_others(admin, member, flavor, server, cinder, shared):
+def test_delete_server_booted_from_a_multiattach_volume_keeps_other_attachments(admin, member, flavor, server, cinder, shared):
     attach(member, server, shared)
     have(cinder, shared, server)
     booted = boot(member, flavor, from_volume(shared, delete_on_termination=True))
@@ -95,7 +95,7 @@ def test_a_server_boots_with_it_and_goes_without_the_others(admin, member, flavo
     have(cinder, shared, server)
 
 
-def test_what_is_refused(admin, member, server, other, flavor, cinder, shared):
+def test_invalid_multiattach_requests_are_refused(admin, member, server, other, flavor, cinder, shared):
     code, message = refused(lambda: attach(member, server, shared, version="2.59"))
     assert (code, "2.60" in message) == (400, True)
     code, message = refused(lambda: member.post("/servers", {"server": {
@@ -114,14 +114,14 @@ def test_what_is_refused(admin, member, server, other, flavor, cinder, shared):
     assert refused(lambda: attach(member, other, alone))[0] == 400
 
 
-def test_a_server_without_a_host_does_not_get_it(admin, member, server, cinder, shared):
+def test_attach_multiattach_volume_to_a_shelved_server_is_refused(admin, member, server, cinder, shared):
     member.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED", seconds=60)
     code, message = refused(lambda: attach(member, server, shared))
     assert (code, "shelved" in message) == (400, True)
 
 
-def test_a_host_whose_hypervisor_cannot_is_not_asked(suite, admin, member, flavor, server, cinder, shared):
+def test_attach_multiattach_volume_on_a_host_without_support_is_refused(suite, admin, member, flavor, server, cinder, shared):
     core, node = suite.conductor.core, suite.compute.host
     before = core.db.read(lambda connection: compute_nodes.states(connection, None, 1))[0].traits
     set_columns(core, tables.providers, tables.providers.c.name == node, traits=["COMPUTE_NODE"])
@@ -132,7 +132,7 @@ def test_a_host_whose_hypervisor_cannot_is_not_asked(suite, admin, member, flavo
     assert (code, "multiattach" in message) == (409, True)
 
 
-def test_a_volume_that_another_server_has_is_not_made_anew_by_a_rebuild(
+def test_rebuild_of_a_multiattach_volume_in_use_elsewhere_is_refused(
         admin, member, flavor, image_id, other, cinder, shared):
     booted = boot(member, flavor, from_volume(shared))
     admin.wait(booted, "ACTIVE", seconds=60)

@@ -29,7 +29,7 @@ def asked(cinder):  # noqa: F811
             if verb in ("create_volume", "list_volumes", "show_volume", "delete_volume")}
 
 
-def test_a_volume_is_made_shown_and_deleted_with_the_users_own_token(old, cinder):  # noqa: F811
+def test_os_volumes_requests_use_the_token_of_the_user(old, cinder):  # noqa: F811
     made = make(old, display_name="data", display_description="of a day", metadata={"of": "x"}, volume_type="fast")
     assert made == {
         "id": made["id"], "status": "creating", "size": 2, "displayName": "data", "displayDescription": "of a day",
@@ -45,7 +45,7 @@ def test_a_volume_is_made_shown_and_deleted_with_the_users_own_token(old, cinder
     assert asked(cinder) == {"p"}
 
 
-def test_a_volume_of_a_snapshot_says_so(old, cinder):  # noqa: F811
+def test_os_volumes_create_from_a_snapshot_returns_the_snapshot_id(old, cinder):  # noqa: F811
     origin = cinder.new("p", size=2)
     snapshot = old.post("/os-snapshots", {"snapshot": {"volume_id": origin}})["snapshot"]["id"]
     cinder.snapshots[snapshot].status = "available"
@@ -57,7 +57,7 @@ def test_a_volume_of_a_snapshot_says_so(old, cinder):  # noqa: F811
     cinder.snapshots.clear()
 
 
-def test_whose_server_has_it_is_shown(old, admin, cinder, server):  # noqa: F811
+def test_os_volumes_shows_the_attached_server(old, admin, cinder, server):  # noqa: F811
     volume = cinder.new("p")
     device = attach(admin, server, volume)["volumeAttachment"]["device"]
     wait_status(cinder, volume, "in-use")
@@ -66,14 +66,14 @@ def test_whose_server_has_it_is_shown(old, admin, cinder, server):  # noqa: F811
     assert refused(lambda: old.delete(f"{PATH}/{volume}"))[0] == 400
 
 
-def test_pages_are_asked_for_as_pages(old, cinder):  # noqa: F811
+def test_os_volumes_passes_paging_parameters_to_cinder(old, cinder):  # noqa: F811
     for _again in range(3):
         cinder.new("p")
     found = [one["id"] for one in old.get(PATH)["volumes"]]
     assert [one["id"] for one in old.get(PATH, limit=1, offset=1)["volumes"]] == found[1:2]
 
 
-def test_what_others_have_is_not_found(suite, old, cinder):  # noqa: F811
+def test_os_volumes_of_another_project_return_404(suite, old, cinder):  # noqa: F811
     volume = cinder.new("p")
     other = Client(suite.url, project="other", version="2.35")
     for ask in (other.get, other.delete):
@@ -83,7 +83,7 @@ def test_what_others_have_is_not_found(suite, old, cinder):  # noqa: F811
 
 
 @pytest.mark.parametrize("ident", ["x", "..%2Fsnapshots", "detail%3Fall_tenants=1", NIL + "0"])
-def test_an_id_that_is_none_is_not_asked_for(old, cinder, ident):  # noqa: F811
+def test_os_volumes_with_an_invalid_id_return_404_without_a_cinder_request(old, cinder, ident):  # noqa: F811
     before = len(cinder.asked)
     for ask in (old.get, old.delete):
         assert refused(lambda ask=ask: ask(f"{PATH}/{ident}"))[0] == 404
@@ -94,7 +94,7 @@ def test_an_id_that_is_none_is_not_asked_for(old, cinder, ident):  # noqa: F811
     ("delete_volume", lambda old, volume: old.delete(f"{PATH}/{volume}")),
     ("create_volume", lambda old, volume: make(old)),
     ("create_snapshot", lambda old, volume: old.post("/os-snapshots", {"snapshot": {"volume_id": volume}}))])
-def test_few_wait_for_a_service_that_says_nothing_whatever_they_ask(
+def test_os_volumes_limits_pending_requests_to_a_hanging_cinder(
         suite, cinder, monkeypatch, verb, ask):  # noqa: F811
     for name, value in {"_MAX_PENDING": 4, "_MAX_PENDING_SUSPECT": 1, "_SUSPECT_AFTER": 0.2}.items():
         monkeypatch.setattr(service_clients, name, value)
@@ -115,7 +115,7 @@ def test_few_wait_for_a_service_that_says_nothing_whatever_they_ask(
     cinder._failures.clear()
 
 
-def test_what_the_service_refuses_is_told(old, cinder):  # noqa: F811
+def test_os_volumes_returns_refusals_of_cinder(old, cinder):  # noqa: F811
     assert refused(lambda: make(old, volume_type="unknown")) == (404, "Volume type unknown could not be found.")
     cinder.fail("create_volume", "error")
     assert refused(lambda: make(old))[0] == 503

@@ -27,7 +27,7 @@ def made_from(cinder, snapshot):
     return volume
 
 
-def test_a_server_boots_from_what_a_snapshot_holds(admin, member, flavor, cinder, driver, snapshot):
+def test_server_boots_from_a_volume_snapshot(admin, member, flavor, cinder, driver, snapshot):
     uuid = boot(member, flavor, restored(snapshot, boot_index=0, delete_on_termination=True))
     shown = admin.wait(uuid, "ACTIVE", seconds=60)
     volume = made_from(cinder, snapshot)
@@ -38,7 +38,7 @@ def test_a_server_boots_from_what_a_snapshot_holds(admin, member, flavor, cinder
     assert volume.id not in cinder.volumes
 
 
-def test_each_of_several_servers_has_a_volume_of_its_own(admin, member, flavor, cinder, snapshot):
+def test_servers_booted_from_a_snapshot_have_separate_volumes(admin, member, flavor, cinder, snapshot):
     boot(member, flavor, restored(snapshot, boot_index=0, volume_size=3), min_count=2, max_count=2)
     servers = [server["id"] for server in admin.get("/servers")["servers"]]
     for uuid in servers:
@@ -48,21 +48,21 @@ def test_each_of_several_servers_has_a_volume_of_its_own(admin, member, flavor, 
     assert [volume.size for volume in made] == [3, 3]
 
 
-def test_the_first_syntax_knows_snapshots_too(admin, member, flavor, image_id, cinder, driver, snapshot):
+def test_legacy_block_device_mapping_accepts_snapshots(admin, member, flavor, image_id, cinder, driver, snapshot):
     uuid = member.boot(flavor, image_id, block_device_mapping=[{"snapshot_id": snapshot, "device_name": "vdb"}])
     admin.wait(uuid, "ACTIVE", seconds=60)
     assert dict(driver.guest(uuid).volumes) == {"/dev/vdb": made_from(cinder, snapshot).id}
 
 
 @pytest.mark.parametrize("how", ["error after", "silence"])
-def test_a_volume_is_made_once_though_the_service_breaks_down(admin, member, flavor, cinder, snapshot, how):
+def test_volume_of_a_snapshot_is_created_once_despite_cinder_failures(admin, member, flavor, cinder, snapshot, how):
     cinder.fail("create_volume", how)
     uuid = boot(member, flavor, restored(snapshot, boot_index=0))
     admin.wait(uuid, "ACTIVE", seconds=60)
     assert cinder.servers_of(made_from(cinder, snapshot).id) == [uuid]
 
 
-def test_what_is_refused(member, flavor, cinder, snapshot):
+def test_invalid_boot_from_snapshot_is_refused(member, flavor, cinder, snapshot):
     other = "11111111-1111-4111-8111-111111111111"
     for device, text in (
             (restored(snapshot, boot_index=0, volume_size=1), "at least 2 GiB"),

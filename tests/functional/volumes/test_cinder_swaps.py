@@ -49,7 +49,7 @@ def stayed(cinder, driver, client, server, old, way):  # noqa: F811
     assert driver.guest(server).swapped == ()
 
 
-def test_a_volume_is_migrated_and_keeps_its_id(suite, admin, member, server, cinder, driver, old):  # noqa: F811
+def test_migrated_volume_is_swapped_and_keeps_its_id(suite, admin, member, server, cinder, driver, old):  # noqa: F811
     (way,), new = cinder.attachments, cinder.migrate(old)
     _none, messages, _statements = measured(suite, admin, lambda: swap(admin, server, old, new))
     assert sum(messages.values()) <= 8, messages
@@ -68,7 +68,7 @@ def test_a_volume_is_migrated_and_keeps_its_id(suite, admin, member, server, cin
     cinder.volumes[old].migration = None
 
 
-def test_only_a_volume_that_is_migrated_is_swapped(admin, server, cinder, driver, old):  # noqa: F811
+def test_swap_of_a_volume_that_is_not_migrating_is_refused(admin, server, cinder, driver, old):  # noqa: F811
     new, (way,) = cinder.new(MEMBER, size=3), cinder.attachments
     answer = 409, f"Volume {old} cannot be swapped for {new}: it is not being migrated."
     assert refused(lambda: swap(admin, server, old, new)) == answer
@@ -90,7 +90,7 @@ def test_only_a_volume_that_is_migrated_is_swapped(admin, server, cinder, driver
     assert driver.guest(server).swapped == ()
 
 
-def test_a_volume_that_several_servers_have_is_not_swapped(admin, member, flavor, image_id, server, cinder):  # noqa: F811
+def test_swap_of_a_multiattach_volume_in_use_by_two_servers_is_refused(admin, member, flavor, image_id, server, cinder):  # noqa: F811
     other, shared = admin.boot(flavor, image_id), cinder.new(MEMBER, multiattach=True)
     admin.wait(other, "ACTIVE")
     for each in (server, other):
@@ -104,7 +104,7 @@ def test_a_volume_that_several_servers_have_is_not_swapped(admin, member, flavor
 
 
 @pytest.mark.parametrize("verb", ["os-begin_detaching", "create_attachment", "update_attachment"])
-def test_what_is_refused_before_the_copy_leaves_everything_as_it_was(admin, member, server, cinder, driver, old, verb):  # noqa: F811
+def test_swap_refused_by_cinder_before_the_copy_changes_nothing(admin, member, server, cinder, driver, old, verb):  # noqa: F811
     (way,), new = cinder.attachments, cinder.migrate(old)
     cinder.fail(verb, "refuse")
     swap(admin, server, old, new)
@@ -112,7 +112,7 @@ def test_what_is_refused_before_the_copy_leaves_everything_as_it_was(admin, memb
     stayed(cinder, driver, member, server, old, way)
 
 
-def test_a_guest_that_does_not_take_the_new_one_keeps_the_old_one(suite, admin, member, server, cinder, driver, old):  # noqa: F811
+def test_failed_swap_in_the_guest_keeps_the_old_volume(suite, admin, member, server, cinder, driver, old):  # noqa: F811
     (way,), new = cinder.attachments, cinder.migrate(old)
     driver.behaviour.failure["swap_volume"] = 1.0
     swap(admin, server, old, new)
@@ -124,7 +124,7 @@ def test_a_guest_that_does_not_take_the_new_one_keeps_the_old_one(suite, admin, 
 @pytest.mark.parametrize("how", ["error", "error after", "silence", "silence after"])
 @pytest.mark.parametrize("verb", ["os-begin_detaching", "create_attachment", "update_attachment",
                                   "complete_attachment", "delete_attachment", "os-migrate_volume_completion"])
-def test_a_service_that_breaks_down_is_asked_again_and_migrates_once(
+def test_cinder_failure_during_a_swap_is_retried_and_migrates_once(
         member, admin, server, cinder, driver, old, verb, how):  # noqa: F811
     (way,), new = cinder.attachments, cinder.migrate(old)
     cinder.fail(verb, how)
@@ -132,7 +132,7 @@ def test_a_service_that_breaks_down_is_asked_again_and_migrates_once(
     moved(cinder, driver, member, server, old, way)
 
 
-def test_a_migration_that_cannot_be_completed_is_told_of_and_the_server_has_what_its_guest_has(
+def test_failed_migration_completion_keeps_the_new_volume_in_the_guest(
         admin, member, server, cinder, driver, old):  # noqa: F811
     (way,), new = cinder.attachments, cinder.migrate(old)
     cinder.fail("os-migrate_volume_completion", "refuse")
@@ -142,7 +142,7 @@ def test_a_migration_that_cannot_be_completed_is_told_of_and_the_server_has_what
 
 
 @pytest.mark.parametrize("verb", ["create_attachment", "update_attachment", "os-migrate_volume_completion"])
-def test_a_server_can_be_deleted_while_the_service_is_silent(admin, server, cinder, old, verb):  # noqa: F811
+def test_delete_server_while_cinder_hangs_during_a_swap(admin, server, cinder, old, verb):  # noqa: F811
     new = cinder.migrate(old)
     asked, release = cinder.hold(verb, after=True)
     swap(admin, server, old, new)
@@ -155,7 +155,7 @@ def test_a_server_can_be_deleted_while_the_service_is_silent(admin, server, cind
     wait_status(cinder, old, "available")
 
 
-def test_who_waits_for_a_swap_that_never_had_its_turn_is_told(admin, member, server, cinder, driver, hold, old):  # noqa: F811
+def test_queued_swap_of_a_deleted_server_is_reported_as_failed(admin, member, server, cinder, driver, hold, old):  # noqa: F811
     other, new, held = cinder.new(MEMBER), cinder.migrate(old), hold("volumes.attach")
     attach(member, server, other)
     held.wait_until_begun()
@@ -167,7 +167,7 @@ def test_who_waits_for_a_swap_that_never_had_its_turn_is_told(admin, member, ser
     assert cinder.volumes[old].migration == "error"
 
 
-def test_a_volume_that_was_detached_meanwhile_is_not_swapped(admin, member, server, cinder, hold, old):  # noqa: F811
+def test_queued_swap_of_a_detached_volume_fails(admin, member, server, cinder, hold, old):  # noqa: F811
     held = hold("volumes.detach")
     detach(member, server, old)
     held.wait_until_begun()
@@ -181,7 +181,7 @@ def test_a_volume_that_was_detached_meanwhile_is_not_swapped(admin, member, serv
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_detach_that_waits_for_a_swap_is_of_the_volume_in_its_new_place(
+def test_queued_detach_after_a_swap_detaches_the_new_volume(
         admin, member, server, cinder, driver, hold, old, fails):  # noqa: F811
     (way,), new, held = cinder.attachments, cinder.migrate(old), hold("volume_swaps.swap")
     swap(admin, server, old, new)

@@ -4,7 +4,7 @@
 from tests.functional.volumes.test_cinder import MEMBER, attach, cinder, ended, outside, server  # noqa: F401 (fixtures)
 
 
-def test_a_volume_that_went_to_another_project_while_its_attach_waited_is_not_attached(
+def test_queued_attach_of_a_volume_transferred_to_another_project_fails(
         admin, member, server, cinder, driver, hold):
     """A queued attach uses Nova's credentials, and the new project may have written anything to the volume."""
     first, volume, held = cinder.new(MEMBER), cinder.new(MEMBER), hold("volumes.attach")

@@ -49,7 +49,7 @@ def rebuild(client, server, image, version="2.93", **values):
 
 
 # --- volumes of our own ----------------------------------------------------------------------------------
-def test_a_volume_is_made_anew_from_the_image(admin, server, books, driver, image_id, new_image):
+def test_rebuild_recreates_the_root_volume_from_the_image(admin, server, books, driver, image_id, new_image):
     before, image = volume_of(books), new_image()
     assert rebuild(admin, server, image)["image"] == ""
     shown = admin.wait(server, "ACTIVE")
@@ -65,7 +65,7 @@ def test_a_volume_is_made_anew_from_the_image(admin, server, books, driver, imag
     assert volume_of(books).generation != after.generation
 
 
-def test_other_volumes_stay_as_they_are(admin, server, books, driver, image_id):
+def test_rebuild_keeps_data_volumes(admin, server, books, driver, image_id):
     other = admin.post("/os-volumes", {"volume": {"size": 1}}, version="2.35")["volume"]["id"]
     admin.post(f"/servers/{server}/os-volume_attachments", {"volumeAttachment": {"volumeId": other}})
     wait_for(lambda: len(driver.guest(server).volumes) == 2)
@@ -77,7 +77,7 @@ def test_other_volumes_stay_as_they_are(admin, server, books, driver, image_id):
     assert dict(driver.guest(server).volumes)["/dev/vdb"] == other
 
 
-def test_before_2_93_a_volume_stays_as_it_is(admin, server, books, image_id, new_image):
+def test_rebuild_before_2_93_keeps_the_root_volume(admin, server, books, image_id, new_image):
     before = volume_of(books)
     code, message = refused(lambda: rebuild_at(admin, server, new_image(), "2.92"))
     assert (code, message) == (400, "Unable to rebuild with a different image for a volume-backed server.")
@@ -90,7 +90,7 @@ def rebuild_at(client, server, image, version, **values):
     return client.action(server, "rebuild", {"imageRef": image, **values}, version=version)
 
 
-def test_an_image_must_fit_the_volume_and_needs_no_certificates(admin, server, new_image, image_id):
+def test_rebuild_with_a_too_large_image_or_certificates_is_refused(admin, server, new_image, image_id):
     code, message = refused(lambda: rebuild_at(admin, server, new_image(min_disk=2), "2.93"))
     assert (code, "too small" in message) == (400, True)
     code, message = refused(lambda: rebuild_at(admin, server, image_id, "2.93", trusted_image_certificates=["a"]))
@@ -98,7 +98,7 @@ def test_an_image_must_fit_the_volume_and_needs_no_certificates(admin, server, n
 
 
 @pytest.mark.parametrize("verb", ["rebuild", "spawn"])
-def test_a_failure_leaves_what_was_in_the_volume(admin, server, books, driver, image_id, new_image, verb):
+def test_failed_rebuild_keeps_the_data_of_the_root_volume(admin, server, books, driver, image_id, new_image, verb):
     before = volume_of(books)
     driver.behaviour.failure[verb] = 1.0
     rebuild(admin, server, new_image())
@@ -115,7 +115,7 @@ def test_a_failure_leaves_what_was_in_the_volume(admin, server, books, driver, i
     assert volume_of(books).generation != before.generation
 
 
-def test_a_delete_goes_past_it(suite, admin, server, books, hold, image_id):
+def test_delete_server_during_a_rebuild_removes_the_new_volume_data(suite, admin, server, books, hold, image_id):
     held, before = hold("disks.replace"), volume_of(books)
     rebuild(admin, server, image_id)
     held.wait_until_begun()
@@ -144,7 +144,7 @@ def tell(admin, service, server, volume, status="completed"):
         "name": "volume-reimaged", "server_uuid": server, "tag": volume, "status": status}]}, version="2.93")
 
 
-def test_the_service_writes_the_volume_while_nobody_has_it(admin, theirs, cinder, driver, image_id):  # noqa: F811
+def test_cinder_reimages_the_detached_root_volume_on_rebuild(admin, theirs, cinder, driver, image_id):  # noqa: F811
     server, volume = theirs
     rebuild(admin, server, image_id)
     wait_for(lambda: cinder.volumes[volume].status == "downloading")
@@ -160,7 +160,7 @@ def test_the_service_writes_the_volume_while_nobody_has_it(admin, theirs, cinder
 @pytest.mark.parametrize(("verb", "how"), [
     ("os-reimage", "silence after"), ("os-reimage", "error"), ("create_attachment", "silence after"),
     ("delete_attachment", "error"), ("update_attachment", "silence after"), ("complete_attachment", "error after")])
-def test_a_service_that_breaks_down_is_asked_again(admin, theirs, cinder, image_id, verb, how):  # noqa: F811
+def test_cinder_failure_during_a_reimage_is_retried(admin, theirs, cinder, image_id, verb, how):  # noqa: F811
     server, volume = theirs
     cinder.fail(verb, how)
     rebuild(admin, server, image_id)
@@ -170,7 +170,7 @@ def test_a_service_that_breaks_down_is_asked_again(admin, theirs, cinder, image_
 
 
 @pytest.mark.parametrize("how", ["it refuses", "it fails", "it says nothing"])
-def test_a_service_that_does_not_write_it_leaves_an_error_that_can_be_repaired(
+def test_failed_reimage_sets_error_and_can_be_repaired(
         admin, theirs, cinder, image_id, how):  # noqa: F811
     server, volume = theirs
     CONF.set_override("reimage_timeout_per_gb", 1)
@@ -191,7 +191,7 @@ def test_a_service_that_does_not_write_it_leaves_an_error_that_can_be_repaired(
     admin.wait(server, "ACTIVE", seconds=40)
 
 
-def test_a_delete_while_it_is_written_leaves_nothing(admin, theirs, cinder, image_id):  # noqa: F811
+def test_delete_server_during_a_reimage_leaves_no_attachments(admin, theirs, cinder, image_id):  # noqa: F811
     server, volume = theirs
     rebuild(admin, server, image_id)
     wait_for(lambda: cinder.volumes[volume].status == "downloading")

@@ -96,7 +96,7 @@ def make(suite, books, member, server):
 
 
 # --- life ------------------------------------------------------------------------------------------------
-def test_a_share_is_given_used_and_taken_away(suite, member, server, driver, make):
+def test_share_is_attached_used_and_detached(suite, member, server, driver, make):
     share = make()
     assert attach(member, server, share, tag="docs") == {"share_id": share, "status": "attaching", "tag": "docs"}
     wait_share(member, server, share, "inactive")
@@ -120,13 +120,13 @@ def test_a_share_is_given_used_and_taken_away(suite, member, server, driver, mak
     assert driver.guest(server).shares == ()
 
 
-def test_the_tag_is_the_id_unless_one_is_given(member, server, make):
+def test_share_tag_defaults_to_the_share_id(member, server, make):
     share = make()
     assert attach(member, server, share)["tag"] == share
     wait_share(member, server, share, "inactive")
 
 
-def test_administrators_see_where_it_is(admin, member, server, make):
+def test_export_location_is_shown_to_administrators_only(admin, member, server, make):
     share = make()
     attach(member, server, share)
     wait_share(member, server, share, "inactive")
@@ -137,7 +137,7 @@ def test_administrators_see_where_it_is(admin, member, server, make):
 
 
 # --- refusals --------------------------------------------------------------------------------------------
-def test_a_share_is_given_once_and_a_tag_too(member, server, make):
+def test_duplicate_share_or_tag_is_refused(member, server, make):
     first, second = make(), make()
     attach(member, server, first, tag="a")
     wait_share(member, server, first, "inactive")
@@ -147,7 +147,7 @@ def test_a_share_is_given_once_and_a_tag_too(member, server, make):
     assert list(shares_of(member, server)) == [first]
 
 
-def test_what_is_not_there_is_not_found(suite, member, server, books):
+def test_shares_that_do_not_exist_return_404(suite, member, server, books):
     nothing = new_uuid()
     others = books.create(context.admin(), Share(uuid=new_uuid(), project_id="somebody-else")).uuid
     assert refused(attach, member, server, nothing)[0] == 404
@@ -159,7 +159,7 @@ def test_what_is_not_there_is_not_found(suite, member, server, books):
     assert refused(attach, member, server, "no-uuid")[0] == 400
 
 
-def test_a_server_that_runs_gets_none(member, server, make):
+def test_attach_share_to_a_running_server_is_refused(member, server, make):
     act(member, server, "os-start", "ACTIVE")
     code, message = refused(attach, member, server, make())
     assert (code, "vm_state active" in message) == (409, True)
@@ -168,7 +168,7 @@ def test_a_server_that_runs_gets_none(member, server, make):
 @pytest.mark.parametrize(("action", "body"), [
     ("rebuild", {"imageRef": "11111111-2222-3333-4444-555555555555"}), ("shelve", None), ("suspend", None),
     ("os-migrateLive", {"host": None, "block_migration": "auto"}), ("evacuate", {})])
-def test_what_cannot_be_done_with_shares_is_refused(admin, member, server, make, action, body):
+def test_unsupported_actions_on_a_server_with_shares_are_refused(admin, member, server, make, action, body):
     share = make()
     attach(member, server, share)
     wait_share(member, server, share, "inactive")
@@ -176,7 +176,7 @@ def test_what_cannot_be_done_with_shares_is_refused(admin, member, server, make,
     assert (code, "while it has shares" in message) == (409, True)
 
 
-def test_a_share_that_a_server_has_stays(member, server, make, books):
+def test_delete_share_in_use_is_refused(member, server, make, books):
     share = make()
     attach(member, server, share)
     wait_share(member, server, share, "inactive")
@@ -192,7 +192,7 @@ def refused_by(call, *args):
 
 
 # --- what becomes of the accesses ----------------------------------------------------------------------------
-def test_a_deleted_server_has_no_access(suite, member, server, make):
+def test_delete_server_revokes_share_access(suite, member, server, make):
     share = make()
     attach(member, server, share)
     wait_share(member, server, share, "inactive")
@@ -200,7 +200,7 @@ def test_a_deleted_server_has_no_access(suite, member, server, make):
     wait_for(lambda: accesses(suite, server) == [])
 
 
-def test_a_guest_that_is_removed_when_its_host_is_back_leaves_no_share_connected(suite, member, server, make,
+def test_eviction_of_a_guest_disconnects_its_shares_once(suite, member, server, make,
                                                                                  monkeypatch):
     share, let_go = make(), []
     attach(member, server, share)
@@ -215,7 +215,7 @@ def test_a_guest_that_is_removed_when_its_host_is_back_leaves_no_share_connected
     assert let_go.count(server) == 1  # guests of other tests may be removed at the same time
 
 
-def test_a_share_that_cannot_be_opened_is_an_error_and_can_be_taken_away(suite, member, server, make, books,
+def test_share_whose_access_grant_fails_is_in_error_and_can_be_detached(suite, member, server, make, books,
                                                                          monkeypatch):
     share = make()
     def fails(*_args):
@@ -231,7 +231,7 @@ def test_a_share_that_cannot_be_opened_is_an_error_and_can_be_taken_away(suite, 
     wait_for(lambda: shares_of(member, server) == {})
 
 
-def test_stale_accesses_are_taken_away(suite, member, server, make):
+def test_stale_share_accesses_are_revoked(suite, member, server, make):
     share = make()
     attach(member, server, share)
     wait_share(member, server, share, "inactive")
@@ -244,7 +244,7 @@ def test_stale_accesses_are_taken_away(suite, member, server, make):
 
 
 # --- moves -----------------------------------------------------------------------------------------------
-def test_what_a_conductor_of_the_previous_release_leaves_open_is_closed_by_the_next_one(suite, member, server, make):
+def test_share_accesses_left_by_the_previous_release_are_revoked(suite, member, server, make):
     """The previous release deletes the server without its accesses, which it does not support."""
     first, second = make(), make()
     for share in (first, second):
@@ -285,7 +285,7 @@ def hosts_of(suite, server):
     return sorted(host for _share, host, _leaving in accesses(suite, server))
 
 
-def test_a_server_takes_its_shares_along_and_its_former_host_loses_them(suite, admin, pair, moving):
+def test_cold_migration_moves_share_access_to_the_new_host(suite, admin, pair, moving):
     server, share = moving
     admin.action(server, "migrate", expect=202)
     admin.wait(server, "VERIFY_RESIZE")
@@ -298,7 +298,7 @@ def test_a_server_takes_its_shares_along_and_its_former_host_loses_them(suite, a
     assert hosts_of(suite, server) == [SECOND]
 
 
-def test_a_server_that_goes_back_has_them_there_alone(suite, admin, pair, moving):
+def test_reverted_migration_keeps_share_access_on_the_source_only(suite, admin, pair, moving):
     server, share = moving
     admin.action(server, "migrate", expect=202)
     admin.wait(server, "VERIFY_RESIZE")
@@ -309,7 +309,7 @@ def test_a_server_that_goes_back_has_them_there_alone(suite, admin, pair, moving
     assert [tag for tag, _path in pair.first.machine.driver.guest(server).shares] == [share]
 
 
-def test_a_move_that_fails_leaves_no_access_behind(suite, admin, pair, moving):
+def test_failed_migration_revokes_share_access_on_the_destination(suite, admin, pair, moving):
     server, share = moving
     pair.second.machine.driver.behaviour.failure["finish_move"] = 1.0
     admin.action(server, "migrate", expect=202)
@@ -320,7 +320,7 @@ def test_a_move_that_fails_leaves_no_access_behind(suite, admin, pair, moving):
     assert [tag for tag, _path in pair.first.machine.driver.guest(server).shares] == [share]
 
 
-def test_a_directory_of_one_host_does_not_move(suite, admin, pair, moving):
+def test_server_with_a_host_local_share_is_not_migrated(suite, admin, pair, moving):
     server, _share = moving
     CONF.set_override("shared", False, "share")
     core = suite.conductor.core
@@ -335,7 +335,7 @@ def test_a_directory_of_one_host_does_not_move(suite, admin, pair, moving):
     assert refused(attach, admin, other, _share)[0] == 409
 
 
-def test_a_server_whose_host_is_gone_lets_go_of_its_shares_and_goes_on_elsewhere(suite, admin, pair, moving):
+def test_detach_share_from_a_server_on_a_failed_host_and_evacuate(suite, admin, pair, moving):
     server, share = moving
     assert refused(detach, admin, server, share)[0] == 409
     set_service(admin, pair.first.host, forced_down=True)
@@ -355,7 +355,7 @@ def test_a_server_whose_host_is_gone_lets_go_of_its_shares_and_goes_on_elsewhere
         set_service(admin, pair.first.host, forced_down=False)
 
 
-def test_two_servers_of_one_host_share_an_access(suite, member, server, make, flavor, image_id):
+def test_share_access_is_revoked_with_the_last_server_on_a_host(suite, member, server, make, flavor, image_id):
     share = make()
     other = member.boot(flavor, image_id)
     member.wait(other, "ACTIVE")
@@ -378,7 +378,7 @@ def test_two_servers_of_one_host_share_an_access(suite, member, server, make, fl
 
 
 # --- what else knows of them -------------------------------------------------------------------------------
-def test_a_service_that_is_away_does_not_hold_a_delete_up_and_is_asked_later(suite, member, server, make, monkeypatch):
+def test_share_service_outage_does_not_block_delete_and_is_retried(suite, member, server, make, monkeypatch):
     monkeypatch.setattr(step_executor, "MAX_TRIES", 1)
     share = make()
     attach(member, server, share)
@@ -412,7 +412,7 @@ def refusing(suite):
         del service.deny
 
 
-def test_a_service_that_refuses_to_take_an_access_away_is_in_the_way_of_no_delete(
+def test_refused_share_access_revocation_does_not_block_delete(
         suite, member, server, make, refusing):
     first, second = make(), make()
     for share in (first, second):
@@ -426,7 +426,7 @@ def test_a_service_that_refuses_to_take_an_access_away_is_in_the_way_of_no_delet
 
 
 @pytest.mark.parametrize(("word", "code"), [("confirmResize", 204), ("revertResize", 202)])
-def test_a_service_that_refuses_to_take_an_access_away_is_in_the_way_of_no_move(
+def test_refused_share_access_revocation_does_not_block_a_move(
         suite, admin, pair, moving, refusing, word, code):
     server, _share = moving
     admin.action(server, "migrate", expect=202)
@@ -440,7 +440,7 @@ def test_a_service_that_refuses_to_take_an_access_away_is_in_the_way_of_no_move(
     wait_for(lambda: (stale.reconcile(suite.conductor.core), len(accesses(suite, server)))[1] == 1, 20)
 
 
-def test_what_is_done_with_shares_is_told(suite, admin, member, server, make):
+def test_share_notifications_are_sent(suite, admin, member, server, make):
     share = make()
     CONF.set_override("include_share_mapping", True, "notifications")
     try:
@@ -463,7 +463,7 @@ def test_what_is_done_with_shares_is_told(suite, admin, member, server, make):
         CONF.clear_override("include_share_mapping", "notifications")
 
 
-def test_a_guest_is_told_where_its_shares_are(suite, member, server, make):
+def test_guest_metadata_lists_attached_shares(suite, member, server, make):
     share = make()
     attach(member, server, share, tag="docs")
     wait_share(member, server, share, "inactive")
@@ -479,7 +479,7 @@ def test_a_guest_is_told_where_its_shares_are(suite, member, server, make):
     assert devices("2020-10-14") == []
 
 
-def test_a_share_costs_a_start_nothing_and_who_has_none_asks_for_no_access(suite, member, server, make):
+def test_start_with_a_share_costs_the_same_as_without(suite, member, server, make):
     share = make()
     counted = {}
     for with_share in (False, True):

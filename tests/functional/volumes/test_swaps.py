@@ -77,7 +77,7 @@ def audited(suite):
 
 
 # --- what it is ------------------------------------------------------------------------------------------
-def test_a_volume_takes_the_place_of_another(suite, admin, server, old, driver):  # noqa: F811
+def test_embedded_volume_is_swapped(suite, admin, server, old, driver):  # noqa: F811
     new = make(admin)
     before, = attached(admin, server)
     _none, messages, _statements = measured(suite, admin, lambda: swap(admin, server, old, new))
@@ -91,7 +91,7 @@ def test_a_volume_takes_the_place_of_another(suite, admin, server, old, driver):
     audited(suite)
 
 
-def test_it_may_come_back_and_go_on(suite, admin, server, old, driver):  # noqa: F811
+def test_volume_swap_can_be_repeated_and_reversed(suite, admin, server, old, driver):  # noqa: F811
     new = make(admin)
     for gone, come in ((old, new), (new, old), (old, new)):
         swap(admin, server, gone, come)
@@ -110,7 +110,7 @@ def test_it_may_come_back_and_go_on(suite, admin, server, old, driver):  # noqa:
     assert guest_volumes(driver, server) == {}
 
 
-def test_a_server_boots_from_the_volume_that_came(admin, flavor, image_id, driver):
+def test_server_boots_from_a_swapped_root_volume(admin, flavor, image_id, driver):
     server = boot_from(admin, flavor, image_id, boot_index=0)  # noqa: F811
     old, new = attached(admin, server)[0]["volumeId"], make(admin)
     swap(admin, server, old, new)
@@ -123,14 +123,14 @@ def test_a_server_boots_from_the_volume_that_came(admin, flavor, image_id, drive
     assert admin.server(again)["status"] == "ACTIVE"
 
 
-def test_what_becomes_of_it_may_be_said_with_it(admin, server, old):  # noqa: F811
+def test_swap_accepts_delete_on_termination_and_tag(admin, server, old):  # noqa: F811
     new = make(admin)
     swap(admin, server, old, new, version="2.85", delete_on_termination=False, tag="data")
     wait_status(admin, new, "in-use")
     assert attached(admin, server)[0]["delete_on_termination"] is False
 
 
-def test_a_server_that_is_paused_may_have_it(admin, server, old, driver):  # noqa: F811
+def test_swap_volume_of_a_paused_server(admin, server, old, driver):  # noqa: F811
     admin.action(server, "pause")
     admin.wait(server, "PAUSED")
     new = make(admin)
@@ -138,7 +138,7 @@ def test_a_server_that_is_paused_may_have_it(admin, server, old, driver):  # noq
     has(admin, server, driver, new, old)
 
 
-def test_it_is_told(suite, admin, server, old, driver):  # noqa: F811
+def test_volume_swap_notifications_are_sent(suite, admin, server, old, driver):  # noqa: F811
     new = make(admin)
     with listen(suite, bdms_in_notifications=True, notification_format="both") as listener:
         swap(admin, server, old, new)
@@ -156,7 +156,7 @@ def test_it_is_told(suite, admin, server, old, driver):  # noqa: F811
 
 
 # --- what is refused -------------------------------------------------------------------------------------
-def test_a_plain_swap_is_refused_unless_it_is_allowed(admin, server, old, driver):  # noqa: F811
+def test_swap_is_refused_unless_allow_swap_is_set(admin, server, old, driver):  # noqa: F811
     CONF.set_override("allow_swap", False, "volume")
     new = make(admin)
     assert refused(lambda: swap(admin, server, old, new)) == (
@@ -164,7 +164,7 @@ def test_a_plain_swap_is_refused_unless_it_is_allowed(admin, server, old, driver
     has(admin, server, driver, old, new)
 
 
-def test_what_cannot_take_the_place(admin, member, server, old, driver):  # noqa: F811
+def test_invalid_volume_swaps_are_refused(admin, member, server, old, driver):  # noqa: F811
     new, large = make(admin), make(admin, size=2)
     assert refused(lambda: swap(member, server, old, new))[0] == 403
     assert refused(lambda: swap(admin, server, old, NOBODY)) == (
@@ -183,7 +183,7 @@ def test_what_cannot_take_the_place(admin, member, server, old, driver):  # noqa
     assert guest_volumes(driver, server) == {"/dev/vdb": old, "/dev/vdc": new}
 
 
-def test_a_server_that_is_off_or_locked_keeps_its_volume(suite, admin, member, server, old, driver):  # noqa: F811
+def test_swap_volume_of_a_locked_or_stopped_server_is_refused(suite, admin, member, server, old, driver):  # noqa: F811
     new = make(admin)
     service = type(admin)(suite.url, roles="service")
     admin.action(server, "lock")
@@ -197,7 +197,7 @@ def test_a_server_that_is_off_or_locked_keeps_its_volume(suite, admin, member, s
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------
-def test_a_swap_that_fails_leaves_everything_as_it_was(suite, admin, server, old, driver):  # noqa: F811
+def test_failed_swap_changes_nothing_and_can_be_retried(suite, admin, server, old, driver):  # noqa: F811
     new = make(admin)
     driver.behaviour.failure["swap_volume"] = 1.0
     swap(admin, server, old, new)
@@ -210,7 +210,7 @@ def test_a_swap_that_fails_leaves_everything_as_it_was(suite, admin, server, old
     has(admin, server, driver, new, old)
 
 
-def test_both_volumes_are_taken_meanwhile_and_one_is_shown(suite, admin, server, old, hold):  # noqa: F811
+def test_swap_reserves_both_volumes_and_shows_the_old_attachment(suite, admin, server, old, hold):  # noqa: F811
     new, third, held = make(admin), make(admin), hold("volume_swaps.swap")
     swap(admin, server, old, new)
     held.wait_until_begun()
@@ -230,7 +230,7 @@ def test_both_volumes_are_taken_meanwhile_and_one_is_shown(suite, admin, server,
         ("/dev/vdb", new), ("/dev/vdc", third)]
 
 
-def test_many_swaps_hold_up_no_snapshot(admin, flavor, image_id, hold):
+def test_concurrent_swaps_do_not_block_a_snapshot(admin, flavor, image_id, hold):
     held, swapped = hold("volume_swaps.swap"), []
     other, *servers = [admin.boot(flavor, image_id) for _number in range(CONF.max_concurrent_snapshots + 1)]
     for uuid in (other, *servers):
@@ -263,7 +263,7 @@ def interrupted(admin, server, old, new, held, how):  # noqa: F811
 
 
 @pytest.mark.parametrize("how", ["delete", "reboot"])
-def test_what_supersedes_a_swap_undoes_it(suite, admin, server, old, driver, hold, how):  # noqa: F811
+def test_superseded_swap_is_undone(suite, admin, server, old, driver, hold, how):  # noqa: F811
     new = make(admin)
     interrupted(admin, server, old, new, hold("volume_swaps.swap"), how)
     if how == "delete":
@@ -274,7 +274,7 @@ def test_what_supersedes_a_swap_undoes_it(suite, admin, server, old, driver, hol
 
 
 @pytest.mark.parametrize("how", ["delete", "reboot"])
-def test_what_supersedes_a_swap_too_late_finds_the_new_volume(
+def test_swap_superseded_after_the_copy_keeps_the_new_volume(
         suite, admin, server, old, driver, hold, monkeypatch, how):  # noqa: F811
     new, real = make(admin), driver.volume_swaps.swap
 
@@ -294,7 +294,7 @@ def test_what_supersedes_a_swap_too_late_finds_the_new_volume(
     audited(suite)
 
 
-def test_a_server_that_was_deleted_has_no_volume(suite, admin, server, old):  # noqa: F811
+def test_delete_server_after_a_swap_frees_the_volumes(suite, admin, server, old):  # noqa: F811
     new = make(admin)
     swap(admin, server, old, new)
     wait_status(admin, new, "in-use")

@@ -87,7 +87,7 @@ def nothing_made(client, cinder, image_id):
     assert cinder.snapshots == {}
 
 
-def test_what_users_say_of_a_volume_decides_nothing_about_its_image(member, admin, flavor, cinder):
+def test_volume_metadata_does_not_set_image_owner_or_visibility(member, admin, flavor, cinder):
     """Cinder has users write any name there, and Nova makes the image with rights of its own: for whom, and for whose
     eyes, no property says."""
     said = {"owner": "victim", "visibility": "public", "id": "mine", "locations": "file:///etc/shadow",
@@ -100,7 +100,7 @@ def test_what_users_say_of_a_volume_decides_nothing_about_its_image(member, admi
 
 
 # --- making them -----------------------------------------------------------------------------------------
-def test_an_image_of_snapshots_of_all_volumes_is_made(suite, admin, member, served, cinder):
+def test_create_image_snapshots_all_volumes(suite, admin, member, served, cinder):
     server, root = served
     other = cinder.new(MEMBER, size=3)
     attach(member, server, other, tag="data")
@@ -127,7 +127,7 @@ def test_an_image_of_snapshots_of_all_volumes_is_made(suite, admin, member, serv
 
 
 @pytest.mark.parametrize(("way", "status"), [("os-stop", "SHUTOFF"), ("pause", "PAUSED"), ("suspend", "SUSPENDED")])
-def test_a_guest_that_does_not_run_is_saved_as_it_is(member, with_agent, cinder, driver, way, status):
+def test_create_image_of_a_guest_that_is_not_running(member, with_agent, cinder, driver, way, status):
     server, _root = with_agent
     member.action(server, way)
     member.wait(server, status)
@@ -136,7 +136,7 @@ def test_a_guest_that_does_not_run_is_saved_as_it_is(member, with_agent, cinder,
     assert member.server(server)["status"] == status
 
 
-def test_the_guest_is_at_rest_while_the_snapshots_are_made(suite, admin, member, with_agent, cinder, driver):
+def test_guest_is_quiesced_while_snapshots_are_created(suite, admin, member, with_agent, cinder, driver):
     server, _root = with_agent
     asked, release = cinder.hold("create_snapshot")
     made = create(member, server)
@@ -147,7 +147,7 @@ def test_the_guest_is_at_rest_while_the_snapshots_are_made(suite, admin, member,
     assert server not in driver.state.quiesced
 
 
-def test_it_stays_at_rest_until_they_are_made_and_no_longer(member, with_agent, cinder, driver):
+def test_guest_stays_quiesced_until_snapshots_are_available(member, with_agent, cinder, driver):
     server, _root = with_agent
     cinder.looks = 10**6
     made = create(member, server)
@@ -159,19 +159,19 @@ def test_it_stays_at_rest_until_they_are_made_and_no_longer(member, with_agent, 
     wait_for(lambda: image_of(member, made)["status"] == "ACTIVE", 60)
 
 
-def test_a_guest_that_is_brought_to_rest_costs_two_calls_more(suite, member, with_agent):
+def test_create_image_with_quiesce_costs_two_more_calls(suite, member, with_agent):
     server, _root = with_agent
     _made, messages, _statements = measured(suite, member, lambda: create(member, server))
     assert sum(messages.values()) <= 8, messages
 
 
-def test_an_agent_that_does_not_answer_is_done_without(member, with_agent, cinder, driver):
+def test_create_image_succeeds_without_an_agent_response(member, with_agent, cinder, driver):
     server, _root = with_agent
     driver.state.without_agent.add(server)
     saved(member, server)
 
 
-def test_who_must_be_at_rest_is_not_saved_otherwise(admin, member, flavor, cinder, driver):
+def test_create_image_that_requires_quiesce_fails_without_an_agent(admin, member, flavor, cinder, driver):
     server, _root = booted(admin, member, flavor, cinder, {"os_require_quiesce": "yes"})
     assert refused(lambda: create(member, server)) == (
         409, f"Instance {server} cannot be quiesced: its image does not have the property hw_qemu_guest_agent")
@@ -182,7 +182,7 @@ def test_who_must_be_at_rest_is_not_saved_otherwise(admin, member, flavor, cinde
     nothing_made(member, cinder, made)
 
 
-def test_who_must_be_at_rest_is_not_saved_after_its_rest(admin, member, flavor, cinder, driver, monkeypatch):
+def test_create_image_that_requires_quiesce_fails_after_the_quiesce_timeout(admin, member, flavor, cinder, driver, monkeypatch):
     server, _root = booted(admin, member, flavor, cinder, {**AGENT, "os_require_quiesce": "yes"})
     monkeypatch.setattr(volume_image, "QUIESCE_TIMEOUT", 0.0)
     made = create(member, server)
@@ -191,7 +191,7 @@ def test_who_must_be_at_rest_is_not_saved_after_its_rest(admin, member, flavor, 
     assert server not in driver.state.quiesced
 
 
-def test_a_host_that_is_shut_down_leaves_no_guest_at_rest(suite, second, admin, flavor, image_id):
+def test_host_shutdown_unquiesces_guests(suite, second, admin, flavor, image_id):
     server = admin.boot(flavor, image_id, availability_zone=f"nova:{second.host}")
     admin.wait(server, "ACTIVE", seconds=60)
     driver = second.machine.driver
@@ -203,7 +203,7 @@ def test_a_host_that_is_shut_down_leaves_no_guest_at_rest(suite, second, admin, 
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_host_that_dies_while_its_guest_is_at_rest_holds_up_neither_image_nor_delete(
+def test_host_failure_during_quiesce_does_not_block_image_or_delete(
         second, admin, member, flavor, cinder, deleted):
     volume = cinder.new(MEMBER, bootable=True, image={"image_id": "i", **AGENT})
     server = boot(admin, flavor, from_volume(volume), availability_zone=f"nova:{second.host}")
@@ -221,7 +221,7 @@ def test_a_host_that_dies_while_its_guest_is_at_rest_holds_up_neither_image_nor_
 
 
 # --- what is refused, and what fails ---------------------------------------------------------------------
-def test_what_is_refused(suite, member, served, cinder):
+def test_invalid_create_image_requests_are_refused(suite, member, served, cinder):
     server, root = served
     cinder.most_snapshots = 0
     code, message = refused(lambda: create(member, server))
@@ -243,7 +243,7 @@ def test_what_is_refused(suite, member, served, cinder):
     assert (cinder.snapshots, images(member).keys() & {"s", "b"}) == ({}, set())
 
 
-def test_who_has_something_else_done_to_it_is_refused(admin, member, served, cinder):
+def test_create_image_during_another_action_is_refused(admin, member, served, cinder):
     """Whatever waits for its turn has no token of its user any more, with which alone snapshots are made."""
     server, root = served
     asked, release = cinder.hold("create_snapshot")
@@ -259,14 +259,14 @@ def test_who_has_something_else_done_to_it_is_refused(admin, member, served, cin
 
 @pytest.mark.parametrize("how", ["error", "error after", "silence", "silence after"])
 @pytest.mark.parametrize("verb", ["create_snapshot", "list_snapshots"])
-def test_a_service_that_breaks_down_once_makes_each_snapshot_once(member, served, cinder, verb, how):
+def test_cinder_failure_during_create_image_creates_each_snapshot_once(member, served, cinder, verb, how):
     server, root = served
     cinder.fail(verb, how)
     saved(member, server)
     assert [each.volume.id for each in cinder.snapshots.values()] == [root]
 
 
-def test_of_two_volumes_one_that_is_refused_leaves_nothing(admin, member, served, cinder, driver, with_agent):
+def test_refused_second_snapshot_removes_the_first_snapshot(admin, member, served, cinder, driver, with_agent):
     server, _root = with_agent
     other = cinder.new(MEMBER)
     attach(member, server, other)
@@ -286,7 +286,7 @@ def test_of_two_volumes_one_that_is_refused_leaves_nothing(admin, member, served
     assert admin.server(server)["status"] == "ACTIVE"
 
 
-def test_a_snapshot_that_breaks_leaves_nothing(admin, member, served, cinder):
+def test_failed_snapshot_fails_the_image_and_leaves_no_snapshots(admin, member, served, cinder):
     server, root = served
     cinder.outcome = "error"
     made = create(member, server)
@@ -294,7 +294,7 @@ def test_a_snapshot_that_breaks_leaves_nothing(admin, member, served, cinder):
     nothing_made(member, cinder, made)
 
 
-def test_snapshots_that_are_not_made_in_time_leave_nothing(admin, member, served, cinder, monkeypatch):
+def test_snapshot_timeout_fails_the_image_and_leaves_no_snapshots(admin, member, served, cinder, monkeypatch):
     server, _root = served
     monkeypatch.setattr(step_executor, "_PAUSE", 0.2)
     CONF.set_override("block_device_allocate_retries", 1)
@@ -307,7 +307,7 @@ def test_snapshots_that_are_not_made_in_time_leave_nothing(admin, member, served
     nothing_made(member, cinder, made)
 
 
-def test_a_snapshot_that_somebody_deletes_meanwhile_fails_the_image(admin, member, served, cinder):
+def test_snapshot_deleted_meanwhile_fails_the_image(admin, member, served, cinder):
     server, root = served
     cinder.looks = 2
     made = create(member, server)
@@ -317,7 +317,7 @@ def test_a_snapshot_that_somebody_deletes_meanwhile_fails_the_image(admin, membe
     nothing_made(member, cinder, made)
 
 
-def test_an_image_that_its_owner_deletes_meanwhile_takes_the_snapshots_with_it(admin, member, served, cinder):
+def test_delete_image_during_creation_removes_its_snapshots(admin, member, served, cinder):
     server, _root = served
     cinder.looks = 3
     made = create(member, server)
@@ -327,7 +327,7 @@ def test_an_image_that_its_owner_deletes_meanwhile_takes_the_snapshots_with_it(a
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_delete_of_the_server_in_the_middle_wins_and_leaves_nothing(admin, member, with_agent, cinder, after):
+def test_delete_server_during_create_image_leaves_no_snapshots(admin, member, with_agent, cinder, after):
     server, _root = with_agent
     asked, release = cinder.hold("create_snapshot", after=after)
     made = create(member, server)
@@ -341,7 +341,7 @@ def test_a_delete_of_the_server_in_the_middle_wins_and_leaves_nothing(admin, mem
     nothing_made(member, cinder, made)
 
 
-def test_a_hard_reboot_in_the_middle_leaves_nothing_and_no_guest_at_rest(admin, member, with_agent, cinder, driver):
+def test_hard_reboot_during_create_image_unquiesces_and_leaves_no_snapshots(admin, member, with_agent, cinder, driver):
     server, _root = with_agent
     asked, release = cinder.hold("create_snapshot", after=True)
     made = create(member, server)
@@ -354,7 +354,7 @@ def test_a_hard_reboot_in_the_middle_leaves_nothing_and_no_guest_at_rest(admin, 
     assert server not in driver.state.quiesced
 
 
-def test_volumes_of_the_embedded_back_end_are_not_saved(admin, member, served, cinder, suite):
+def test_create_image_of_an_embedded_volume_is_refused(admin, member, served, cinder, suite):
     server, _root = served
     core = suite.conductor.core
     outside = core.attachments
@@ -373,7 +373,7 @@ def made_from(cinder):
                   key=lambda volume: not volume.bootable)
 
 
-def test_a_server_boots_from_such_an_image_with_volumes_of_its_own(admin, member, flavor, served, cinder, driver):
+def test_server_boots_from_a_volume_image_with_new_volumes(admin, member, flavor, served, cinder, driver):
     server, _root = served
     other = cinder.new(MEMBER, size=3)
     attach(member, server, other)
@@ -393,7 +393,7 @@ def test_a_server_boots_from_such_an_image_with_volumes_of_its_own(admin, member
         admin.wait_gone(each)
 
 
-def test_several_servers_boot_from_one_and_have_more_volumes_if_they_ask(admin, member, flavor, served, cinder):
+def test_servers_boot_from_a_volume_image_with_additional_volumes(admin, member, flavor, served, cinder):
     server, _root = served
     image = saved(member, server)
     member.boot(flavor, image, min_count=2, max_count=2, block_device_mapping_v2=[
@@ -405,7 +405,7 @@ def test_several_servers_boot_from_one_and_have_more_volumes_if_they_ask(admin, 
     assert all(len(admin.server(uuid)["os-extended-volumes:volumes_attached"]) == 2 for uuid in servers)
 
 
-def test_a_request_replaces_a_device_of_the_image_by_its_name(admin, member, flavor, served, cinder, driver):
+def test_request_overrides_a_block_device_of_the_image_by_name(admin, member, flavor, served, cinder, driver):
     server, _root = served
     other, mine = cinder.new(MEMBER, size=3), cinder.new(MEMBER)
     attach(member, server, other)
@@ -419,7 +419,7 @@ def test_a_request_replaces_a_device_of_the_image_by_its_name(admin, member, fla
     assert dict(driver.guest(uuid).volumes) == {"/dev/vda": system.id, "/dev/vdb": mine}
 
 
-def test_an_image_that_describes_what_the_caller_may_not_have_is_refused(suite, member, flavor, served, cinder):
+def test_image_with_inaccessible_block_devices_is_refused(suite, member, flavor, served, cinder):
     server, _root = served
     image = saved(member, server)
     store = DirectoryStore()
@@ -452,7 +452,7 @@ def test_an_image_that_describes_what_the_caller_may_not_have_is_refused(suite, 
     assert code == 400
 
 
-def test_such_an_image_is_no_disk_to_rescue_rebuild_or_fill_a_volume_with(member, flavor, image_id, served):
+def test_volume_image_is_refused_for_rescue_rebuild_and_volume_creation(member, flavor, image_id, served):
     server, _root = served
     image = saved(member, server)
     assert refused(lambda: member.action(server, "rescue", {"rescue_image_ref": image}))[0] == 400

@@ -25,7 +25,7 @@ def take(client, volume, **values):
     return client.post(PATH, {"snapshot": {"volume_id": volume, **values}})["snapshot"]
 
 
-def test_a_snapshot_is_taken_shown_and_deleted_with_the_users_own_token(old, cinder, volume):  # noqa: F811
+def test_os_snapshots_requests_use_the_token_of_the_user(old, cinder, volume):  # noqa: F811
     made = take(old, volume, display_name="daily", display_description="of a day")
     assert made == {"id": made["id"], "volumeId": volume, "status": "creating", "size": 3, "displayName": "daily",
                     "displayDescription": "of a day", "createdAt": "2026-01-02T03:04:05.000006"}
@@ -37,13 +37,13 @@ def test_a_snapshot_is_taken_shown_and_deleted_with_the_users_own_token(old, cin
     assert {project for verb, project in cinder.asked if "snapshot" in verb} == {"p"}
 
 
-def test_pages_of_snapshots_are_asked_for_as_pages(old, volume):
+def test_os_snapshots_pages_results(old, volume):
     made = [take(old, volume)["id"] for _again in range(3)]
     assert [one["id"] for one in old.get(PATH, limit=1, offset=1)["snapshots"]] == made[1:2]
     assert [one["id"] for one in old.get(PATH, limit=0)["snapshots"]] == made
 
 
-def test_a_volume_in_use_has_one_only_by_force(old, cinder, volume):  # noqa: F811
+def test_snapshot_of_a_volume_in_use_requires_force(old, cinder, volume):  # noqa: F811
     cinder.volumes[volume].status = "in-use"
     code, message = refused(lambda: take(old, volume))
     assert (code, "status must be available" in message) == (400, True)
@@ -51,7 +51,7 @@ def test_a_volume_in_use_has_one_only_by_force(old, cinder, volume):  # noqa: F8
     cinder.volumes[volume].status = "available"
 
 
-def test_what_others_have_is_not_found(suite, old, cinder, volume):  # noqa: F811
+def test_os_snapshots_of_another_project_return_404(suite, old, cinder, volume):  # noqa: F811
     made = take(old, volume)["id"]
     other = Client(suite.url, project="other", version="2.35")
     missing = (404, f"Snapshot {made} could not be found.")
@@ -63,7 +63,7 @@ def test_what_others_have_is_not_found(suite, old, cinder, volume):  # noqa: F81
 
 
 @pytest.mark.parametrize("ident", ["x", "..%2Fvolumes", "detail%3Fall_tenants=1", NIL + "0"])
-def test_an_id_that_is_none_is_not_asked_for(old, cinder, volume, ident):  # noqa: F811
+def test_os_snapshots_with_an_invalid_id_return_404_without_a_cinder_request(old, cinder, volume, ident):  # noqa: F811
     for ask in (old.get, old.delete):
         assert refused(lambda ask=ask: ask(f"{PATH}/{ident}"))[0] == 404
     assert refused(lambda: take(old, ident))[0] == 404
@@ -71,12 +71,12 @@ def test_an_id_that_is_none_is_not_asked_for(old, cinder, volume, ident):  # noq
 
 
 @pytest.mark.parametrize("how", ["error", "error after"])
-def test_a_service_that_breaks_down_is_not_there(old, cinder, volume, how):  # noqa: F811
+def test_os_snapshots_during_a_cinder_failure_return_503(old, cinder, volume, how):  # noqa: F811
     cinder.fail("create_snapshot", how)
     assert refused(lambda: take(old, volume))[0] == 503
 
 
-def test_a_name_that_is_too_long_is_refused(old, cinder, volume):  # noqa: F811
+def test_too_long_snapshot_name_is_refused(old, cinder, volume):  # noqa: F811
     for name in ("display_name", "display_description"):
         code, message = refused(lambda name=name: take(old, volume, **{name: "x" * 256}))
         assert (code, name in message) == (400, True)

@@ -72,7 +72,7 @@ def server(admin, flavor, image_id):
 
 
 # --- life of a volume ------------------------------------------------------------------------------------
-def test_a_volume_is_made_shown_listed_and_deleted(member):
+def test_volume_is_created_shown_listed_and_deleted(member):
     uuid = make(member, display_name="data", metadata={"a": "b"})
     shown = volume_of(member, uuid)
     assert (shown["status"], shown["size"], shown["displayName"], shown["metadata"]) == (
@@ -86,7 +86,7 @@ def test_a_volume_is_made_shown_listed_and_deleted(member):
         assert error.value.code == 404
 
 
-def test_a_volume_is_attached_used_and_detached(member, server, driver):
+def test_volume_is_attached_used_and_detached(member, server, driver):
     uuid = make(member, size=3)
     answer = attach(member, server, uuid, tag="data")["volumeAttachment"]
     assert answer == {"id": uuid, "volumeId": uuid, "serverId": server, "device": "/dev/vdb", "tag": "data",
@@ -109,14 +109,14 @@ def test_a_volume_is_attached_used_and_detached(member, server, driver):
     assert (error.value.code, error.value.message) == (404, f"Instance {server} is not attached to volume {uuid}")
 
 
-def test_the_answer_lost_its_body_with_2_101(member, server):
+def test_attach_volume_returns_no_body_since_2_101(member, server):
     uuid = make(member)
     path = f"/servers/{server}/os-volume_attachments"
     assert member.post(path, {"volumeAttachment": {"volumeId": uuid}}, version="2.101", expect=202) is None
     wait_status(member, uuid, "in-use")
 
 
-def test_actions_tell_of_it(admin, member, server):
+def test_attach_volume_is_shown_in_instance_actions(admin, member, server):
     uuid = make(member)
     attach(member, server, uuid)
     wait_status(member, uuid, "in-use")
@@ -127,7 +127,7 @@ def test_actions_tell_of_it(admin, member, server):
 
 
 @pytest.mark.parametrize("state", ["ACTIVE", "SHUTOFF", "PAUSED"])
-def test_a_volume_survives_what_is_done_to_the_server(admin, server, driver, state):
+def test_attached_volume_survives_server_actions(admin, server, driver, state):
     if state == "SHUTOFF":
         admin.action(server, "os-stop")
     elif state == "PAUSED":
@@ -162,7 +162,7 @@ def test_a_volume_cannot_be_attached_twice(admin, server, flavor, image_id):
     assert error.value.code == 400
 
 
-def test_of_two_attachments_at_once_one_wins(admin, suite, flavor, image_id):
+def test_concurrent_attachments_of_an_embedded_volume_one_succeeds(admin, suite, flavor, image_id):
     servers = [admin.boot(flavor, image_id) for _ in range(4)]
     for uuid in servers:
         admin.wait(uuid, "ACTIVE")
@@ -184,7 +184,7 @@ def test_of_two_attachments_at_once_one_wins(admin, suite, flavor, image_id):
     wait_status(admin, uuid, "in-use")
 
 
-def test_what_is_not_there_or_not_ours_is_not_found(admin, suite, server, member):
+def test_attach_of_a_missing_or_foreign_volume_returns_404(admin, suite, server, member):
     nobody = new_uuid()
     assert refused(admin, server, nobody) == (404, f"Volume {nobody} could not be found.")
     theirs = make(Client(suite.url, project="q"))
@@ -195,7 +195,7 @@ def test_what_is_not_there_or_not_ours_is_not_found(admin, suite, server, member
     assert error.value.code == 404
 
 
-def test_the_volume_of_another_project_cannot_be_booted_with(suite, member, flavor, image_id):
+def test_boot_with_a_volume_of_another_project_is_refused(suite, member, flavor, image_id):
     other = Client(suite.url, project="q")
     theirs = make(other)
     with pytest.raises(Failed) as error:
@@ -207,7 +207,7 @@ def test_the_volume_of_another_project_cannot_be_booted_with(suite, member, flav
     assert volume_of(other, theirs)["status"] == "available"
 
 
-def test_a_device_name_is_given_once(admin, server):
+def test_duplicate_device_name_is_refused(admin, server):
     first, second, third = (make(admin) for _ in range(3))
     assert attach(admin, server, first, device="/dev/vdc")["volumeAttachment"]["device"] == "/dev/vdc"
     assert refused(admin, server, second, device="/dev/vdc")[0] == 409
@@ -218,7 +218,7 @@ def test_a_device_name_is_given_once(admin, server):
         wait_status(admin, uuid, "in-use")
 
 
-def test_the_root_volume_stays(admin, flavor, image_id):
+def test_detach_root_volume_is_refused(admin, flavor, image_id):
     server = boot_from(admin, flavor, image_id, boot_index=0)
     root, = attached(admin, server, version="2.88")
     with pytest.raises(Failed) as error:
@@ -227,7 +227,7 @@ def test_the_root_volume_stays(admin, flavor, image_id):
 
 
 # --- failures --------------------------------------------------------------------------------------------
-def test_a_volume_that_the_hypervisor_refuses_is_free_again(admin, server, driver):
+def test_failed_attach_in_the_hypervisor_frees_the_volume(admin, server, driver):
     uuid = make(admin)
     driver.behaviour.failure["attach_volume"] = 1.0
     attach(admin, server, uuid)
@@ -240,7 +240,7 @@ def test_a_volume_that_the_hypervisor_refuses_is_free_again(admin, server, drive
     wait_status(admin, uuid, "in-use")
 
 
-def test_a_volume_that_the_guest_does_not_let_go_is_kept(admin, server, driver):
+def test_failed_detach_in_the_hypervisor_keeps_the_attachment(admin, server, driver):
     uuid = make(admin)
     attach(admin, server, uuid)
     wait_status(admin, uuid, "in-use")
@@ -253,7 +253,7 @@ def test_a_volume_that_the_guest_does_not_let_go_is_kept(admin, server, driver):
     assert [item["volumeId"] for item in attached(admin, server)] == [uuid]
 
 
-def test_a_delete_that_comes_in_between_frees_the_volume(admin, server, hold):
+def test_delete_server_during_attach_frees_the_volume(admin, server, hold):
     uuid, held = make(admin), hold("volumes.attach")
     attach(admin, server, uuid)
     held.wait_until_begun()
@@ -263,7 +263,7 @@ def test_a_delete_that_comes_in_between_frees_the_volume(admin, server, hold):
     wait_status(admin, uuid, "available")
 
 
-def test_attachments_wait_for_one_another(admin, server, driver, hold):
+def test_attachments_to_a_server_run_one_at_a_time(admin, server, driver, hold):
     held = hold("volumes.attach")
     uuids = [make(admin) for _ in range(3)]
     for uuid in uuids:
@@ -287,7 +287,7 @@ def boot_from(client, flavor, image, source="image", size=1, **values):
 
 
 @pytest.mark.parametrize("source", ["image", "blank", "volume"])
-def test_of_an_image_that_is_named_beside_the_volume_to_boot_from_no_data_are_used(
+def test_boot_from_volume_ignores_the_data_of_imageref(
         admin, flavor, image_id, driver, source):
     ident = {"image": image_id, "volume": make(admin) if source == "volume" else None}.get(source)
     device = {"source_type": source, "destination_type": "volume", "volume_size": 1, "boot_index": "0",
@@ -297,7 +297,7 @@ def test_of_an_image_that_is_named_beside_the_volume_to_boot_from_no_data_are_us
     assert (admin.server(server)["image"], list(guest_volumes(driver, server))) == ("", ["/dev/vda"])
 
 
-def test_an_image_that_is_named_beside_the_volume_to_boot_from_says_what_the_guest_is(admin, flavor, new_image):
+def test_boot_from_volume_uses_the_properties_of_imageref(admin, flavor, new_image):
     device = {"source_type": "volume", "uuid": make(admin), "boot_index": 0}
 
     def boot(image):
@@ -315,7 +315,7 @@ def test_an_image_that_is_named_beside_the_volume_to_boot_from_says_what_the_gue
 
 @pytest.mark.parametrize("source", ["image", "blank"])
 @pytest.mark.parametrize("gone", [True, False])
-def test_a_server_boots_from_a_volume_of_its_own(admin, flavor, image_id, driver, source, gone):
+def test_server_boots_from_a_new_volume(admin, flavor, image_id, driver, source, gone):
     server = boot_from(admin, flavor, image_id, source, boot_index=0, delete_on_termination=gone)
     shown = admin.server(server)
     assert (shown["status"], shown["image"]) == ("ACTIVE", "")
@@ -331,7 +331,7 @@ def test_a_server_boots_from_a_volume_of_its_own(admin, flavor, image_id, driver
         assert wait_status(admin, uuid, "available")["attachments"] == [{}]
 
 
-def test_a_volume_outlives_its_server_and_boots_another(admin, flavor, image_id, driver):
+def test_volume_of_a_deleted_server_boots_another_server(admin, flavor, image_id, driver):
     first = boot_from(admin, flavor, image_id, boot_index=0)
     uuid, = guest_volumes(driver, first).values()
     admin.delete(f"/servers/{first}")
@@ -343,7 +343,7 @@ def test_a_volume_outlives_its_server_and_boots_another(admin, flavor, image_id,
     assert (guest_volumes(driver, second), os.listdir(CONF.volume.pool)) == ({"/dev/vda": uuid}, data)
 
 
-def test_volumes_of_a_new_server_come_after_its_own_disks(admin, image_id, driver):
+def test_volumes_are_attached_after_local_disks(admin, image_id, driver):
     flavor = admin.flavor(**{"OS-FLV-EXT-DATA:ephemeral": 1, "swap": 64})
     uuid = make(admin)
     server = admin.boot(flavor, image_id, block_device_mapping_v2=[
@@ -354,7 +354,7 @@ def test_volumes_of_a_new_server_come_after_its_own_disks(admin, image_id, drive
     assert guest_volumes(driver, server)["/dev/vdd"] == uuid
 
 
-def test_what_becomes_of_the_volume_can_be_changed(admin, server):
+def test_delete_on_termination_can_be_changed(admin, server):
     uuid = make(admin)
     attach(admin, server, uuid)
     wait_status(admin, uuid, "in-use")
@@ -365,7 +365,7 @@ def test_what_becomes_of_the_volume_can_be_changed(admin, server):
     wait_no_volume(admin, uuid)
 
 
-def test_a_build_that_fails_frees_its_volumes_and_removes_those_that_are_to_go(admin, flavor, image_id, driver):
+def test_failed_build_frees_or_deletes_its_volumes(admin, flavor, image_id, driver):
     uuid = make(admin)
     driver.behaviour.failure["spawn"] = 1.0
     server = admin.boot(flavor, image_id, block_device_mapping_v2=[
@@ -384,7 +384,7 @@ def test_a_build_that_fails_frees_its_volumes_and_removes_those_that_are_to_go(a
     ({"source_type": "image", "destination_type": "volume", "volume_size": 1, "boot_index": 0,
       "uuid": new_uuid()}, 400, "Can not find requested image"),
     ({"source_type": "blank", "destination_type": "volume", "volume_size": 2000, "boot_index": -1}, 403, "Quota")])
-def test_a_server_with_impossible_volumes_is_refused(admin, flavor, image_id, device, code, message):
+def test_boot_with_invalid_volumes_is_refused(admin, flavor, image_id, device, code, message):
     image = "" if device.get("boot_index") == 0 else image_id
     with pytest.raises(Failed) as error:
         admin.boot(flavor, image, block_device_mapping_v2=[device])
@@ -393,7 +393,7 @@ def test_a_server_with_impossible_volumes_is_refused(admin, flavor, image_id, de
     assert admin.get("/os-volumes", version="2.35")["volumes"] == []
 
 
-def test_a_volume_without_a_system_is_not_booted_from(admin, flavor):
+def test_boot_from_a_volume_that_is_not_bootable_is_refused(admin, flavor):
     uuid = make(admin)
     with pytest.raises(Failed) as error:
         admin.boot(flavor, "", block_device_mapping_v2=[{"source_type": "volume", "uuid": uuid, "boot_index": 0}])
@@ -401,7 +401,7 @@ def test_a_volume_without_a_system_is_not_booted_from(admin, flavor):
 
 
 # --- where data are --------------------------------------------------------------------------------------
-def test_a_volume_of_another_host_is_refused_and_a_server_with_it_goes_nowhere_else(admin, suite, books, server,
+def test_volume_local_to_another_host_cannot_be_attached_or_scheduled(admin, suite, books, server,
                                                                                   flavor, image_id):
     uuid = make(admin)
     set_columns(suite.conductor.core, tables.volumes, tables.volumes.c.uuid == uuid, host="elsewhere", generation=1,
@@ -419,7 +419,7 @@ def test_a_volume_of_another_host_is_refused_and_a_server_with_it_goes_nowhere_e
     wait_no_volume(admin, uuid)
 
 
-def test_a_revert_that_a_volume_would_not_survive_is_refused_until_it_is_detached(pair, admin):
+def test_revert_with_a_host_local_volume_is_refused_until_detached(pair, admin):
     server, volume = pair.boot(), make(admin)
     admin.action(server, "migrate")
     admin.wait(server, "VERIFY_RESIZE")
@@ -437,7 +437,7 @@ def test_a_revert_that_a_volume_would_not_survive_is_refused_until_it_is_detache
     wait_no_volume(admin, volume)
 
 
-def test_a_revert_takes_a_shared_volume_along_that_was_attached_after_the_move(pair, admin, driver):
+def test_revert_moves_a_shared_volume_attached_after_the_migration(pair, admin, driver):
     CONF.set_override("shared", True, group="volume")
     try:
         server, volume = pair.boot(), make(admin)
@@ -454,7 +454,7 @@ def test_a_revert_takes_a_shared_volume_along_that_was_attached_after_the_move(p
 
 
 # --- costs -----------------------------------------------------------------------------------------------
-def test_an_attach_and_a_detach_cost_at_most_eight_messages(suite, admin, server):
+def test_attach_and_detach_volume_stay_within_their_budgets(suite, admin, server):
     uuid = make(admin)
     _answer, messages, statements = measured(suite, admin, lambda: attach(admin, server, uuid))
     assert volume_of(admin, uuid)["status"] == "in-use"

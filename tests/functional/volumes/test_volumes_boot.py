@@ -11,7 +11,7 @@ def old(suite):
     return Client(suite.url, version="2.102")
 
 
-def test_servers_are_made_shown_changed_and_deleted_by_it(old, flavor, image_id):
+def test_os_volumes_boot_creates_shows_updates_and_deletes_servers(old, flavor, image_id):
     old.post("/os-volumes_boot", {"server": {
         "name": "v", "flavorRef": flavor, "imageRef": image_id, "networks": "none"}}, expect=202)
     [uuid] = [server["id"] for server in old.get("/os-volumes_boot")["servers"]]
@@ -26,7 +26,7 @@ def test_servers_are_made_shown_changed_and_deleted_by_it(old, flavor, image_id)
     old.wait_gone(uuid)
 
 
-def test_not_every_action_is_known_by_it(old, flavor, image_id):
+def test_os_volumes_boot_refuses_other_actions(old, flavor, image_id):
     uuid = old.boot(flavor, image_id)
     old.wait(uuid, "ACTIVE")
     assert refused(lambda: old.post(f"/os-volumes_boot/{uuid}/action", {"pause": None})) == (
@@ -34,6 +34,6 @@ def test_not_every_action_is_known_by_it(old, flavor, image_id):
     assert old.server(uuid)["status"] == "ACTIVE"
 
 
-def test_it_ends_with_2_102(old):
+def test_os_volumes_boot_is_removed_in_2_103(old):
     for path in ("", "/detail", "/11111111-2222-3333-4444-555555555555"):
         assert refused(lambda path=path: old.get(f"/os-volumes_boot{path}", version="2.103"))[0] == 404
