@@ -54,7 +54,7 @@ def stopped(pair, admin):
     return uuid
 
 
-def test_running_servers_move_live_and_stopped_ones_cold_and_the_host_is_disabled(run, pair, admin, emptied):
+def test_drain_live_migrates_running_and_cold_migrates_stopped_servers(run, pair, admin, emptied):
     running, off = pair.boot(), stopped(pair, admin)
     code, lines, told = report(run, "drain", emptied, "--reason", "a fan is loud")
     assert (code, told["state"]) == (0, "ended")
@@ -67,7 +67,7 @@ def test_running_servers_move_live_and_stopped_ones_cold_and_the_host_is_disable
     assert (service["status"], service["disabled_reason"]) == ("disabled", "a fan is loud")
 
 
-def test_the_report_has_a_line_for_each_server_and_a_summary(run, pair, admin, emptied):
+def test_drain_report_has_a_line_per_server_and_a_summary(run, pair, admin, emptied):
     moved, kept = pair.boot(name="goes"), pair.boot(name="stays")
     admin.action(kept, "suspend", expect=202)
     admin.wait(kept, "SUSPENDED")
@@ -80,7 +80,7 @@ def test_the_report_has_a_line_for_each_server_and_a_summary(run, pair, admin, e
     assert admin.server(kept)["OS-EXT-SRV-ATTR:host"] == emptied
 
 
-def test_a_dry_run_says_how_and_changes_nothing(run, pair, admin, emptied):
+def test_drain_dry_run_shows_methods_and_changes_nothing(run, pair, admin, emptied):
     running, off = pair.boot(), stopped(pair, admin)
     code, out, _err = run("drain", emptied, "--dry-run")
     assert code == 0
@@ -90,7 +90,7 @@ def test_a_dry_run_says_how_and_changes_nothing(run, pair, admin, emptied):
     assert run("drain", emptied, "--status")[0] == 127
 
 
-def test_a_guest_that_cannot_move_live_is_shut_down_only_if_that_is_wanted(run, pair, admin, emptied):
+def test_drain_cold_migrates_a_running_server_only_with_cold(run, pair, admin, emptied):
     uuid = pair.boot()
     pair.first.machine.driver.behaviour.failure["live_migrate"] = 1.0
     code, lines, _told = report(run, "drain", emptied)
@@ -101,7 +101,7 @@ def test_a_guest_that_cannot_move_live_is_shut_down_only_if_that_is_wanted(run, 
     assert admin.server(uuid)["status"] == "ACTIVE"
 
 
-def test_so_many_move_at_a_time(run, pair, admin, emptied):
+def test_drain_limits_parallel_moves(run, pair, admin, emptied):
     uuids = [pair.boot() for _number in range(4)]
     driver, lock, now, most = pair.first.machine.driver, threading.Lock(), [], []
     real = driver.live_source.migrate
@@ -123,7 +123,7 @@ def test_so_many_move_at_a_time(run, pair, admin, emptied):
     assert max(most) <= 2
 
 
-def test_it_goes_on_when_nobody_watches_and_can_be_stopped(run, pair, admin, emptied, hold):
+def test_drain_continues_without_its_client_and_can_be_stopped(run, pair, admin, emptied, hold):
     uuids = {pair.boot() for _number in range(3)}
     held = hold("live_source.migrate")
     code, lines, told = report(run, "drain", emptied, "--parallel", "1", "--timeout", "0")
@@ -140,7 +140,7 @@ def test_it_goes_on_when_nobody_watches_and_can_be_stopped(run, pair, admin, emp
     assert {admin.server(uuid)["OS-EXT-SRV-ATTR:host"] for uuid in uuids} == {SECOND}
 
 
-def test_a_host_that_is_enabled_again_keeps_the_servers_that_have_not_left(run, suite, pair, admin, emptied, hold):
+def test_enabling_a_host_stops_its_drain(run, suite, pair, admin, emptied, hold):
     for _number in range(2):
         pair.boot()
     held = hold("live_source.migrate")
@@ -153,7 +153,7 @@ def test_a_host_that_is_enabled_again_keeps_the_servers_that_have_not_left(run, 
     assert held.calls == 1
 
 
-def test_a_server_that_something_is_done_with_is_waited_for(run, pair, admin, emptied, hold):
+def test_drain_waits_for_a_server_with_a_running_action(run, pair, admin, emptied, hold):
     uuid = pair.boot()
     held = hold("power.reboot")
     admin.action(uuid, "reboot", {"type": "HARD"}, expect=202)
@@ -169,7 +169,7 @@ def test_a_server_that_something_is_done_with_is_waited_for(run, pair, admin, em
     assert admin.server(uuid)["OS-EXT-SRV-ATTR:host"] == SECOND
 
 
-def test_what_was_begun_by_a_conductor_that_died_is_taken_up(run, suite, pair, admin, emptied):
+def test_drain_of_a_failed_conductor_is_taken_over(run, suite, pair, admin, emptied):
     """The conductor died before or after it requested the move: the line has the request id in both cases."""
     core, engine = suite.conductor.core, suite.conductor.engine
     asked, not_asked = stopped(pair, admin), stopped(pair, admin)
@@ -197,7 +197,7 @@ def test_what_was_begun_by_a_conductor_that_died_is_taken_up(run, suite, pair, a
         assert (shown["OS-EXT-SRV-ATTR:host"], shown["status"]) == (SECOND, "SHUTOFF")
 
 
-def test_a_resize_that_waits_for_its_user_is_left_to_him(run, pair, admin, emptied):
+def test_drain_leaves_a_server_in_verify_resize(run, pair, admin, emptied):
     uuid = pair.boot()
     admin.action(uuid, "migrate", expect=202)
     admin.wait(uuid, "VERIFY_RESIZE")
@@ -207,13 +207,13 @@ def test_a_resize_that_waits_for_its_user_is_left_to_him(run, pair, admin, empti
     assert admin.server(uuid)["status"] == "VERIFY_RESIZE"
 
 
-def test_each_move_is_an_action_that_the_report_names(run, pair, admin, emptied):
+def test_drain_report_has_the_request_id_of_each_move(run, pair, admin, emptied):
     uuid = pair.boot()
     _code, lines, _told = report(run, "drain", emptied)
     assert newest_action(admin, uuid, "live-migration")["request_id"] == lines[uuid]["request_id"]
 
 
-def test_the_servers_of_a_host_that_is_down_go_on_elsewhere(run, suite, pair, admin, emptied):
+def test_evacuate_moves_servers_of_a_failed_host(run, suite, pair, admin, emptied):
     uuid, off = pair.boot(), stopped(pair, admin)
     assert run("evacuate", emptied)[0] == 127
     set_service(admin, emptied, forced_down=True)
@@ -229,19 +229,19 @@ def test_the_servers_of_a_host_that_is_down_go_on_elsewhere(run, suite, pair, ad
 @pytest.mark.parametrize(("arguments", "code"), [
     (("drain", "no-such-host"), 127), (("drain", "no-such-host", "--dry-run"), 127),
     (("drain", "no-such-host", "--stop"), 127)])
-def test_a_host_that_is_none_is_refused_by_name(run, arguments, code):
+def test_drain_of_an_unknown_host_is_refused(run, arguments, code):
     found, _out, err = run(*arguments)
     assert found == code
     assert "no-such-host" in err
 
 
-def test_a_target_that_is_none_is_refused_by_name(run, admin, pair, emptied):
+def test_drain_to_an_invalid_target_is_refused(run, admin, pair, emptied):
     assert "nowhere" in run("drain", emptied, "--to", "nowhere")[2]
     assert run("drain", emptied, "--to", emptied)[0] == 127
     assert service_of(admin, emptied)["status"] == "enabled"
 
 
-def test_a_host_that_was_evacuated_is_deleted_with_its_provider_and_removes_its_guests_if_it_comes_back(
+def test_deleted_evacuated_host_removes_its_guests_when_it_returns(
         run, suite, pair, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")

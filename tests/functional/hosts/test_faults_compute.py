@@ -51,7 +51,7 @@ _SOFT, _HARD = {"type": "SOFT"}, {"type": "HARD"}
     ((), "suspend", None, "suspend", "ACTIVE", "SUSPENDED", "compute_suspend_instance"),
     (("suspend",), "resume", None, "resume", "SUSPENDED", "ACTIVE", "compute_resume_instance"),
 ])
-def test_a_power_action_that_fails_keeps_the_state_and_says_why(
+def test_failed_power_action_keeps_the_state_and_records_the_cause(
         admin, driver, server, before, action, value, verb, kept, after, event):
     between = {"os-stop": "SHUTOFF", "pause": "PAUSED", "suspend": "SUSPENDED"}
     for name in before:
@@ -74,7 +74,7 @@ def test_a_power_action_that_fails_keeps_the_state_and_says_why(
 
 
 @pytest.mark.parametrize("verb", ["prepare", "spawn"])
-def test_a_build_that_fails_ends_in_error_on_no_host(admin, driver, flavor, image_id, verb):
+def test_failed_build_ends_in_error_without_a_host(admin, driver, flavor, image_id, verb):
     driver.behaviour.failure[verb] = 1.0
     uuid = admin.boot(flavor, image_id)
     shown = admin.wait(uuid, "ERROR")
@@ -89,7 +89,7 @@ def test_a_build_that_fails_ends_in_error_on_no_host(admin, driver, flavor, imag
     assert failed.value.code == 409
 
 
-def test_a_build_whose_clearing_up_fails_too_leaves_nothing_for_long(suite, admin, driver, flavor, image_id):
+def test_failed_build_with_failed_cleanup_is_cleaned_up_later(suite, admin, driver, flavor, image_id):
     driver.behaviour.failure.update({"spawn": 1.0, "destroy": 1.0})
     uuid = admin.boot(flavor, image_id)
     shown = admin.wait(uuid, "ERROR")
@@ -99,7 +99,7 @@ def test_a_build_whose_clearing_up_fails_too_leaves_nothing_for_long(suite, admi
     assert driver.guests.all() == []
 
 
-def test_a_flaky_host_never_leaves_a_server_in_between(admin, driver, flavor, image_id):
+def test_flaky_host_leaves_no_server_in_a_transient_state(admin, driver, flavor, image_id):
     driver.behaviour.failure["*"] = 0.4
     driver.behaviour.latency["*"] = 0.02
     first = admin.boot(flavor, image_id, min_count=6, max_count=6)
@@ -119,7 +119,7 @@ def test_a_flaky_host_never_leaves_a_server_in_between(admin, driver, flavor, im
     driver.behaviour.failure.clear()
 
 
-def test_a_delete_that_fails_ends_in_error_and_the_next_one_deletes(admin, driver, server):
+def test_failed_delete_ends_in_error_and_can_be_retried(admin, driver, server):
     driver.behaviour.failure["destroy"] = 1.0
     for _ in range(2):
         admin.delete(f"/servers/{server}", expect=204)
@@ -133,7 +133,7 @@ def test_a_delete_that_fails_ends_in_error_and_the_next_one_deletes(admin, drive
     assert driver.guests.all() == []
 
 
-def test_a_server_in_error_after_a_failed_delete_can_be_rebooted(admin, driver, server):
+def test_server_in_error_after_a_failed_delete_can_be_rebooted(admin, driver, server):
     driver.behaviour.failure["destroy"] = 1.0
     admin.delete(f"/servers/{server}")
     admin.wait(server, "ERROR")
@@ -142,7 +142,7 @@ def test_a_server_in_error_after_a_failed_delete_can_be_rebooted(admin, driver, 
     assert "fault" not in admin.wait(server, "ACTIVE")
 
 
-def test_a_slow_action_is_overtaken_by_a_delete(admin, driver, server, hold):
+def test_delete_supersedes_a_slow_action(admin, driver, server, hold):
     power_off = hold("power.off")
     admin.action(server, "os-stop")
     power_off.wait_until_begun()
@@ -178,7 +178,7 @@ def hang(driver, monkeypatch):
     over.set()
 
 
-def test_a_hard_reboot_overtakes_what_hangs(admin, driver, server, hang):
+def test_hard_reboot_supersedes_a_hanging_action(admin, driver, server, hang):
     hangs = hang("suspend")
     admin.action(server, "suspend")
     assert hangs.wait(30)
@@ -188,7 +188,7 @@ def test_a_hard_reboot_overtakes_what_hangs(admin, driver, server, hang):
     assert driver.guests.power_state(server) == states.RUNNING
 
 
-def test_a_delete_overtakes_what_hangs(admin, driver, server, hang):
+def test_delete_supersedes_a_hanging_action(admin, driver, server, hang):
     hangs = hang("suspend")
     admin.action(server, "suspend")
     assert hangs.wait(30)
@@ -198,7 +198,7 @@ def test_a_delete_overtakes_what_hangs(admin, driver, server, hang):
 
 
 # --- services that are away --------------------------------------------------------------------------
-def test_a_server_waits_for_the_scheduler(suite, admin, flavor, image_id):
+def test_build_waits_for_the_scheduler(suite, admin, flavor, image_id):
     suite.scheduler.stop()
     uuid = admin.boot(flavor, image_id)
     time.sleep(0.5)
@@ -209,7 +209,7 @@ def test_a_server_waits_for_the_scheduler(suite, admin, flavor, image_id):
     admin.wait(uuid, "ACTIVE", seconds=30)
 
 
-def test_several_servers_wait_for_the_scheduler_and_a_delete_does_not(suite, admin, flavor, image_id):
+def test_delete_does_not_wait_for_the_scheduler(suite, admin, flavor, image_id):
     suite.scheduler.stop()
     admin.boot(flavor, image_id, min_count=3, max_count=3)
     made = [shown["id"] for shown in admin.get("/servers")["servers"]]
@@ -240,7 +240,7 @@ def frozen_scheduler(suite, monkeypatch):
     thaw()
 
 
-def test_what_needs_no_scheduler_takes_no_longer_while_none_answers(
+def test_actions_without_scheduling_are_fast_while_the_scheduler_hangs(
         suite, admin, server, flavor, image_id, frozen_scheduler):
     """Several stops, starts and deletes, while more builds wait than there are threads for."""
     rounds = 4
@@ -295,7 +295,7 @@ def overtakes(gate, threads, other, one, admin, crowd):
         admin.wait(uuid, "ACTIVE", seconds=90)
 
 
-def test_the_one_server_of_a_project_is_placed_before_the_many_of_another(
+def test_scheduling_is_fair_between_projects(
         suite, admin, flavor, image_id, monkeypatch, gate):
     monkeypatch.setattr(suite.scheduler._follower, "ready", gate)
     crowd = [admin.boot(flavor, image_id) for _number in range(4 * SCHEDULER_THREADS)]
@@ -304,7 +304,7 @@ def test_the_one_server_of_a_project_is_placed_before_the_many_of_another(
     overtakes(gate, SCHEDULER_THREADS, other, one, admin, crowd)
 
 
-def test_the_one_server_of_a_project_is_built_before_the_many_of_another(
+def test_builds_on_a_host_are_fair_between_projects(
         suite, admin, driver, flavor, image_id, monkeypatch, gate):
     threads, real = CONF.max_concurrent_builds, driver.disks.prepare
 
@@ -321,7 +321,7 @@ def test_the_one_server_of_a_project_is_built_before_the_many_of_another(
     overtakes(gate, threads, other, one, admin, crowd)
 
 
-def test_orders_wait_for_a_compute_that_is_stopped(suite, admin, driver, server, flavor, image_id, restart):
+def test_orders_wait_for_a_stopped_compute_service(suite, admin, driver, server, flavor, image_id, restart):
     suite.compute.stop()
     admin.action(server, "os-stop")
     uuid = admin.boot(flavor, image_id)
@@ -333,7 +333,7 @@ def test_orders_wait_for_a_compute_that_is_stopped(suite, admin, driver, server,
     assert sorted(guest.uuid for guest in driver.guests.all()) == sorted([server, uuid])
 
 
-def test_a_compute_that_stops_in_the_middle_of_boots_goes_on_when_it_returns(
+def test_builds_continue_after_a_compute_restart(
         suite, admin, driver, flavor, image_id, restart):
     driver.behaviour.latency.update({"prepare": 0.4, "spawn": 0.4})
     admin.boot(flavor, image_id, min_count=4, max_count=4)
@@ -347,7 +347,7 @@ def test_a_compute_that_stops_in_the_middle_of_boots_goes_on_when_it_returns(
 
 
 # --- several hosts -----------------------------------------------------------------------------------
-def test_a_build_that_fails_on_a_host_goes_on_with_another(suite, admin, driver, second, flavor, image_id):
+def test_failed_build_is_retried_on_another_host(suite, admin, driver, second, flavor, image_id):
     # a server on the other host makes the one that will fail the first choice
     admin.wait(admin.boot(admin.flavor(ram=4096), image_id, availability_zone=f"nova:{SECOND}"), "ACTIVE")
     driver.behaviour.failure["spawn"] = 1.0
@@ -362,7 +362,7 @@ def test_a_build_that_fails_on_a_host_goes_on_with_another(suite, admin, driver,
     assert driver.guests.all() == []
 
 
-def test_a_build_that_fails_everywhere_says_why(suite, admin, driver, second, flavor, image_id):
+def test_build_that_fails_on_all_hosts_records_the_cause(suite, admin, driver, second, flavor, image_id):
     driver.behaviour.failure["spawn"] = second.machine.driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id)
     shown = admin.wait(uuid, "ERROR")
@@ -373,7 +373,7 @@ def test_a_build_that_fails_everywhere_says_why(suite, admin, driver, second, fl
     assert {found["result"] for found in told["events"]} == {"Error"}
 
 
-def test_servers_of_one_request_spread_and_move_off_a_host_that_fails(suite, admin, driver, second, flavor, image_id):
+def test_servers_of_a_request_spread_and_avoid_a_failing_host(suite, admin, driver, second, flavor, image_id):
     admin.boot(flavor, image_id, min_count=4, max_count=4)
     made = [shown["id"] for shown in admin.get("/servers")["servers"]]
     assert len(made) == 4
@@ -385,7 +385,7 @@ def test_servers_of_one_request_spread_and_move_off_a_host_that_fails(suite, adm
     assert {admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] for uuid in later} == {SECOND}
 
 
-def test_a_forced_host_is_the_only_one_tried(suite, admin, second, flavor, image_id):
+def test_build_on_a_forced_host_is_not_retried_elsewhere(suite, admin, second, flavor, image_id):
     uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
     assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == SECOND
     second.machine.driver.behaviour.failure["spawn"] = 1.0
@@ -399,7 +399,7 @@ def test_a_forced_host_is_the_only_one_tried(suite, admin, second, flavor, image
         assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == SECOND
 
 
-def test_a_member_cannot_force_a_host(member, second, flavor, image_id):
+def test_member_cannot_force_a_host(member, second, flavor, image_id):
     for wanted in ({"availability_zone": f"nova:{SECOND}"}, {"host": SECOND}):
         with pytest.raises(Failed) as failed:
             member.boot(flavor, image_id, **wanted)
@@ -407,7 +407,7 @@ def test_a_member_cannot_force_a_host(member, second, flavor, image_id):
 
 
 @pytest.mark.parametrize("change", [{"status": "disabled"}, {"forced_down": True}])
-def test_hosts_that_may_not_be_used_are_left_out(suite, admin, second, flavor, image_id, change):
+def test_disabled_and_down_hosts_are_not_scheduled(suite, admin, second, flavor, image_id, change):
     back = {"status": "enabled"} if "status" in change else {"forced_down": False}
     set_service(admin, SECOND, **change)
     wait_scheduler(suite, SECOND, False)
@@ -427,7 +427,7 @@ def test_hosts_that_may_not_be_used_are_left_out(suite, admin, second, flavor, i
     admin.wait(uuid, "ACTIVE")
 
 
-def test_a_server_of_a_host_that_is_down_is_deleted_at_once_and_its_guest_later(
+def test_delete_on_a_down_host_succeeds_and_removes_the_guest_later(
         suite, admin, second, flavor, image_id):
     uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")
@@ -445,7 +445,7 @@ def test_a_server_of_a_host_that_is_down_is_deleted_at_once_and_its_guest_later(
         back.stop()
 
 
-def test_an_action_on_a_host_that_is_down_ends_and_says_so(suite, admin, second, flavor, image_id):
+def test_action_on_a_down_host_ends_in_an_error(suite, admin, second, flavor, image_id):
     uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")
     second.stop()
@@ -467,7 +467,7 @@ def test_an_action_on_a_host_that_is_down_ends_and_says_so(suite, admin, second,
     (False, "os-stop", None, "SHUTOFF", states.SHUTDOWN),
     (False, "reboot", _HARD, "SHUTOFF", states.SHUTDOWN),
 ])
-def test_servers_of_a_host_that_had_no_power_are_shown_as_they_are_when_it_is_back(
+def test_servers_of_a_rebooted_host_get_their_real_state(
         suite, admin, second, flavor, image_id, resume, action, value, status, power_state):
     uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")
@@ -494,7 +494,7 @@ def test_servers_of_a_host_that_had_no_power_are_shown_as_they_are_when_it_is_ba
         back.stop()
 
 
-def test_a_build_on_a_host_that_goes_down_goes_on_elsewhere(suite, admin, second, flavor, image_id, monkeypatch):
+def test_build_on_a_host_that_goes_down_continues_elsewhere(suite, admin, second, flavor, image_id, monkeypatch):
     # (a server on the other host makes this one the first choice)
     prepare = Held(second.machine.driver.disks, "prepare", monkeypatch)
     admin.wait(admin.boot(admin.flavor(ram=4096), image_id, availability_zone=f"nova:{suite.compute.host}"), "ACTIVE")
@@ -518,7 +518,7 @@ def test_a_build_on_a_host_that_goes_down_goes_on_elsewhere(suite, admin, second
 
 
 @pytest.mark.parametrize("binary", ["nova-compute", "nova-conductor", "nova-scheduler"])
-def test_a_service_that_is_deleted_while_it_runs_comes_back(suite, admin, flavor, image_id, binary):
+def test_deleted_service_that_is_running_registers_again(suite, admin, flavor, image_id, binary):
     def found():
         return admin.get("/os-services", binary=binary)["services"]
 

@@ -94,7 +94,7 @@ def settled(admin, ids, seconds=60):
         time.sleep(0.05)
 
 
-def test_every_node_is_a_hypervisor_with_the_resources_of_its_group(admin, zones):
+def test_fleet_nodes_are_hypervisors_with_the_resources_of_their_group(admin, zones):
     found = {each["hypervisor_hostname"]: each
              for each in admin.get("/os-hypervisors/detail", version="2.53")["hypervisors"]
              if each["service"]["host"] in HOSTS}
@@ -105,7 +105,7 @@ def test_every_node_is_a_hypervisor_with_the_resources_of_its_group(admin, zones
     assert found["fast-00000"]["vcpus"] == CONF.fake.vcpus
 
 
-def test_custom_resources_and_traits_bring_servers_to_the_nodes_that_have_them(admin, zones, image_id):
+def test_custom_resources_and_traits_select_matching_nodes(admin, zones, image_id):
     flavor = admin.flavor()
     admin.post(f"/flavors/{flavor}/os-extra_specs", {"extra_specs": {
         "resources:CUSTOM_FPGA": "1", "trait:CUSTOM_FAST": "required"}})
@@ -118,7 +118,7 @@ def test_custom_resources_and_traits_bring_servers_to_the_nodes_that_have_them(a
     assert sorted(nodes) == ["fast-00000", "fast-00000", "fast-00001", "fast-00001"]
 
 
-def test_zones_of_the_scenario_are_kept(admin, zones, flavor, image_id):
+def test_scenario_zones_are_respected(admin, zones, flavor, image_id):
     for zone, hosts in (("east", {"fast"}), ("west", {"plain-000", "plain-001", "frail"})):
         servers = settled(admin, [admin.boot(flavor, image_id, name=f"{zone}-{number}", availability_zone=zone)
                                   for number in range(6)])
@@ -126,7 +126,7 @@ def test_zones_of_the_scenario_are_kept(admin, zones, flavor, image_id):
         assert {server["OS-EXT-SRV-ATTR:host"] for server in servers} <= hosts
 
 
-def test_with_hosts_that_fail_every_server_still_ends_in_a_defined_state(
+def test_servers_on_failing_hosts_end_in_active_or_error(
         admin, fleet, failing, zones, flavor, image_id):
     before = {server["id"] for server in admin.get("/servers")["servers"]}
     admin.boot(flavor, image_id, name="many", availability_zone="west", min_count=40, max_count=40)
@@ -146,7 +146,7 @@ def test_with_hosts_that_fail_every_server_still_ends_in_a_defined_state(
         assert service.machine.driver.guests.all() == []
 
 
-def test_nodes_that_did_not_change_are_not_told_again(fleet):
+def test_unchanged_nodes_are_not_reported_again(fleet):
     bus.SENT.take()
     for service in fleet.services:
         service.report_nodes()
@@ -161,7 +161,7 @@ def test_nodes_that_did_not_change_are_not_told_again(fleet):
     assert told == 2  # one question, one answer
 
 
-def test_a_heartbeat_of_all_hosts_is_one_message_and_few_statements(suite, fleet):
+def test_heartbeat_of_all_hosts_is_one_message_and_few_statements(suite, fleet):
     for each in (suite.compute, fleet):
         each.periodic[0].stop()
     try:
@@ -186,7 +186,7 @@ def _resume(service, beat):
     service.periodic[0].start()
 
 
-def test_an_operator_who_deletes_services_of_a_running_fleet_gets_them_back(admin, fleet, zones):
+def test_deleted_services_of_a_running_fleet_register_again(admin, fleet, zones):
     ident = next(service["id"] for service in admin.get("/os-services", binary="nova-compute")["services"]
                  if service["host"] == "plain-001")
     admin.delete(f"/os-services/{ident}")

@@ -62,7 +62,7 @@ def boot(admin, flavor, image_id):
     return boot
 
 
-def test_guests_that_ran_run_again_and_their_servers_say_who_started_them(host, admin, boot):
+def test_guests_are_resumed_after_a_host_reboot(host, admin, boot):
     uuids = [boot(), boot()]
     host.off(*uuids)
     host.start()
@@ -72,7 +72,7 @@ def test_guests_that_ran_run_again_and_their_servers_say_who_started_them(host, 
         assert newest_action(admin, uuid, "start")["user_id"] is None
 
 
-def test_a_service_that_only_starts_again_starts_no_guests(host, admin, boot):
+def test_compute_restart_without_a_host_reboot_starts_no_guests(host, admin, boot):
     """A guest that does not run although its host was not booted stopped by itself: its server is STOPPED."""
     uuid = boot()
     host.off(uuid)
@@ -82,7 +82,7 @@ def test_a_service_that_only_starts_again_starts_no_guests(host, admin, boot):
     assert not host.runs(uuid)
 
 
-def test_stopped_moved_and_deleted_servers_stay_off(host, pair, admin, boot):
+def test_stopped_moved_and_deleted_servers_are_not_resumed(host, pair, admin, boot):
     running, off, gone, elsewhere = boot(), boot(), boot(), boot()
     admin.action(off, "os-stop")
     admin.wait(off, "SHUTOFF")
@@ -101,7 +101,7 @@ def test_stopped_moved_and_deleted_servers_stay_off(host, pair, admin, boot):
     assert not {gone, elsewhere} & {guest.uuid for guest in host.driver.guests.all()}
 
 
-def test_a_server_that_its_user_stops_before_its_turn_is_not_started(host, admin, boot, monkeypatch):
+def test_server_stopped_before_its_resumption_is_not_started(host, admin, boot, monkeypatch):
     CONF.set_override("resume_guests_at_once", 1, group="compute")
     uuids = [boot(), boot()]
     host.off(*uuids)
@@ -118,7 +118,7 @@ def test_a_server_that_its_user_stops_before_its_turn_is_not_started(host, admin
     assert held.calls == 1
 
 
-def test_so_many_are_started_at_a_time_and_those_that_wait_are_not_taken_for_stopped(host, admin, boot):
+def test_guest_resumption_is_limited_and_pending_servers_stay_active(host, admin, boot):
     CONF.set_override("resume_guests_at_once", 2, group="compute")
     uuids = [boot() for _number in range(5)]
     host.off(*uuids)
@@ -148,7 +148,7 @@ def test_so_many_are_started_at_a_time_and_those_that_wait_are_not_taken_for_sto
     assert max(most) == 2
 
 
-def test_a_service_that_ends_in_the_middle_goes_on_when_it_is_back(host, admin, boot, monkeypatch):
+def test_guest_resumption_continues_after_a_compute_restart(host, admin, boot, monkeypatch):
     CONF.set_override("resume_guests_at_once", 1, group="compute")
     uuids = [boot(), boot()]
     host.off(*uuids)

@@ -59,7 +59,7 @@ def known(suite):
     return {state.host: state.metrics.get("cpu.percent") for state in states}
 
 
-def test_servers_go_to_the_host_whose_cpu_is_idle(suite, admin, second, flavor, image_id, measure, by_metrics):
+def test_metrics_weigher_selects_the_host_with_the_idle_cpu(suite, admin, second, flavor, image_id, measure, by_metrics):
     for idle in ((90, 10), (20, 80)):
         for service, part in zip((suite.compute, second), idle, strict=True):
             measure(service, part)
@@ -72,18 +72,18 @@ def test_servers_go_to_the_host_whose_cpu_is_idle(suite, admin, second, flavor, 
         admin.wait_gone(uuid)
 
 
-def test_a_host_measures_from_its_start_if_it_is_configured_so(suite, monitored, second):
+def test_host_reports_metrics_from_its_start_when_configured(suite, monitored, second):
     wait_for(lambda: known(suite) == {suite.compute.host: None, SECOND: 2}, reason="the scheduler knows it")
 
 
-def test_a_scheduler_that_reads_the_fleet_anew_knows_what_was_measured(suite, second, measure):
+def test_scheduler_reload_preserves_host_metrics(suite, second, measure):
     measure(second, 30)
     wait_for(lambda: known(suite)[SECOND] == 70, reason="the scheduler knows it")
     suite.scheduler._follower.read_all()
     assert known(suite) == {suite.compute.host: None, SECOND: 70}
 
 
-def test_where_a_host_does_not_measure_what_is_required_no_server_goes(
+def test_host_without_required_metrics_is_not_scheduled(
         suite, admin, second, flavor, image_id, measure, by_metrics):
     measure(second, 30)
     wait_for(lambda: known(suite)[SECOND] == 70, reason="the scheduler knows it")
@@ -92,7 +92,7 @@ def test_where_a_host_does_not_measure_what_is_required_no_server_goes(
     assert newest_action(admin, uuid, "create")["message"] == "Error"
 
 
-def test_each_update_is_told_as_in_the_sample(suite, monkeypatch):
+def test_metrics_update_notification_matches_the_sample(suite, monkeypatch):
     compute = suite.compute
     with monkeypatch.context() as patch, listen(suite, notification_format="both") as listener:
         patch.setattr(compute._nodes, "_monitors", Monitors.named(["virt_driver"], compute.machine.driver))

@@ -115,7 +115,7 @@ def refusals(caplog):
     return [record.getMessage() for record in caplog.records if record.getMessage().startswith("Refused a message: ")]
 
 
-def test_a_host_cannot_ask_what_the_control_plane_asks(evil, caplog):
+def test_host_cannot_call_control_plane_methods(evil, caplog):
     """Orders to other hosts are among it, and what schedulers, users' requests and operators say."""
     before = evil.rows()
     for name in FOR_CONTROL:
@@ -128,7 +128,7 @@ def test_a_host_cannot_ask_what_the_control_plane_asks(evil, caplog):
     assert evil.rows() == before
 
 
-def test_a_host_cannot_speak_for_another(evil):
+def test_host_cannot_act_for_another_host(evil):
     before = evil.rows()
     for name in FOR_HOSTS:
         if HOST_PARAMETER in METHODS[name][1].parameters:
@@ -137,7 +137,7 @@ def test_a_host_cannot_speak_for_another(evil):
     assert evil.rows() == before
 
 
-def test_who_has_no_key_is_told_nothing(evil):
+def test_caller_without_a_key_is_refused(evil):
     for keys in (Keys(), Keys(b"guessed" * 8, SECOND), Keys(b"guessed" * 8)):
         set_keys(evil.transport, keys)
         for name in ("servers.index", "guests.on_host", "fleet.page"):
@@ -145,7 +145,7 @@ def test_who_has_no_key_is_told_nothing(evil):
                 evil.call(name)
 
 
-def test_what_a_host_says_is_bounded(evil):
+def test_host_message_size_is_limited(evil):
     """The broker is not the only limit: a small compressed message may expand a thousandfold."""
     guests = [GuestStatus(uuid="x" * 1000, power_state=1)] * 3000
     with pytest.raises(exception.InvalidInput, match="max_host_message_size"):
@@ -362,11 +362,11 @@ ATTACKS = {
 }
 
 
-def test_each_method_that_a_host_may_ask_is_attacked():
+def test_all_host_methods_are_covered_by_attacks():
     assert sorted(ATTACKS) == FOR_HOSTS
 
 
-def test_a_host_neither_reads_nor_changes_what_is_anothers(admin, evil, hold):
+def test_host_cannot_read_or_change_data_of_another_host(admin, evil, hold):
     held = hold("power.off")
     admin.action(evil.victim, "os-stop")
     wait_for(lambda: held.calls)
@@ -379,13 +379,13 @@ def test_a_host_neither_reads_nor_changes_what_is_anothers(admin, evil, hold):
 
 
 @pytest.mark.parametrize("attack", [power_states_of_others, evicted_elsewhere, evacuated_elsewhere, start_others])
-def test_nor_does_it_while_nothing_is_done_with_that(evil, attack):
+def test_host_cannot_change_idle_servers_of_another_host(evil, attack):
     before = evil.rows()
     attack(evil)
     assert evil.rows() == before
 
 
-def test_a_host_takes_no_node_that_another_has_though_nothing_is_claimed_there(admin, evil):
+def test_host_cannot_take_an_unused_node_of_another_host(admin, evil):
     admin.delete(f"/servers/{evil.victim}")
     admin.wait_gone(evil.victim)
     before = evil.rows()
@@ -414,7 +414,7 @@ def counted_volume(admin, evil):
                  reason=lambda: f"still {admin.get('/os-volumes', version='2.1')['volumes']}")
 
 
-def test_a_host_tells_nothing_of_what_others_do_with_volumes(admin, evil):
+def test_host_cannot_report_volume_usage_for_another_host(admin, evil):
     with counted_volume(admin, evil) as counted, listen(evil.suite) as listener:
         for host in (SECOND, CONF.host):  # whose word counts, and is told after whatever was told before
             evil.proxy(Guests, host).volumes_used(CTX, host, [counted])
@@ -423,7 +423,7 @@ def test_a_host_tells_nothing_of_what_others_do_with_volumes(admin, evil):
         assert (message["event_type"], message["publisher_id"]) == ("volume.usage", f"nova-compute:{CONF.host}")
 
 
-def test_what_a_host_measures_is_bounded(evil):
+def test_host_metrics_are_validated(evil):
     """Schedulers choose by it, and it is told on the bus."""
     now = datetime.datetime.now(datetime.UTC)
     own = evil.db.read(lambda connection: connection.execute(
@@ -445,7 +445,7 @@ def test_what_a_host_measures_is_bounded(evil):
 
 
 # --- what a host says of its own -----------------------------------------------------------------------
-def test_a_report_changes_what_its_step_declares_and_nothing_else(suite, admin, second, flavor, image_id, monkeypatch):
+def test_step_report_changes_only_declared_fields(suite, admin, second, flavor, image_id, monkeypatch):
     """A host cannot give its server to another project, change its flavor, or make it free of charge by a report of its
     own order."""
     real = second.runner._report
@@ -463,7 +463,7 @@ def test_a_report_changes_what_its_step_declares_and_nothing_else(suite, admin, 
     assert shown["OS-SRV-USG:launched_at"]
 
 
-def test_what_a_report_says_of_a_failure_is_bounded(suite, admin, second, flavor, image_id, monkeypatch):
+def test_failure_report_size_is_limited(suite, admin, second, flavor, image_id, monkeypatch):
     """Lists show it of a thousand servers at a time: whoever asks for one holds all of it in memory."""
     real = second.runner._report
 
@@ -484,7 +484,7 @@ def test_what_a_report_says_of_a_failure_is_bounded(suite, admin, second, flavor
         assert len(str(shown)) < 200_000
 
 
-def test_for_whom_something_is_done_is_not_what_a_host_says(suite, admin, second, flavor, image_id, hold, monkeypatch):
+def test_user_and_project_of_an_action_ignore_the_host_report(suite, admin, second, flavor, image_id, hold, monkeypatch):
     uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")
     told = Held(second.machine.driver.power, "off", monkeypatch)
@@ -505,7 +505,7 @@ def test_for_whom_something_is_done_is_not_what_a_host_says(suite, admin, second
 
 
 @pytest.mark.parametrize("state", [99, -1, 1 << 40])
-def test_a_host_tells_of_no_state_that_there_is_not(suite, admin, second, flavor, image_id, evil, state, monkeypatch):
+def test_invalid_power_state_reports_are_refused(suite, admin, second, flavor, image_id, evil, state, monkeypatch):
     uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")
     evil.proxy(Guests).power_states(CTX, SECOND, [GuestStatus(uuid=uuid, power_state=state)])
@@ -523,7 +523,7 @@ def test_a_host_tells_of_no_state_that_there_is_not(suite, admin, second, flavor
     assert admin.server(uuid)["OS-EXT-STS:power_state"] == 1
 
 
-def test_a_host_cannot_report_a_step_that_it_was_not_ordered(suite, admin, pair, hold):
+def test_host_cannot_report_a_step_that_it_was_not_ordered(suite, admin, pair, hold):
     """The source of a move does not say what only the destination, or a conductor, has to say."""
     uuid = pair.boot()
     held = hold("power.off")
@@ -540,7 +540,7 @@ def test_a_host_cannot_report_a_step_that_it_was_not_ordered(suite, admin, pair,
     admin.wait(uuid, "SHUTOFF")
 
 
-def test_a_compute_takes_orders_from_the_control_plane_alone(suite):
+def test_compute_accepts_orders_from_the_control_plane_only(suite):
     """The owner of a host's key gives no orders, not even signed ones to the host itself."""
     own = bus.connect(CONF, CONF.host)
     with pytest.raises(exception.CallerRefused, match="not for hosts"):

@@ -18,7 +18,7 @@ from tests.functional.listening import listen
 from tests.functional.several_hosts import SECOND
 
 
-def test_of_its_processes_a_host_tells_what_lists_can_bear(evil):  # noqa: F811
+def test_size_of_host_load_and_connector_reports_is_limited(evil):  # noqa: F811
     """A worker of which nothing is said is one byte in a message, and an object in every list of services."""
     before = evil.rows()
     with pytest.raises(exception.InvalidInput, match="load"):
@@ -50,7 +50,7 @@ def network(evil):  # noqa: F811
     evil.db.write(remove)
 
 
-def test_where_its_tunnels_end_is_an_address(evil, network):  # noqa: F811
+def test_invalid_tunnel_address_is_refused(evil, network):  # noqa: F811
     """Other hosts could not read what they are told of it, and would reach nobody on that network any more."""
     desk = evil.proxy(NetworkHosts, CONF.host)
     for address in ("", "nonsense", "192.0.2.6\nlink del br0", "192.0.2.6/24", "fe80::1%eth0", "224.0.0.1", "0.0.0.0"):
@@ -61,7 +61,7 @@ def test_where_its_tunnels_end_is_an_address(evil, network):  # noqa: F811
         assert peers.hosts == {CONF.host: told}
 
 
-def test_of_a_volume_is_told_once_whatever_the_host_repeats(admin, evil):  # noqa: F811
+def test_repeated_volume_usage_is_notified_once(admin, evil):  # noqa: F811
     with counted_volume(admin, evil) as counted, listen(evil.suite) as listener:
         evil.proxy(Guests, CONF.host).volumes_used(CTX, CONF.host, [counted] * 5)
         evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message="told after all of these"))
@@ -70,7 +70,7 @@ def test_of_a_volume_is_told_once_whatever_the_host_repeats(admin, evil):  # noq
             "volume.usage", "libvirt.connect.error"]
 
 
-def test_what_a_host_has_told_on_the_bus_has_a_rate(evil, caplog, monkeypatch):  # noqa: F811
+def test_notification_rate_of_a_host_is_limited(evil, caplog, monkeypatch):  # noqa: F811
     """Each notification is a row until it is sent, and consumers store it; the log line about the host is limited,
     too."""
     monkeypatch.setattr(evil.suite.conductor.core, "host_rates", HostRates(lost=10))
@@ -84,7 +84,7 @@ def test_what_a_host_has_told_on_the_bus_has_a_rate(evil, caplog, monkeypatch): 
     assert sum("exceed its rate limit" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_what_a_host_has_done_for_a_guest_has_a_rate(admin, evil, monkeypatch):  # noqa: F811
+def test_rate_of_actions_triggered_by_a_host_is_limited(admin, evil, monkeypatch):  # noqa: F811
     """Each operation is a row of the server, which its owner sees in place of earlier ones."""
     monkeypatch.setattr(evil.suite.conductor.core, "host_rates", HostRates(of_guest=3))
     wrong = GuestStatus(uuid=evil.victim, power_state=4)
@@ -95,7 +95,7 @@ def test_what_a_host_has_done_for_a_guest_has_a_rate(admin, evil, monkeypatch): 
     assert 3 <= sum(action["action"] == "stop" for action in begun) < 9
 
 
-def test_what_a_step_has_for_later_ones_is_bounded(suite, admin, second, flavor, image_id, monkeypatch):
+def test_step_result_size_is_limited(suite, admin, second, flavor, image_id, monkeypatch):
     """The results are in the row of the action, and lists read many of these. The step fails then."""
     real = second.runner._report
 

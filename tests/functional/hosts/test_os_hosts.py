@@ -23,7 +23,7 @@ def test_hosts_are_listed_with_their_services_by_zone(suite, old, admin):
     assert refused(lambda: admin.get("/os-hosts", version="2.43"))[0] == 404
 
 
-def test_a_host_shows_what_each_project_may_use_of_it(suite, old, image_id):
+def test_host_shows_usage_per_project(suite, old, image_id):
     other = Client(suite.url, project="hosts-other")
     flavor = old.flavor(vcpus=2, ram=256, disk=3)
     for client, count in ((old, 1), (other, 2)):
@@ -43,7 +43,7 @@ def test_a_host_shows_what_each_project_may_use_of_it(suite, old, image_id):
         "(used_max)": (6, 768, 9), "hosts-other": (4, 512, 6), "p": (2, 256, 3)}
 
 
-def test_a_host_is_disabled_and_enabled_by_its_service(suite, old, admin):
+def test_host_is_disabled_and_enabled_through_os_hosts(suite, old, admin):
     path = f"/os-hosts/{suite.compute.host}"
     for word, status in (("disable", "disabled"), ("Enable", "enabled")):
         assert old.put(path, {"status": word}) == {"host": suite.compute.host, "status": status}
@@ -57,7 +57,7 @@ def test_a_host_is_disabled_and_enabled_by_its_service(suite, old, admin):
     lambda client, host: client.get(f"/os-hosts/{host}/shutdown"),
     lambda client, host: client.get(f"/os-hosts/{host}/startup"),
 ])
-def test_what_no_hypervisor_does_is_said_so(suite, old, admin, ask):
+def test_host_power_actions_return_501(suite, old, admin, ask):
     code, message = refused(lambda: ask(old, suite.compute.host))
     assert code == 501
     assert message.startswith("Virt driver does not implement host ")
@@ -65,18 +65,18 @@ def test_what_no_hypervisor_does_is_said_so(suite, old, admin, ask):
     assert refused(lambda: ask(old, "nowhere")) == (404, "Compute host nowhere could not be found.")
 
 
-def test_a_host_that_is_not_there_is_not_shown(old):
+def test_unknown_host_returns_404(old):
     assert refused(lambda: old.get("/os-hosts/nowhere")) == (404, "Compute host nowhere could not be found.")
 
 
-def test_members_see_no_hosts(suite):
+def test_members_cannot_list_hosts(suite):
     member = Client(suite.url, roles="member,reader", version=OLD)
     for path in ("/os-hosts", f"/os-hosts/{suite.compute.host}", f"/os-hosts/{suite.compute.host}/reboot"):
         assert refused(lambda path=path: member.get(path))[0] == 403
 
 
 # --- bare metal --------------------------------------------------------------------------------------
-def test_there_are_no_bare_metal_nodes(suite, member):
+def test_bare_metal_nodes_return_501(suite, member):
     admin = Client(suite.url, version="2.35")
     for path in ("/os-baremetal-nodes", "/os-baremetal-nodes/1"):
         assert refused(lambda path=path: admin.get(path)) == (
@@ -91,6 +91,6 @@ def test_there_are_no_bare_metal_nodes(suite, member):
     (lambda client: client.post("/os-baremetal-nodes/1/action", {"add_interface": {}}), "port-create"),
     (lambda client: client.post("/os-baremetal-nodes/1/action", {"remove_interface": {}}), "port-delete"),
 ])
-def test_whoever_wants_to_change_one_is_sent_to_ironic(suite, ask, command):
+def test_changes_of_bare_metal_nodes_are_refused_with_an_ironic_hint(suite, ask, command):
     assert refused(lambda: ask(Client(suite.url, version="2.35"))) == (
         400, f"Command Not supported. Please use Ironic command {command} to perform this action.")

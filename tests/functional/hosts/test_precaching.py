@@ -47,7 +47,7 @@ def caching(pair, tmp_path):
     machine.cache = before
 
 
-def test_hosts_fetch_the_image_and_say_so(admin, rack, status, caching, image_id, pair):
+def test_hosts_cache_the_image_and_report_the_result(admin, rack, status, caching, image_id, pair):
     admin.post(f"/os-aggregates/{rack}/images", {"cache": [{"id": image_id}]}, expect=202)
     wait_for(lambda: status("rack")[0] != 3, reason="all have answered")
     code, told = status("rack")
@@ -56,7 +56,7 @@ def test_hosts_fetch_the_image_and_say_so(admin, rack, status, caching, image_id
     assert any(name.startswith(image_id) for name in os.listdir(caching))
 
 
-def test_a_host_that_is_down_and_an_image_that_cannot_be_had_are_told(admin, rack, status, caching, image_id, pair):
+def test_cache_failures_of_down_hosts_and_missing_images_are_reported(admin, rack, status, caching, image_id, pair):
     set_service(admin, pair.first.host, forced_down=True)
     path = os.path.join(CONF.image.directory, image_id)
     os.rename(path, path + ".away")
@@ -72,6 +72,6 @@ def test_a_host_that_is_down_and_an_image_that_cannot_be_had_are_told(admin, rac
     assert told[SECOND][1]
 
 
-def test_an_aggregate_that_is_none_is_refused_by_name(suite, capsys):
+def test_cache_status_of_an_unknown_aggregate_is_refused(suite, capsys):
     assert manage.main(["image", "cache_status", "--aggregate", "nowhere"]) == 127
     assert "nowhere" in capsys.readouterr().err

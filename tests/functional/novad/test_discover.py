@@ -36,7 +36,7 @@ def ours(*words):
     return [one for one in json.loads(run("discover", *words, "-f", "json").out) if one["Node"] == "n1.of-discover"]
 
 
-def test_a_script_gets_a_list_of_who_is_there(nowhere):
+def test_discover_lists_announced_nodes_as_json(nowhere):
     with announced() as announcer:
         wait_for(lambda: announcer._said, 20, "the announcement")
         found = ours("-t", "2")
@@ -44,12 +44,12 @@ def test_a_script_gets_a_list_of_who_is_there(nowhere):
     assert ours("-t", "1") == []
 
 
-def test_one_that_does_not_want_to_be_announced_is_not(nowhere):
+def test_node_with_announce_disabled_is_not_discovered(nowhere):
     with announced(announce=False):
         assert ours("-t", "3") == []
 
 
-def test_novads_are_shown_as_they_come_and_go_until_it_is_interrupted(nowhere):
+def test_discover_shows_nodes_appear_and_leave_until_interrupted(nowhere):
     def as_in_a_terminal():
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells have it ignored by what runs in the background
 
@@ -64,5 +64,5 @@ def test_novads_are_shown_as_they_come_and_go_until_it_is_interrupted(nowhere):
 
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "nan", "x", "1e9"])
-def test_a_time_that_is_none_is_refused(seconds):
+def test_discover_with_an_invalid_timeout_is_refused(seconds):
     assert "--timeout" in run("discover", "-t", seconds).err

@@ -139,7 +139,7 @@ LIES = {"its role": {"roles": ["control", "compute", "storage"]}, "the name of t
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.replace(" ", "-"))
-def test_a_node_that_lies_gets_the_secrets_of_its_own_components_alone(world, lie):
+def test_lying_node_gets_only_secrets_of_its_own_components(world, lie):
     thief = world.compromised(**LIES[lie])
     world.control(nodes=(member(thief, "n2", "compute"), world.n3.as_member("compute")))
     if "id" in thief.lies:
@@ -165,7 +165,7 @@ def test_a_node_that_lies_gets_the_secrets_of_its_own_components_alone(world, li
         assert (ended.code, "secret is missing or another one" in ended.err) == (4, True)
 
 
-def test_what_a_node_says_of_components_is_shown_as_its_own(world):
+def test_component_reports_of_a_node_are_shown_under_its_name(world):
     thief = world.compromised()
     world.control(nodes=(member(thief, "n2", "compute"),))
     assert "n2/db: is mine [2J" in world.nova("deploy")
@@ -202,7 +202,7 @@ class Endless(Compromised):
 
 @pytest.mark.parametrize("flood", [False, True], ids=["silent", "flood"])
 @pytest.mark.parametrize("endless", [("prepare",), ("apply",), ("settle",), ("apply", "settle")], ids="-".join)
-def test_a_node_that_never_ends_its_part_does_not_hold_up_the_platform(world, endless, flood, monkeypatch):
+def test_hanging_node_does_not_block_the_platform(world, endless, flood, monkeypatch):
     thief = Endless(world.ca.issue("n2"), endless, flood)
     world.stack.callback(thief.stop)
     monkeypatch.setattr(coordinator, "_longest", lambda _share: 1.0)
@@ -234,7 +234,7 @@ def test_a_node_that_never_ends_its_part_does_not_hold_up_the_platform(world, en
     assert world.n1.runs() == {"db": "1"}
 
 
-def test_novad_ends_while_a_node_never_ends_its_part(world):
+def test_novad_stops_while_a_node_hangs(world):
     thief = Endless(world.ca.issue("n2"), ("apply", "settle"))
     world.stack.callback(thief.stop)
     world.control(nodes=(member(thief, "n2", "compute"),))
@@ -261,7 +261,7 @@ def announced(name, port):
         made.withdraw()
 
 
-def test_a_node_that_was_not_accepted_gets_no_call_at_all(world):
+def test_discovered_node_receives_no_calls_before_acceptance(world):
     """Even with a certificate, a role and the name of another node."""
     world.control(discover_nodes=True)
     discovery = world.n1.daemon.coordinator.discovery
@@ -275,7 +275,7 @@ def test_a_node_that_was_not_accepted_gets_no_call_at_all(world):
         wait_for(lambda: not discovery.trusted(), 60, "that it is forgotten")
 
 
-def test_addresses_without_roles_refuse_deployments_with_what_to_write(world):
+def test_node_address_without_roles_refuses_deployment_with_a_hint(world):
     world.control(nodes=(world.n3.url,))
     ended = run("deploy")
     assert (ended.code, f'address = "{world.n3.url}", node = "NAME", roles = ["compute"]' in ended.err) == (1, True)
@@ -283,7 +283,7 @@ def test_addresses_without_roles_refuse_deployments_with_what_to_write(world):
     assert row["State"] == "unaccepted"
 
 
-def test_a_node_that_an_earlier_release_discovered_waits_until_it_is_accepted(world):
+def test_node_discovered_by_an_earlier_release_requires_acceptance(world):
     world.control(discover_nodes=True)
     world.n1.daemon.journal.set_fact(f"member {world.n3.url}", "n3")
     ended = run("deploy")
@@ -296,7 +296,7 @@ def test_a_node_that_an_earlier_release_discovered_waits_until_it_is_accepted(wo
     assert [one["Node"] for one in json.loads(world.nova("nodes", "list", "-f", "json"))] == ["n1"]
 
 
-def test_a_node_with_another_secret_is_named_with_what_to_do(world):
+def test_node_with_a_different_secret_is_reported_with_a_hint(world):
     (world.directory / "n3.secret").write_text("of its own")
     world.n3.stop()
     world.n3.start()
@@ -311,7 +311,7 @@ def test_a_node_with_another_secret_is_named_with_what_to_do(world):
 @pytest.mark.parametrize(("words", "code", "said"), [
     (("accept", "n9"), 3, "No node n9 was discovered"), (("accept", "n3", "--role", "../x"), 2, "roles"),
     (("forget", "n9"), 3, "No accepted node n9")])
-def test_nodes_that_are_not_known_and_roles_that_are_none_are_refused(world, words, code, said):
+def test_unknown_nodes_and_roles_are_refused(world, words, code, said):
     world.control(discover_nodes=True)
     world.n1.daemon.journal.set_fact(f"member {world.n3.url}", "n3")
     ended = run("nodes", *words)
@@ -336,7 +336,7 @@ class Silent:
         self._listening.close()
 
 
-def test_strangers_delay_no_command_and_keep_no_node_unfound(world):
+def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
     """Strangers are contacted in the background only: while that is held, commands add no attempt."""
     world.control(discover_nodes=True, nodes=(world.n3.as_member("compute"),))
     discovery = world.n1.daemon.coordinator.discovery

@@ -84,7 +84,7 @@ VERBS = [("info",), ("deploy",), ("secrets", "list"), ("service-logs", "--no-fol
     lambda _context: None, lambda context: context.abort(grpc.StatusCode.UNIMPLEMENTED, "what?"),
     lambda context: context.abort(grpc.StatusCode.UNAUTHENTICATED, "The shared secret is missing")],
     ids=["a wrong proof", "no such method", "an older novad"])
-def test_a_listener_that_does_not_know_the_secret_gets_no_request_and_no_secret(node, answer):
+def test_impostor_server_receives_no_request_and_no_secret(node, answer):
     with impostor(answer) as found:
         for verb in VERBS:
             ended = node.nova("--addr", f"tcp://127.0.0.1:{found.port}", *verb, code=4)
@@ -101,7 +101,7 @@ def relay(node):
     relay.close()
 
 
-def test_a_relay_sees_no_secret_and_cannot_use_what_it_sees(node, relay, monkeypatch):
+def test_relay_cannot_read_the_secret_or_replay_signatures(node, relay, monkeypatch):
     sent = []
     signature = signing.signature
 
@@ -133,7 +133,7 @@ def test_a_relay_sees_no_secret_and_cannot_use_what_it_sees(node, relay, monkeyp
     assert len(node.daemon.journal.deployments()) == before
 
 
-def test_a_request_that_a_relay_has_changed_is_refused(node):
+def test_request_modified_by_a_relay_is_refused(node):
     with grpc.insecure_channel(f"127.0.0.1:{node.server.port}") as channel:
         ours = signing.new_nonce()
         answer = pb.ChallengeAnswer.FromString(channel.unary_unary(signing.CHALLENGE)(
@@ -147,7 +147,7 @@ def test_a_request_that_a_relay_has_changed_is_refused(node):
     assert node.daemon.journal.deployments() == []
 
 
-def test_the_command_of_the_last_release_is_admitted_and_reported_once(node, caplog):
+def test_client_of_the_previous_release_is_admitted_with_one_warning(node, caplog):
     with grpc.insecure_channel(f"127.0.0.1:{node.server.port}") as channel:
         for _time in range(2):
             channel.unary_unary("/nova.novad.v1.Daemon/Show")(
@@ -155,7 +155,7 @@ def test_the_command_of_the_last_release_is_admitted_and_reported_once(node, cap
     assert len([one for one in caplog.records if "over TCP without TLS" in one.message]) == 1
 
 
-def test_local_callers_use_the_socket_and_need_no_secret(node, monkeypatch):
+def test_unix_socket_requires_no_secret(node, monkeypatch):
     path = node.daemon.options.socket
     assert path.stat().st_mode & 0o777 == 0o600
     monkeypatch.setattr(module, "_SOCKET", path)
@@ -166,7 +166,7 @@ def test_local_callers_use_the_socket_and_need_no_secret(node, monkeypatch):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_socket_that_belongs_to_another_account_is_not_used(node):
+def test_unix_socket_of_another_account_is_refused(node):
     path = node.daemon.options.socket
     for spoiled, mended in ((lambda: os.chown(path, 65534, -1), lambda: os.chown(path, 0, -1)),
                             (lambda: path.parent.chmod(0o777), lambda: path.parent.chmod(0o700)),
@@ -178,12 +178,12 @@ def test_a_socket_that_belongs_to_another_account_is_not_used(node):
     Client(f"unix://{path}", environ={}).close()
 
 
-def test_secrets_of_nodes_are_not_told_over_tcp_without_tls(node):
+def test_node_secrets_are_refused_over_tcp_without_tls(node):
     ended = node.nova("nodes", "secret", "n2", code=1)
     assert f"--addr unix://{node.daemon.options.socket}" in ended.err
 
 
-def test_a_socket_where_nobody_listens_leaves_the_address_to_be_tried(node, tmp_path, monkeypatch):
+def test_client_falls_back_to_tcp_when_the_unix_socket_is_stale(node, tmp_path, monkeypatch):
     node.server.stop(0)
     with socket.socket(socket.AF_UNIX) as stale:
         stale.bind(str(tmp_path / "stale"))
@@ -194,7 +194,7 @@ def test_a_socket_where_nobody_listens_leaves_the_address_to_be_tried(node, tmp_
     assert raised.value.code() == grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_data_directory_whose_path_is_too_long_for_a_socket_costs_the_socket_alone(tmp_path, caplog):
+def test_novad_serves_tcp_when_the_socket_path_is_too_long(tmp_path, caplog):
     options = Options(data_dir=str(tmp_path / ("d" * 100)), listen=f"tcp://127.0.0.1:{free_port()}", platform="")
     daemon = Daemon(options, None, FakeRuntime(dict(REGISTRY)))
     server = Server(daemon)

@@ -172,7 +172,7 @@ def nodes(tmp_path, monkeypatch):
 ONE = [{"db": "1"}, {"compute": "1"}, {"compute": "1"}]
 
 
-def test_a_deployment_of_the_control_node_brings_their_roles_to_all(nodes):
+def test_deployment_starts_components_on_all_nodes_by_role(nodes):
     out = nodes.nova("deploy").out
     assert "n2/compute: runs version 1" in out
     assert "is done: db, compute on n2, compute on n3" in out
@@ -190,7 +190,7 @@ def test_a_deployment_of_the_control_node_brings_their_roles_to_all(nodes):
     assert "there was nothing to do" in nodes.nova("deploy").out
 
 
-def test_a_node_gets_the_secrets_that_it_needs_and_the_address_of_the_others(nodes):
+def test_node_gets_only_required_secrets_and_peer_addresses(nodes):
     nodes.nova("deploy")
     password = nodes.n1.secret("db")
     made = nodes.n2.runtime.made["suite-compute"]
@@ -204,7 +204,7 @@ def test_a_node_gets_the_secrets_that_it_needs_and_the_address_of_the_others(nod
     assert nodes.n3.secret("db") in nodes.n3.runtime.made["suite-compute"].env["URL"]
 
 
-def test_only_what_is_named_is_changed_and_only_where_it_is(nodes):
+def test_deployment_changes_only_named_components_on_their_nodes(nodes):
     nodes.nova("deploy")
     nodes.nova("deploy", "compute=2")
     assert nodes.run() == [{"db": "1"}, {"compute": "2"}, {"compute": "2"}]
@@ -217,7 +217,7 @@ def test_only_what_is_named_is_changed_and_only_where_it_is(nodes):
 
 
 @pytest.mark.parametrize("wanted", [("compute=sick",), ("db=2", "compute=sick"), ("db=sick", "compute=2")])
-def test_what_fails_on_one_node_is_undone_on_all(nodes, wanted):
+def test_failed_deployment_is_rolled_back_on_all_nodes(nodes, wanted):
     nodes.nova("deploy")
     before = [content(node.data / "volumes") for node in nodes.all]
     err = nodes.nova("deploy", *wanted, code=1).err
@@ -230,7 +230,7 @@ def test_what_fails_on_one_node_is_undone_on_all(nodes, wanted):
             line for text in written.values() for line in text.split()}
 
 
-def test_one_node_that_cannot_become_healthy_takes_back_the_other_that_could(nodes):
+def test_unhealthy_component_on_a_node_rolls_back_all_nodes(nodes):
     nodes.nova("deploy")
     nodes.n3.runtime.registry["registry/compute:2"] = "sick"
     assert "Node n3: Component compute does not become healthy" in nodes.nova("deploy", "db=2", "compute=2", code=1).err
@@ -243,7 +243,7 @@ def test_one_node_that_cannot_become_healthy_takes_back_the_other_that_could(nod
     assert nodes.run() == [{"db": "2"}, {"compute": "2"}, {"compute": "2"}]
 
 
-def test_all_are_prepared_before_anything_stops_on_any(nodes):
+def test_all_nodes_prepare_before_any_component_stops(nodes):
     nodes.nova("deploy")
     del nodes.n3.runtime.registry["registry/compute:2"]
     done = []
@@ -254,7 +254,7 @@ def test_all_are_prepared_before_anything_stops_on_any(nodes):
     assert nodes.run() == ONE
 
 
-def test_a_node_that_does_not_answer_refuses_the_deployment(nodes):
+def test_deployment_with_an_unreachable_node_is_refused(nodes):
     nodes.nova("deploy")
     nodes.n3.stop()
     for verb in (("deploy",), ("plan",), ("rollback",), ("remove", "--yes")):
@@ -266,7 +266,7 @@ def test_a_node_that_does_not_answer_refuses_the_deployment(nodes):
     nodes.nova("deploy", "db=2", "compute=2")
 
 
-def test_going_back_goes_back_everywhere_with_the_data(nodes):
+def test_rollback_restores_versions_and_data_on_all_nodes(nodes):
     nodes.nova("deploy")
     nodes.nova("deploy", "db=2")
     nodes.nova("deploy", "compute=2")
@@ -280,7 +280,7 @@ def test_going_back_goes_back_everywhere_with_the_data(nodes):
     assert "not deployed" in nodes.nova("rollback", "dbb", code=3).err
 
 
-def test_removing_removes_everywhere(nodes):
+def test_remove_removes_components_on_all_nodes(nodes):
     nodes.nova("deploy")
     nodes.nova("remove", "--yes", "--remove-volumes", "--remove-secrets")
     assert nodes.run() == [{}, {}, {}]
@@ -334,7 +334,7 @@ def found(tmp_path, monkeypatch):
         yield nodes
 
 
-def test_a_node_that_announces_itself_is_one_when_it_has_shown_its_certificate(found):
+def test_announced_node_needs_acceptance_and_a_valid_certificate(found):
     stranger = Instance(name="", node="stranger", version="1", roles=("compute",), addresses=())
     with authority() as others:
         pair = others.issue("stranger")
@@ -354,7 +354,7 @@ def test_a_node_that_announces_itself_is_one_when_it_has_shown_its_certificate(f
     assert (found.run(), strange.runs()) == ([{"db": "1"}, {"compute": "1"}], {})
 
 
-def test_a_discovered_node_that_is_away_refuses_deployments_until_it_is_forgotten(found):
+def test_unreachable_accepted_node_blocks_deployments_until_forgotten(found):
     wait_for(found.discovered, 60, "the other node")
     found.nova("nodes", "accept", "n2")
     found.nova("deploy")
@@ -387,7 +387,7 @@ def kill_at(victim, node, moment):
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids="-".join)
-def test_a_node_that_is_killed_in_the_middle_ends_as_the_others(nodes, moment):
+def test_node_killed_during_a_deployment_rolls_back_like_its_peers(nodes, moment):
     nodes.nova("deploy")
     done = kill_at(nodes.n3, nodes.n3, moment)
     nodes.nova("deploy", "db=2", "compute=2", code=1)
@@ -401,7 +401,7 @@ def test_a_node_that_is_killed_in_the_middle_ends_as_the_others(nodes, moment):
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids="-".join)
-def test_a_control_node_that_is_killed_in_the_middle_undoes_it_on_all(nodes, moment):
+def test_control_node_killed_during_a_deployment_rolls_back_all_nodes(nodes, moment):
     nodes.nova("deploy")
     done = kill_at(nodes.n1, nodes.n3, moment)
     run("deploy", "db=2", "compute=2")
@@ -414,7 +414,7 @@ def test_a_control_node_that_is_killed_in_the_middle_undoes_it_on_all(nodes, mom
     assert nodes.run() == [{"db": "2"}, {"compute": "2"}, {"compute": "2"}]
 
 
-def test_what_was_decided_is_told_to_a_node_that_was_away(nodes, monkeypatch):
+def test_node_that_was_unreachable_receives_the_decision_later(nodes, monkeypatch):
     nodes.nova("deploy")
     coordinator, send = nodes.n1.daemon.coordinator, nodes.n1.daemon.coordinator._send_decision
     monkeypatch.setattr("nova.novad.nodes.coordinator._TRY", 0.1)
@@ -435,7 +435,7 @@ def test_what_was_decided_is_told_to_a_node_that_was_away(nodes, monkeypatch):
     assert json.loads(nodes.ask(nodes.n3, "history", "-f", "json").out)[0]["Nodes"] == "for n1 2"
 
 
-def test_a_node_whose_control_node_never_comes_back_is_made_free_by_removing(nodes):
+def test_remove_frees_a_node_whose_control_node_is_lost(nodes):
     nodes.nova("deploy")
     done = kill_at(nodes.n1, nodes.n3, MOMENTS[-1])
     run("deploy", "compute=2")

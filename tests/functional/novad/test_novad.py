@@ -37,7 +37,7 @@ def column(ended, name, key="Component"):
 
 @pytest.mark.parametrize("secret", ["wrong", ""])
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
-def test_without_the_secret_nothing_is_said_and_nothing_done(node, verb, secret, monkeypatch):
+def test_commands_without_the_shared_secret_are_refused(node, verb, secret, monkeypatch):
     node.patch.setenv("NOVA_SHARED_SECRET", secret)
     monkeypatch.setattr("nova.novad.client._local_secret", str)
     ended = node.nova(*verb, code=4)
@@ -46,7 +46,7 @@ def test_without_the_secret_nothing_is_said_and_nothing_done(node, verb, secret,
     assert (node.runtime.made, node.daemon.journal.deployments()) == ({}, [])
 
 
-def test_a_platform_is_deployed_with_progress_and_shown(node):
+def test_deploy_shows_progress_and_platform_info(node):
     out = node.nova("deploy").out
     assert re.search(r"\[ +\d+\.\d\] db: starting registry/db:1\n", out)
     assert "deployment 1 is done: db, conductor, api" in out
@@ -59,7 +59,7 @@ def test_a_platform_is_deployed_with_progress_and_shown(node):
     assert all(word in info for word in ("n1", "fake 1", "suite", "control, compute"))
 
 
-def test_a_component_is_explained_and_its_secrets_are_masked(node):
+def test_service_info_masks_secrets(node):
     node.nova("deploy")
     found = json.loads(node.nova("service-info", "conductor").out)
     assert (found["env"], found["image"]) == ({"URL": "********"}, "registry/conductor:1")
@@ -69,7 +69,7 @@ def test_a_component_is_explained_and_its_secrets_are_masked(node):
     assert "dbb is not deployed" in node.nova("service-logs", "dbb", code=3).err
 
 
-def test_an_upgrade_goes_back_by_itself_or_by_its_user(node):
+def test_failed_upgrade_is_rolled_back_and_rollback_command_works(node):
     node.nova("deploy")
     node.nova("deploy", "db=2")
     failed = node.nova("deploy", "db=3", "conductor=sick", code=1)
@@ -81,7 +81,7 @@ def test_an_upgrade_goes_back_by_itself_or_by_its_user(node):
     assert "Nothing to roll back to" in node.nova("rollback", "api", code=1).err
 
 
-def test_what_is_wrong_is_said_with_its_exit_code(node):
+def test_errors_are_reported_with_their_exit_codes(node):
     assert "Component dbb does not exist" in node.nova("deploy", "dbb", code=3).err
     assert "'a b' is not a version" in node.nova("deploy", "db=a b", code=2).err
     assert "registry/db:9 cannot be fetched" in node.nova("deploy", "db=9", code=1).err
@@ -101,7 +101,7 @@ def test_what_is_wrong_is_said_with_its_exit_code(node):
     assert "without TLS the secret" in node.nova("--addr", "tcp://192.0.2.1:1", "info", code=2).err
 
 
-def test_backups_are_made_listed_and_pruned(node):
+def test_backups_are_created_listed_restored_and_pruned(node):
     node.nova("deploy")
     node.nova("backup", "create")
     assert column(node.nova("backup", "list"), "Version") == {"db": "1 of the program"}
@@ -111,13 +111,13 @@ def test_backups_are_made_listed_and_pruned(node):
     assert column(node.nova("backup", "prune"), "Version") == {}
 
 
-def test_components_are_restarted_in_their_order(node):
+def test_restart_follows_the_dependency_order(node):
     node.nova("deploy")
     lines = re.findall(r"\] (\w+): (stopping|starting)", node.nova("restart", "db", "conductor").out)
     assert lines == [("conductor", "stopping"), ("db", "stopping"), ("db", "starting"), ("conductor", "starting")]
 
 
-def test_removing_asks_first(node, monkeypatch):
+def test_remove_requires_confirmation(node, monkeypatch):
     node.nova("deploy")
     for answer in ("", "n\n"):
         monkeypatch.setattr("sys.stdin", io.StringIO(answer))
@@ -129,7 +129,7 @@ def test_removing_asks_first(node, monkeypatch):
     assert (node.runtime.made, column(node.nova("platform-info", "-f", "table"), "State")) == ({}, {})
 
 
-def test_secrets_are_in_no_answer_no_log_record_and_no_journal(node, caplog):
+def test_secrets_are_absent_from_output_logs_and_journal(node, caplog):
     everything = node.nova("deploy").out
     values = [node.daemon.secrets.values(["db"])["db"]]
     node.runtime.said["suite-conductor"] = [f"cannot log in with {values[0]}"]
@@ -161,7 +161,7 @@ def held(node):
     return reached, go_on
 
 
-def test_a_deployment_goes_on_when_its_client_goes_away_and_a_second_one_is_refused(node):
+def test_deployment_continues_without_its_client_and_blocks_a_second(node):
     reached, go_on = held(node)
     client = Client()
     stream = client.follow(client.platform.Deploy, pb.DeployRequest())
@@ -176,7 +176,7 @@ def test_a_deployment_goes_on_when_its_client_goes_away_and_a_second_one_is_refu
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_secret_that_is_cut_anywhere_in_a_log_is_masked_for_its_readers(node, follow):
+def test_secret_split_across_log_lines_is_masked(node, follow):
     node.nova("deploy")
     value = node.daemon.secrets.values(["db"])["db"]
     with contextlib.closing(Client()) as client:
@@ -192,7 +192,7 @@ def test_a_secret_that_is_cut_anywhere_in_a_log_is_masked_for_its_readers(node, 
             assert "********x" in text
 
 
-def test_readers_of_logs_who_go_away_hold_nothing(node):
+def test_disconnected_log_readers_release_their_threads(node):
     node.nova("deploy")
     for _round in range(module._READERS + 8):
         client = Client()
@@ -204,7 +204,7 @@ def test_readers_of_logs_who_go_away_hold_nothing(node):
     assert node.nova("service-logs", "db", "--no-follow").out == "a line\n"
 
 
-def test_too_many_readers_of_logs_leave_threads_for_others(node):
+def test_excess_log_readers_are_refused(node):
     node.nova("deploy")
     client = Client()
     streams = [client.follow(client.logs.Read, pb.LogsRequest(name="db", follow=True)) for _n in range(module._READERS)]
@@ -216,14 +216,14 @@ def test_too_many_readers_of_logs_leave_threads_for_others(node):
     client.close()
 
 
-def test_anybody_may_ask_whether_it_is_there(node):
+def test_health_check_requires_no_secret(node):
     from grpc_health.v1 import health_pb2, health_pb2_grpc
     with grpc.insecure_channel(f"127.0.0.1:{node.server.port}") as channel:
         answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
 
 
-def test_an_address_that_is_taken_is_said(node):
+def test_listen_address_in_use_is_refused(node):
     daemon = node.daemon
     other = Daemon.__new__(Daemon)
     other.__dict__.update(daemon.__dict__)
@@ -231,7 +231,7 @@ def test_an_address_that_is_taken_is_said(node):
         Server(other)
 
 
-def test_a_novad_that_ends_in_the_middle_of_a_deployment_leaves_no_thread_behind(node):
+def test_novad_stop_during_a_deployment_leaves_no_threads(node):
     reached, go_on = held(node)
     client = Client()
     stream = client.follow(client.platform.Deploy, pb.DeployRequest())

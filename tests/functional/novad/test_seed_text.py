@@ -153,13 +153,13 @@ def axyon(serve):
 
 
 @pytest.mark.parametrize("words", [["help"], ["h"], ["--help"], ["-h"]], ids=" ".join)
-def test_help_of_nova_begins_as_the_document_does(words):
+def test_nova_help_matches_the_document(words):
     ended = run(*words)
     assert (ended.code, flat(ended.out)[:len(flat(NOVA_HELP))]) == (0, flat(NOVA_HELP))
 
 
 @pytest.mark.parametrize("words", [[], ["help"], ["h"], ["--help"], ["-h"]], ids=" ".join)
-def test_help_of_novad_is_that_of_the_document(words, capsys):
+def test_novad_help_matches_the_document(words, capsys):
     try:
         code = novad.main(words)
     except SystemExit as ended:
@@ -168,7 +168,7 @@ def test_help_of_novad_is_that_of_the_document(words, capsys):
 
 
 @pytest.mark.parametrize("words", [["help", "serve"], ["h", "serve"], ["serve", "-h"], ["serve", "--help"]])
-def test_help_of_serve_has_the_options_of_the_document(words, capsys):
+def test_novad_serve_help_has_the_documented_options(words, capsys):
     with contextlib.suppress(SystemExit):
         novad.main(words)
     out = flat(capsys.readouterr().out)
@@ -178,13 +178,13 @@ def test_help_of_serve_has_the_options_of_the_document(words, capsys):
 
 
 @pytest.mark.parametrize("words", ["--debug serve", "-D serve", "serve --debug", "serve -D"])
-def test_debug_is_an_option_before_and_behind_serve(words):
+def test_debug_option_is_accepted_before_and_after_serve(words):
     parser, _commands = novad._parsers()
     assert parser.parse_args(words.split()).debug
     assert not parser.parse_args(["serve"]).debug
 
 
-def test_help_for_one_command(capsys):
+def test_help_for_a_single_command(capsys):
     for words in (("help", "deploy"), ("h", "deploy"), ("deploy", "--help")):
         assert "usage: nova deploy" in run(*words).out
     assert novad.main(["help", "config"]) == 0
@@ -194,14 +194,14 @@ def test_help_for_one_command(capsys):
 
 
 @pytest.mark.parametrize("flag", ["-v", "--version"])
-def test_both_print_their_version(flag, capsys):
+def test_nova_and_novad_print_their_version(flag, capsys):
     assert run(flag).out == f"nova {nova.__version__}\n"
     with pytest.raises(SystemExit, match="0"):
         novad.main([flag])
     assert capsys.readouterr().out == f"novad {nova.__version__}\n"
 
 
-def test_platform_info_prints_the_text_of_the_document(axyon):
+def test_platform_info_output_matches_the_document(axyon):
     for words in (("platform-info",), ("service-info", "platform-info")):
         assert flat(axyon.nova(*words).out) == flat(PLATFORM_INFO)
     assert axyon.nova("platform-info").out.startswith(
@@ -215,13 +215,13 @@ def test_platform_info_prints_the_text_of_the_document(axyon):
     assert "  - Name: orion\n    Version: 2025.03.17 (9899f33)\n    State: " in axyon.nova("platform-info").out
 
 
-def test_service_info_prints_the_json_of_the_document(axyon):
+def test_service_info_output_matches_the_document(axyon):
     out = axyon.nova("service-info", "fusion").out
     assert flat(out) == flat(SERVICE_INFO)
     assert json.loads(out) == json.loads(SERVICE_INFO)
 
 
-def test_service_logs_follows_and_prints_the_lines_of_the_document(axyon):
+def test_service_logs_output_matches_the_document(axyon):
     axyon.runtime.said["axyon-orion"] = SERVICE_LOGS.splitlines()
     assert axyon.nova("service-logs", "orion", "--no-follow").out == SERVICE_LOGS
     asked = []
@@ -233,7 +233,7 @@ def test_service_logs_follows_and_prints_the_lines_of_the_document(axyon):
 
 
 @pytest.mark.parametrize("flag", ["--debug", "-D"])
-def test_debug_shows_the_calls_and_no_secret(axyon, flag):
+def test_debug_option_shows_calls_without_secrets(axyon, flag):
     ended = axyon.nova(flag, "service-info", "fusion")
     assert flat(ended.out) == flat(SERVICE_INFO)
     assert '/nova.novad.v1.Services/Show {name: "fusion"' in ended.err
@@ -246,7 +246,7 @@ def test_debug_shows_the_calls_and_no_secret(axyon, flag):
     assert axyon.nova("service-info", "fusion").err == ""
 
 
-def test_address_and_secret_are_global_options(axyon):
+def test_addr_and_secret_are_global_options(axyon):
     address = f"tcp://127.0.0.1:{axyon.server.port}"
     axyon.patch.setenv("NOVA_ADDR", "tcp://127.0.0.1:1")
     axyon.patch.setenv("NOVA_SHARED_SECRET", "wrong")
@@ -259,11 +259,11 @@ def test_address_and_secret_are_global_options(axyon):
     ("--os-auth-url", "http://127.0.0.1:1", "--os-username", "u", "--os-project-name", "p", "--os-password", "-x",
      "list"),
     ("--os-auth-url", "http://127.0.0.1:1", "--os-auth-type", "token", "--os-token", "-x", "list")])
-def test_a_secret_may_begin_with_a_hyphen(words):
+def test_secret_that_begins_with_a_hyphen_is_accepted(words):
     assert run(*words).code == 4
 
 
-def test_remove_has_the_options_of_the_document(axyon):
+def test_remove_has_the_documented_options(axyon):
     volume = axyon.data_dir / "volumes/fusion"
     axyon.nova("remove", "--yes")
     assert volume.exists()

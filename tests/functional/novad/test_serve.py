@@ -37,7 +37,7 @@ def serve(tmp_path):
         process.communicate()
 
 
-def test_a_running_novad_is_profiled_by_who_knows_its_secret(serve, tmp_path):
+def test_novad_profiling_requires_the_shared_secret(serve, tmp_path):
     port = free_port()
     process = serve("--pprof-addr", f"127.0.0.1:{port}")
     answers = {}
@@ -67,7 +67,7 @@ def test_a_running_novad_is_profiled_by_who_knows_its_secret(serve, tmp_path):
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:6060", "here"])
-def test_profiles_are_not_for_others(serve, address):
+def test_profiling_address_other_than_loopback_is_refused(serve, address):
     process = serve("--pprof-addr", address)
     assert "--pprof-addr" in process.communicate(timeout=60)[1]
     assert process.returncode == 1
@@ -75,7 +75,7 @@ def test_profiles_are_not_for_others(serve, address):
 
 @pytest.mark.parametrize(("before", "words", "debug"), [
     (["-D"], [], True), ([], [], False)], ids=["-D serve", "serve"])
-def test_a_novad_logs_calls_and_more_with_debug_only(serve, before, words, debug):
+def test_novad_logs_debug_lines_only_with_debug(serve, before, words, debug):
     process = serve(*words, before=before)
     log = []
     while "serves platform s" not in (line := process.stderr.readline()):
@@ -91,7 +91,7 @@ def _unlimited():
     resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
 
 
-def test_a_novad_that_crashes_leaves_no_core(serve, tmp_path):
+def test_novad_crash_leaves_no_core_dump(serve, tmp_path):
     """The parent may have set no limit."""
     process = serve(preexec_fn=_unlimited, cwd=tmp_path)
     while "serves platform s" not in (line := process.stderr.readline()):
@@ -106,7 +106,7 @@ def test_a_novad_that_crashes_leaves_no_core(serve, tmp_path):
     assert not list(tmp_path.glob("*core*"))
 
 
-def test_the_process_of_novad_is_not_dumpable():
+def test_novad_process_is_not_dumpable():
     code = ("import ctypes, nova.cmd.novad as novad; libc = ctypes.CDLL(None); before = libc.prctl(3, 0, 0, 0, 0); "
             "novad._forbid_core_dumps(libc); print(before, libc.prctl(3, 0, 0, 0, 0))")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -31,7 +31,7 @@ def unfinished(channel, method):
 
 
 @pytest.mark.parametrize("method", ["/nova.novad.v1.Platform/Show", "/nova.novad.v1.Logs/Read", "/no.such/Method"])
-def test_who_does_not_know_the_secret_holds_no_thread_by_asking_nothing(node, channel, method):
+def test_unauthenticated_unfinished_calls_hold_no_threads(node, channel, method):
     calls = [unfinished(channel, method) for _number in range(module._THREADS + 8)]
     assert {call.code() for call in calls} == {grpc.StatusCode.UNAUTHENTICATED}
     assert node.nova("info").code == 0
@@ -39,7 +39,7 @@ def test_who_does_not_know_the_secret_holds_no_thread_by_asking_nothing(node, ch
         call.never.set()
 
 
-def test_whether_it_is_there_is_answered_before_the_question_has_come(node, channel):
+def test_health_check_is_answered_before_the_request_body_arrives(node, channel):
     """The health service answers, which holds no thread either."""
     calls = [unfinished(channel, "/grpc.health.v1.Health/Check") for _number in range(module._THREADS + 8)]
     assert {health_pb2.HealthCheckResponse.FromString(call.result()).status for call in calls} == {
@@ -48,13 +48,13 @@ def test_whether_it_is_there_is_answered_before_the_question_has_come(node, chan
         call.never.set()
 
 
-def test_nobody_watches_without_the_secret(node, channel):
+def test_health_watch_without_the_secret_is_refused(node, channel):
     with pytest.raises(grpc.RpcError) as raised:
         list(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=10))
     assert raised.value.code() == grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_hundreds_of_connections_that_say_nothing_or_nonsense_disturb_nobody(node):
+def test_idle_and_invalid_connections_do_not_block_novad(node):
     with contextlib.ExitStack() as stack:
         for number in range(400):
             sock = stack.enter_context(socket.create_connection(("127.0.0.1", node.server.port), timeout=10))
@@ -64,13 +64,13 @@ def test_hundreds_of_connections_that_say_nothing_or_nonsense_disturb_nobody(nod
     wait_for(lambda: node.nova("info").code == 0, 10)
 
 
-def test_a_request_that_is_too_large_is_refused(node):
+def test_too_large_request_to_novad_is_refused(node):
     ended = node.nova("deploy", "db=" + "1" * (2 << 20), code=1)
     assert "larger" in ended.err or "exceed" in ended.err
     assert node.daemon.journal.deployments() == []
 
 
-def test_a_journal_that_breaks_meanwhile_is_said_and_nothing_is_deployed(node):
+def test_corrupt_journal_is_reported_and_blocks_deployments(node):
     node.nova("deploy")
     journal = node.daemon.journal
     journal._connection.execute("pragma wal_checkpoint(truncate)")

@@ -11,7 +11,7 @@ def ours():
         yield found
 
 
-def test_with_tls_callers_trust_its_authority_and_know_the_secret(serve, ours):
+def test_tls_clients_need_the_ca_and_the_shared_secret(serve, ours):
     pair = ours.issue("novad")
     node = serve(tls_cert=pair.certificate, tls_key=pair.key)
     node.patch.setenv("NOVA_CACERT", ours.file)
@@ -27,7 +27,7 @@ def test_with_tls_callers_trust_its_authority_and_know_the_secret(serve, ours):
     assert "NOVA_CACERT" in node.nova("info", code=2).err
 
 
-def test_callers_need_a_certificate_where_novad_wants_one(serve, ours):
+def test_client_certificate_is_required_when_client_ca_is_set(serve, ours):
     pair = ours.issue("novad")
     node = serve(tls_cert=pair.certificate, tls_key=pair.key, client_ca=ours.file)
     node.patch.setenv("NOVA_CACERT", ours.file)

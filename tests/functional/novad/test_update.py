@@ -110,7 +110,7 @@ def novad(tmp_path, site, monkeypatch, request):
         made.kill()
 
 
-def test_a_novad_replaces_itself_and_stays_itself(novad, site):
+def test_novad_updates_itself_and_keeps_the_launcher_process(novad, site):
     place, _url = site
     assert "cannot be fetched" in novad.update(code=1).err
     add(place, [wheel(place, NEXT)], novad.directory / "key.pem")
@@ -125,7 +125,7 @@ def test_a_novad_replaces_itself_and_stays_itself(novad, site):
     novad.kill()
 
 
-def test_with_a_wrong_checksum_everything_is_as_before(novad, site):
+def test_update_with_a_wrong_checksum_changes_nothing(novad, site):
     place, _url = site
     made = wheel(place, NEXT)
     add(place, [made], novad.directory / "key.pem")
@@ -137,7 +137,7 @@ def test_with_a_wrong_checksum_everything_is_as_before(novad, site):
 
 # Those that never say anything are not waited for as long as one that is slow.
 @pytest.mark.parametrize(("novad", "how"), [(2, "says so"), (120, "ends"), (2, "hangs")], indirect=["novad"])
-def test_one_that_never_becomes_healthy_gives_way_to_the_one_before(novad, site, how):
+def test_unhealthy_update_is_rolled_back_to_the_previous_release(novad, site, how):
     place, _url = site
     path, change = SICK[how]
     add(place, [wheel(place, NEXT, {path: change})], novad.directory / "key.pem")
@@ -152,7 +152,7 @@ def test_one_that_never_becomes_healthy_gives_way_to_the_one_before(novad, site,
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="reads the environment of a process that is not dumpable")
 @pytest.mark.parametrize("victim", ["launcher", "novad"])
-def test_killed_on_trial_it_comes_back_as_one_of_the_two(novad, site, victim):
+def test_novad_killed_during_an_update_trial_restarts_in_a_valid_release(novad, site, victim):
     place, _url = site
     add(place, [wheel(place, NEXT)], novad.directory / "key.pem")
     updating = threading.Thread(target=run, args=("update",), daemon=True)

@@ -59,7 +59,7 @@ def remove_all(client):
         client.wait_gone(server["id"])
 
 
-def test_a_boot_without_network_costs_what_doc_performance_says(suite, admin, flavor, image_id):
+def test_boot_without_network_stays_within_its_budget(suite, admin, flavor, image_id):
     """The bound is one more than the measured value: the targets of 10 and 30 would hide a regression."""
     def boot():
         return admin.boot(flavor, image_id, networks="none")
@@ -78,7 +78,7 @@ def test_a_boot_without_network_costs_what_doc_performance_says(suite, admin, fl
     remove_all(admin)
 
 
-def test_a_boot_a_stop_and_a_delete_stay_within_their_budgets(suite, admin, flavor, image_id, network):
+def test_boot_stop_and_delete_stay_within_their_budgets(suite, admin, flavor, image_id, network):
     def boot():
         return admin.boot(flavor, image_id, networks=[{"uuid": network}])
 
@@ -99,7 +99,7 @@ def test_a_boot_a_stop_and_a_delete_stay_within_their_budgets(suite, admin, flav
     remove_all(admin)
 
 
-def test_no_count_grows_with_the_number_of_servers(suite, admin, flavor, image_id):
+def test_costs_are_independent_of_the_number_of_servers(suite, admin, flavor, image_id):
     def boot():
         return admin.boot(flavor, image_id)
 
@@ -127,7 +127,7 @@ def test_no_count_grows_with_the_number_of_servers(suite, admin, flavor, image_i
     remove_all(admin)
 
 
-def test_the_servers_of_one_request_are_accepted_and_placed_together(suite, admin, flavor, image_id):
+def test_servers_of_a_request_are_accepted_and_scheduled_together(suite, admin, flavor, image_id):
     count = 20
     _uuid, messages, statements = measured(
         suite, admin, lambda: admin.boot(flavor, image_id, min_count=count, max_count=count))
@@ -161,7 +161,7 @@ def test_moves_stay_within_their_budgets(suite, admin, pair, flavor):
     assert len(statements) <= 60, statements
 
 
-def test_a_rebuild_stays_within_its_budget(suite, admin, flavor, image_id, new_image):
+def test_rebuild_stays_within_its_budget(suite, admin, flavor, image_id, new_image):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     other, had = new_image(), image_id
@@ -178,7 +178,7 @@ def test_a_rebuild_stays_within_its_budget(suite, admin, flavor, image_id, new_i
         assert min(total for total, _messages in counted) <= 12, counted
 
 
-def test_a_rescue_stays_within_its_budget(suite, admin, flavor, image_id):
+def test_rescue_stays_within_its_budget(suite, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     for action, status in (("rescue", "RESCUE"), ("unrescue", "ACTIVE")):
@@ -188,7 +188,7 @@ def test_a_rescue_stays_within_its_budget(suite, admin, flavor, image_id):
         assert len(statements) <= 18, statements
 
 
-def test_what_saves_a_server_stays_within_its_budgets(suite, admin, flavor, image_id):
+def test_image_backup_and_shelve_stay_within_their_budgets(suite, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id, name="saved")
     admin.wait(uuid, "ACTIVE")
     budgets = [("createImage", {"name": "s"}, "ACTIVE", 10, 25),

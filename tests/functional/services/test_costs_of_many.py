@@ -122,7 +122,7 @@ def grown(few, many):
             if any(now.total() > before.total() for now, before in zip(many[name], few[name], strict=True))}
 
 
-def test_moves_and_attachments_cost_the_same_among_many_hosts_and_servers(suite, admin, pair, flavor, image_id, volume,
+def test_move_and_attachment_costs_are_independent_of_fleet_size(suite, admin, pair, flavor, image_id, volume,
                                                                          network, more_hosts):
     server = pair.boot(networks=[{"uuid": network}])
     costs = Costs(suite, admin, [flavor, admin.flavor(vcpus=2)], server, volume, network)

@@ -8,7 +8,7 @@ from tests.functional.client import Client, Failed, wait_for
 from tests.functional.several_hosts import newest_action, wait_scheduler
 
 
-def test_a_host_that_fails_leaves_a_server_in_error_with_the_cause(admin, driver, flavor, image_id):
+def test_failed_spawn_sets_error_with_the_cause(admin, driver, flavor, image_id):
     driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id)
     server = admin.wait(uuid, "ERROR")
@@ -20,7 +20,7 @@ def test_a_host_that_fails_leaves_a_server_in_error_with_the_cause(admin, driver
     admin.wait_gone(uuid)
 
 
-def test_no_host_with_room_is_an_error_and_administrators_read_what_refused(admin, member, image_id):
+def test_no_valid_host_details_are_shown_to_administrators_only(admin, member, image_id):
     huge = admin.flavor(vcpus=100000)
     uuid = member.boot(huge, image_id)
     server = admin.wait(uuid, "ERROR")
@@ -36,7 +36,7 @@ def test_no_host_with_room_is_an_error_and_administrators_read_what_refused(admi
     admin.wait_gone(uuid)
 
 
-def test_a_delete_in_the_middle_of_a_build_wins(admin, driver, flavor, image_id, hold):
+def test_delete_server_during_build_supersedes_the_build(admin, driver, flavor, image_id, hold):
     spawn = hold("guests.spawn")
     uuid = admin.boot(flavor, image_id)
     spawn.wait_until_begun()
@@ -47,7 +47,7 @@ def test_a_delete_in_the_middle_of_a_build_wins(admin, driver, flavor, image_id,
     wait_for(lambda: driver.guests.all() == [])
 
 
-def test_a_guest_that_stops_by_itself_is_stopped_in_the_api_too(admin, driver, flavor, image_id):
+def test_guest_shutdown_is_shown_as_shutoff(admin, driver, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     driver.change_by_itself(uuid, states.SHUTDOWN)
@@ -56,7 +56,7 @@ def test_a_guest_that_stops_by_itself_is_stopped_in_the_api_too(admin, driver, f
     admin.wait_gone(uuid)
 
 
-def test_a_guest_that_no_row_knows_is_kept_and_told(suite, driver, caplog):
+def test_unknown_guest_is_retained_and_logged(suite, driver, caplog):
     unknown = "0f5c5b0e-0000-4000-8000-000000000000"
     driver.adopt(unknown, states.RUNNING)
     try:
@@ -67,7 +67,7 @@ def test_a_guest_that_no_row_knows_is_kept_and_told(suite, driver, caplog):
         driver.guests.remove_orphan(unknown)
 
 
-def test_an_exhausted_quota_is_refused_with_the_numbers(suite, admin, flavor, image_id):
+def test_exceeded_quota_is_refused_with_the_numbers(suite, admin, flavor, image_id):
     member = Client(suite.url, project="poor", user="x", roles="member")
     admin.put("/os-quota-sets/poor", {"quota_set": {"instances": 2}})
     with pytest.raises(Failed) as failed:
@@ -76,7 +76,7 @@ def test_an_exhausted_quota_is_refused_with_the_numbers(suite, admin, flavor, im
     assert failed.value.message == "Quota exceeded for instances: Requested 3, but already used 0 of 2 instances"
 
 
-def test_max_count_is_lowered_to_what_the_quota_allows(suite, admin, flavor, image_id):
+def test_max_count_is_reduced_to_the_remaining_quota(suite, admin, flavor, image_id):
     member = Client(suite.url, project="modest", user="x", roles="member")
     admin.put("/os-quota-sets/modest", {"quota_set": {"instances": 2}})
     member.boot(flavor, image_id, min_count=1, max_count=5)
@@ -99,7 +99,7 @@ def test_max_count_is_lowered_to_what_the_quota_allows(suite, admin, flavor, ima
     ({"user_data": "not base64!"}, 400, "Invalid input for field/attribute user_data."),
     ({"networks": [{"uuid": "00000000-0000-0000-0000-000000000000"}]}, 400, "could not be found"),
 ])
-def test_bad_create_requests_are_refused_and_leave_nothing(admin, flavor, image_id, values, code, text):
+def test_invalid_create_requests_are_refused_and_create_no_server(admin, flavor, image_id, values, code, text):
     before = admin.get("/servers")["servers"]
     server = {"name": "s", "flavorRef": flavor, "imageRef": image_id, "networks": "none", **values}
     with pytest.raises(Failed) as failed:
@@ -109,7 +109,7 @@ def test_bad_create_requests_are_refused_and_leave_nothing(admin, flavor, image_
     assert admin.get("/servers")["servers"] == before
 
 
-def test_concurrent_actions_conflict_cleanly(admin, driver, flavor, image_id):
+def test_concurrent_action_returns_409(admin, driver, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     driver.behaviour.latency["power_off"] = 0.5
@@ -123,7 +123,7 @@ def test_concurrent_actions_conflict_cleanly(admin, driver, flavor, image_id):
     admin.wait_gone(uuid)
 
 
-def test_a_disabled_host_takes_no_servers(admin, suite, flavor, image_id):
+def test_disabled_host_gets_no_servers(admin, suite, flavor, image_id):
     service = admin.get("/os-services", binary="nova-compute")["services"][0]
     admin.put(f"/os-services/{service['id']}", {"status": "disabled", "disabled_reason": "repairs"})
     try:

@@ -36,14 +36,14 @@ def run(suite, capsys):
     return manage_nova
 
 
-def test_services_are_listed_with_their_state(run):
+def test_service_list_shows_states(run):
     code, out, _err = run("service", "list")
     assert code == 0
     assert all(binary in out for binary in ("nova-conductor", "nova-scheduler", "nova-compute"))
     assert out.count(" up ") == 3
 
 
-def test_services_are_listed_with_their_load(run):
+def test_service_list_shows_load(run):
     def loads():
         code, out, _err = run("service", "list", "--json")
         assert code == 0
@@ -55,7 +55,7 @@ def test_services_are_listed_with_their_load(run):
     assert " RSS MB " in run("service", "list")[1]
 
 
-def test_a_network_is_made_listed_and_deleted(run):
+def test_network_is_created_listed_and_deleted(run):
     code, out, _err = run("network", "create", "--name", "made", "--cidr", "10.77.0.0/24")
     assert code == 0
     assert run("network", "create", "--name", "made", "--cidr", "10.77.0.0/24", "--if-missing")[0] == 0
@@ -64,7 +64,7 @@ def test_a_network_is_made_listed_and_deleted(run):
     assert out.strip() not in run("network", "list")[1]
 
 
-def test_a_network_with_ipv6_in_tunnels_is_made(run):
+def test_tunnel_network_with_ipv6_is_created(run):
     code, out, err = run("network", "create", "--name", "six", "--cidr", "10.78.0.0/24", "--cidr-v6", "fd00:78::/64",
                          "--ipv6-mode", "dhcpv6-stateful", "--vni", "0")
     assert code == 0, err
@@ -73,7 +73,7 @@ def test_a_network_with_ipv6_in_tunnels_is_made(run):
     assert run("network", "delete", "six")[0] == 0
 
 
-def test_floating_addresses_are_made_listed_and_removed(run, admin):
+def test_floating_ips_are_created_listed_and_deleted(run, admin):
     assert run("floating", "create", "--pool", "public", "--ip_range", "203.0.113.16/29") == (
         0, "Added 6 addresses to pool public\n", "")
     assert run("floating", "create", "--pool", "other", "--ip_range", "203.0.113.17/32")[0] == 127  # it is there
@@ -89,13 +89,13 @@ def test_floating_addresses_are_made_listed_and_removed(run, admin):
 
 
 @pytest.mark.parametrize(("cidr", "text"), [("10.77.0.0/33", "10.77.0.0/33"), ("banana", "banana")])
-def test_a_bad_network_is_refused_by_name(run, cidr, text):
+def test_invalid_network_is_refused_with_a_message(run, cidr, text):
     code, _out, err = run("network", "create", "--name", "bad", "--cidr", cidr)
     assert code == 127
     assert text in err
 
 
-def test_explain_tells_per_host_why(run, admin, flavor):
+def test_schedule_explain_shows_reasons_per_host(run, admin, flavor):
     code, out, _err = run("schedule", "explain", "--flavor", flavor)
     assert (code, "passes" in out) == (0, True)
     huge = admin.flavor(ram=10_000_000)
@@ -104,12 +104,12 @@ def test_explain_tells_per_host_why(run, admin, flavor):
     assert "MEMORY_MB" in out
 
 
-def test_the_audit_is_silent_when_all_is_well(run, admin, flavor, image_id):
+def test_audit_of_consistent_records_reports_nothing(run, admin, flavor, image_id):
     admin.wait(admin.boot(flavor, image_id), "ACTIVE")
     assert run("audit", "--settle", "0.1") == (0, "", "")
 
 
-def test_the_audit_is_silent_about_a_server_that_waits_for_its_users_word_on_two_hosts(run, pair, admin):
+def test_audit_of_a_server_in_verify_resize_reports_nothing(run, pair, admin):
     uuid = pair.boot()
     admin.action(uuid, "migrate", expect=202)
     admin.wait(uuid, "VERIFY_RESIZE")
@@ -119,7 +119,7 @@ def test_the_audit_is_silent_about_a_server_that_waits_for_its_users_word_on_two
     assert run("audit", "--settle", "0.1") == (0, "", "")
 
 
-def test_the_audit_finds_and_repairs(run, suite, admin, flavor, image_id):
+def test_audit_reports_and_repairs_wrong_usage(run, suite, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     db = suite.conductor.core.db
@@ -134,7 +134,7 @@ def test_the_audit_finds_and_repairs(run, suite, admin, flavor, image_id):
     assert run("audit", "--settle", "0.1")[:2] == (0, "")
 
 
-def test_a_repair_removes_orphaned_guests_and_leaves_unknown_ones_to_their_host(run, suite, admin, flavor, image_id):
+def test_audit_repair_removes_orphaned_guests_and_retains_unknown_ones(run, suite, admin, flavor, image_id):
     """The guest of a deleted server goes; what becomes of one that no row knows, [compute]unknown_guests says."""
     driver = suite.compute.machine.driver
     orphaned, unknown = admin.boot(flavor, image_id), "0f5c5b0e-1111-4000-8000-000000000000"
@@ -155,7 +155,7 @@ def test_a_repair_removes_orphaned_guests_and_leaves_unknown_ones_to_their_host(
         driver.guests.remove_orphan(unknown)
 
 
-def test_a_busy_suite_is_audited_without_findings(suite, admin, flavor, image_id):
+def test_audit_during_boots_and_deletes_reports_nothing(suite, admin, flavor, image_id):
     def come_and_go(number):
         for _round in range(4):
             uuid = admin.boot(flavor, image_id)
@@ -171,7 +171,7 @@ def test_a_busy_suite_is_audited_without_findings(suite, admin, flavor, image_id
             user.result()
 
 
-def test_a_server_without_a_guest_is_found(run, suite, admin, flavor, image_id):
+def test_audit_reports_a_server_without_a_guest(run, suite, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     suite.compute.machine.driver.guests.remove_orphan(uuid)
@@ -208,7 +208,7 @@ def test_deleted_servers_are_counted_archived_and_purged(run, suite, admin, flav
     assert run("db", "purge")[0] == 3  # nothing is left to go
 
 
-def test_passwords_whose_key_is_lost_are_dropped(run, suite, admin, flavor, image_id, hold):
+def test_forget_secrets_deletes_stored_passwords(run, suite, admin, flavor, image_id, hold):
     held = hold("guests.spawn")
     uuid = admin.boot(flavor, image_id)
     held.wait_until_begun()
@@ -217,7 +217,7 @@ def test_passwords_whose_key_is_lost_are_dropped(run, suite, admin, flavor, imag
     admin.wait(uuid, "ACTIVE")
 
 
-def test_keys_of_volumes_are_renewed(run):
+def test_renew_secrets_reports_reencrypted_volume_keys(run):
     assert run("db", "renew_secrets")[:2] == (0, "Re-encrypted the volume keys of 0 servers\n")
 
 
@@ -225,12 +225,12 @@ def test_keys_of_volumes_are_renewed(run):
     (("--older-than", "60"), "--older-than"), (("--history-older-than", "0"), "--history-older-than"),
     (("--history-keep", "-1"), "--history-keep"), (("--history-keep", "5"), "--history-older-than"),
     (("--page", "0"), "--page"), (("--archive", "/nowhere/at/all"), "/nowhere/at/all")])
-def test_a_purge_that_cannot_be_meant_is_refused_by_name(run, arguments, says):
+def test_invalid_purge_arguments_are_refused(run, arguments, says):
     code, _out, err = run("db", "purge", *arguments)
     assert (code, says in err) == (127, True)
 
 
-def test_a_purge_disturbs_nobody(run, suite, admin, flavor, image_id):
+def test_purge_does_not_disturb_boots_and_deletes(run, suite, admin, flavor, image_id):
     db = suite.conductor.core.db
 
     def come_and_go(number):
@@ -253,18 +253,18 @@ def test_a_purge_disturbs_nobody(run, suite, admin, flavor, image_id):
     assert run("audit", "--settle", "0.1") == (0, "", "")
 
 
-def test_the_upgrade_check_passes_on_a_running_suite(suite, capsys):
+def test_upgrade_check_passes_on_a_running_suite(suite, capsys):
     assert status.main(["upgrade", "check"]) == 0
     assert capsys.readouterr().out.count("Success") == 3
 
 
-def test_the_schema_is_at_its_newest_version(run):
+def test_db_version_is_the_newest_schema_version(run):
     from nova.db.maintenance import migrate
 
     assert run("db", "version")[1].strip() == migrate.newest()
 
 
-def test_a_volume_is_made_shown_listed_and_deleted(run):
+def test_volume_command_creates_shows_lists_and_deletes(run):
     code, out, _err = run("volume", "create", "--project", "p1", "--size", "2", "--name", "made")
     uuid = out.strip()
     assert code == 0
@@ -281,7 +281,7 @@ def test_a_volume_is_made_shown_listed_and_deleted(run):
     assert uuid in err
 
 
-def test_a_volume_of_an_image_is_as_large_as_the_image_needs(run, image_id):
+def test_volume_command_derives_the_size_from_the_image(run, image_id):
     code, out, _err = run("volume", "create", "--project", "p1", "--image", image_id)
     assert code == 0
     shown = run("volume", "show", out.strip())[1]
@@ -294,14 +294,14 @@ def test_a_volume_of_an_image_is_as_large_as_the_image_needs(run, image_id):
     ((), "--size or --image is needed"),
     (("--image", "00000000-0000-4000-8000-000000000000"), "could not be found"),
 ])
-def test_a_volume_that_cannot_be_made_is_refused_in_one_line(run, arguments, says):
+def test_invalid_volume_create_is_refused_without_a_traceback(run, arguments, says):
     code, out, err = run("volume", "create", "--project", "p1", *arguments)
     assert (code, out) == (127, "")
     assert says in err
     assert "Traceback" not in err
 
 
-def test_an_attached_volume_is_not_deleted(run, admin, flavor, image_id):
+def test_delete_attached_volume_is_refused(run, admin, flavor, image_id):
     volume = run("volume", "create", "--project", admin.project, "--size", "1")[1].strip()
     wait_for(lambda: "available" in run("volume", "show", volume)[1])
     server = admin.boot(flavor, image_id)
@@ -317,7 +317,7 @@ def test_an_attached_volume_is_not_deleted(run, admin, flavor, image_id):
     assert run("volume", "delete", volume)[0] == 0
 
 
-def test_a_share_is_made_listed_shown_and_forgotten(run):
+def test_share_command_creates_lists_shows_and_deletes(run):
     code, out, _err = run("share", "create", "--project", "p-shares", "--name", "docs")
     assert code == 0
     uuid = out.strip()

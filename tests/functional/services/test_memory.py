@@ -83,7 +83,7 @@ def grown(suite, before):
                     if count - old_classes[name] >= LIMIT and not name.startswith(BOUNDED)]
 
 
-def test_no_container_grows_with_the_number_of_servers_that_were_booted_and_deleted(suite, flavor, image_id):
+def test_boots_and_deletes_do_not_grow_any_container(suite, flavor, image_id):
     cycles(suite, flavor, image_id, WARM_UP)
     before = sizes(suite)
     cycles(suite, flavor, image_id, CYCLES)
@@ -93,7 +93,7 @@ def test_no_container_grows_with_the_number_of_servers_that_were_booted_and_dele
     assert found == []
 
 
-def test_a_container_that_has_an_entry_for_each_server_is_found(suite):
+def test_leak_check_detects_containers_that_grow_per_server(suite):
     """A dictionary of strings, which gc does not track, a cache and a list."""
     @functools.cache
     def cached(number):

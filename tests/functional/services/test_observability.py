@@ -23,7 +23,7 @@ from nova.operations import REGISTRY
 from nova.operations.framework.base import NoRequest
 from nova.telemetry import exporters, metrics, metrics_export, tracing_export
 from tests.functional.client import wait_for
-from tests.functional.services.test_costs import network, test_a_boot_a_stop_and_a_delete_stay_within_their_budgets  # noqa: F401
+from tests.functional.services.test_costs import network, test_boot_stop_and_delete_stay_within_their_budgets  # noqa: F401
 
 
 def free_port():
@@ -97,7 +97,7 @@ def path_to(spans, last):
 
 
 # --- metrics ----------------------------------------------------------------------------------------------
-def test_a_boot_moves_the_counters_of_every_service(suite, admin, flavor, image_id, scrape):
+def test_boot_increments_the_counters_of_all_services(suite, admin, flavor, image_id, scrape):
     before = scrape()
     admin.wait(admin.boot(flavor, image_id), "ACTIVE")
     time.sleep(0.3)  # the last reply is counted after it was sent
@@ -129,7 +129,7 @@ def test_a_boot_moves_the_counters_of_every_service(suite, admin, flavor, image_
     assert after["nova_build_info", "service=nova-api", f"version={metrics_export.nova.__version__}"] == 1
 
 
-def test_routes_are_templates_and_actions_have_their_names(admin, flavor, image_id, scrape):
+def test_route_labels_are_templates_with_action_names(admin, flavor, image_id, scrape):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     admin.action(uuid, "os-stop")
@@ -140,7 +140,7 @@ def test_routes_are_templates_and_actions_have_their_names(admin, flavor, image_
     assert not [route for route in routes if uuid in route or "nothing" in route]
 
 
-def test_no_label_has_an_id(admin, flavor, image_id, scrape):
+def test_metric_labels_contain_no_ids(admin, flavor, image_id, scrape):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     text = str(scrape())
@@ -148,7 +148,7 @@ def test_no_label_has_an_id(admin, flavor, image_id, scrape):
     assert admin.project not in {label.partition("=")[2] for _name, *labels in scrape() for label in labels}
 
 
-def test_what_fails_is_counted_as_such(suite, admin, flavor, image_id, driver, scrape):
+def test_failed_steps_and_operations_are_counted(suite, admin, flavor, image_id, driver, scrape):
     before = scrape()
     driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id)
@@ -167,7 +167,7 @@ def used(suite):
         return view.inventory("VCPU", "used")[view.alive].any()
 
 
-def test_a_lost_claim_and_the_next_try_are_counted(suite, admin, flavor, image_id, scrape):
+def test_lost_claim_and_retry_are_counted(suite, admin, flavor, image_id, scrape):
     """The host is full, and the scheduler's data are outdated."""
     db, usage = suite.conductor.core.db, suite.conductor.core.usage
     usage.flush()  # the deletes of the test before: told later, they would tell of our claim, too
@@ -194,14 +194,14 @@ def test_a_lost_claim_and_the_next_try_are_counted(suite, admin, flavor, image_i
     assert found["nova_operation_retries_total", "operation=build"] >= 1
 
 
-def test_no_valid_host_is_an_outcome_of_its_own(admin, image_id, scrape):
+def test_no_valid_host_is_a_separate_outcome(admin, image_id, scrape):
     uuid = admin.boot(admin.flavor(vcpus=10_000), image_id)
     admin.wait(uuid, "ERROR")
     assert scrape()["nova_scheduler_select_seconds_count", "outcome=no_valid_host"] >= 1
     assert scrape()["nova_bus_sent_total", "kind=call", "method=scheduler.select", "outcome=refused"] >= 1
 
 
-def test_the_deployment_is_counted_by_looking(suite, admin, flavor, image_id, driver, scrape):
+def test_deployment_gauges_are_read_from_the_database(suite, admin, flavor, image_id, driver, scrape):
     driver.behaviour.latency["spawn"] = 2
     uuid = admin.boot(flavor, image_id)
     looking = Gauges(suite.conductor.core.db)
@@ -224,7 +224,7 @@ def test_the_deployment_is_counted_by_looking(suite, admin, flavor, image_id, dr
     admin.put(f"/os-services/{service}", {"status": "enabled", "forced_down": False})
 
 
-def test_the_waiting_of_a_message_is_never_negative(suite, admin, scrape, monkeypatch):
+def test_message_queue_time_is_never_negative(suite, admin, scrape, monkeypatch):
     """The clock of the sender is ahead of ours, or it sends nonsense."""
     for sent_at in (time.time() + 3600, "yesterday", None):
         assert metrics.handled("test.skewed", sent_at, lambda: None) is None
@@ -234,7 +234,7 @@ def test_the_waiting_of_a_message_is_never_negative(suite, admin, scrape, monkey
 
 
 # --- traces -----------------------------------------------------------------------------------------------
-def test_a_boot_is_one_tree_through_all_services(admin, flavor, image_id):
+def test_boot_is_a_single_trace_across_services(admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     request_id = admin.request_id
     admin.wait(uuid, "ACTIVE")
@@ -257,7 +257,7 @@ def test_a_boot_is_one_tree_through_all_services(admin, flavor, image_id):
     assert {span.attributes["openstack.request_id"] for span in steps} == {request_id}
 
 
-def test_servers_that_are_placed_together_are_in_the_trace_of_their_request(admin, flavor, image_id):
+def test_servers_placed_together_share_the_trace_of_their_request(admin, flavor, image_id):
     admin.wait(admin.boot(flavor, image_id, min_count=3), "ACTIVE")
     for server in admin.get("/servers")["servers"]:
         admin.wait(server["id"], "ACTIVE")
@@ -267,7 +267,7 @@ def test_servers_that_are_placed_together_are_in_the_trace_of_their_request(admi
     assert len([span for span in spans if span.name == "host build.start"]) == 3
 
 
-def test_what_failed_shows_in_the_trace(admin, flavor, image_id, driver):
+def test_failed_step_has_an_error_status_in_the_trace(admin, flavor, image_id, driver):
     driver.behaviour.failure["spawn"] = 1.0
     admin.wait(admin.boot(flavor, image_id), "ERROR")
     broken = [span for span in spans_of("POST /servers") if span.name == "host build.start"]
@@ -275,7 +275,7 @@ def test_what_failed_shows_in_the_trace(admin, flavor, image_id, driver):
     assert not broken[0].status.is_ok
 
 
-def test_a_taken_over_operation_stays_in_its_trace(suite, admin, flavor, image_id, scrape):
+def test_operation_taken_over_by_another_conductor_stays_in_its_trace(suite, admin, flavor, image_id, scrape):
     """A conductor that accepted a stop died before it did anything: another one goes on, in the same trace."""
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
@@ -302,7 +302,7 @@ def test_a_taken_over_operation_stays_in_its_trace(suite, admin, flavor, image_i
     assert all(span.parent is None or span.parent.span_id in ids for span in spans)
 
 
-def test_a_client_may_bring_its_own_trace(admin):
+def test_traceparent_header_of_the_client_is_used(admin):
     theirs = "4bf92f3577b34da6a3ce929d0e0e4736"
     admin.session.headers["traceparent"] = f"00-{theirs}-00f067aa0ba902b7-01"
     admin.get("/flavors")
@@ -315,7 +315,7 @@ def test_a_client_may_bring_its_own_trace(admin):
     assert found[-1].parent is None
 
 
-def test_heartbeats_are_in_no_trace(suite):
+def test_heartbeats_are_not_traced(suite):
     time.sleep(1.5)
     tracing_export._provider.force_flush()
     assert not [span.name for span in EXPORTER.get_finished_spans() if "beat" in span.name]

@@ -55,7 +55,7 @@ def old_conductor(suite: Any) -> Iterator[OldConductor]:
             setattr(kind, name, original)
 
 
-def test_whatever_method_a_conductor_lacks_no_route_blames_the_client(
+def test_method_missing_in_an_old_conductor_returns_503(
         suite: Any, owners: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
     things = owners["matrix"]
     wrong, lacked, asked = [], set(), 0
@@ -86,7 +86,7 @@ def test_whatever_method_a_conductor_lacks_no_route_blames_the_client(
     assert len(lacked) > 50
 
 
-def test_a_share_is_not_given_by_a_conductor_that_does_not_know_how(
+def test_share_requests_to_an_old_conductor_return_503(
         suite: Any, admin: Client, flavor: str, image_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")

@@ -49,7 +49,7 @@ def server(suite, admin, flavor, image_id):
 
 
 @pytest.mark.parametrize("action", _NEW)
-def test_what_the_host_does_not_know_yet_is_refused_and_changes_nothing(suite, admin, server, image_id, action):
+def test_action_unsupported_by_an_old_host_is_refused_and_changes_nothing(suite, admin, server, image_id, action):
     images = admin.get("/images", version="2.35")["images"]
     with compute_of(suite, 2) as current:
         assert current >= 3
@@ -63,7 +63,7 @@ def test_what_the_host_does_not_know_yet_is_refused_and_changes_nothing(suite, a
     assert admin.get("/images", version="2.35")["images"] == images
 
 
-def test_what_such_a_host_knows_goes_on(suite, admin, server):
+def test_action_supported_by_an_old_host_succeeds(suite, admin, server):
     with compute_of(suite, 2):
         admin.action(server, "os-stop")
         admin.wait(server, "SHUTOFF")
@@ -71,7 +71,7 @@ def test_what_such_a_host_knows_goes_on(suite, admin, server):
         admin.wait(server, "ACTIVE")
 
 
-def test_after_its_upgrade_the_host_does_it(suite, admin, server):
+def test_action_succeeds_after_the_host_upgrade(suite, admin, server):
     with compute_of(suite, 2), pytest.raises(Failed):
         admin.action(server, "rescue")
     admin.action(server, "rescue")
@@ -80,7 +80,7 @@ def test_after_its_upgrade_the_host_does_it(suite, admin, server):
     admin.wait(server, "ACTIVE")
 
 
-def test_a_delete_that_could_be_taken_back_is_refused_and_changes_nothing(suite, admin, server):
+def test_soft_delete_on_an_old_host_is_refused_and_changes_nothing(suite, admin, server):
     CONF.set_override("reclaim_instance_interval", 3600)
     try:
         with compute_of(suite, 2):
@@ -91,7 +91,7 @@ def test_a_delete_that_could_be_taken_back_is_refused_and_changes_nothing(suite,
         CONF.clear_override("reclaim_instance_interval")
 
 
-def test_a_server_on_the_shelf_goes_to_no_host_that_does_not_know_how(suite, admin, server):
+def test_unshelve_does_not_select_an_old_host(suite, admin, server):
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     with compute_of(suite, 2):
@@ -103,7 +103,7 @@ def test_a_server_on_the_shelf_goes_to_no_host_that_does_not_know_how(suite, adm
     admin.wait(server, "ACTIVE")
 
 
-def test_a_host_that_cannot_swap_volumes_is_not_asked_for_it(suite, admin, server):
+def test_swap_volume_on_an_old_host_is_refused(suite, admin, server):
     CONF.set_override("allow_swap", True, "volume")
     old, new = make(admin), make(admin)
     attach(admin, server, old)
@@ -119,7 +119,7 @@ def test_a_host_that_cannot_swap_volumes_is_not_asked_for_it(suite, admin, serve
         admin.delete(f"/os-volumes/{volume}", version="2.35")
 
 
-def test_a_host_that_cannot_help_with_snapshots_of_volumes_is_not_asked_for_it(suite, admin, server):
+def test_assisted_snapshot_on_an_old_host_is_refused(suite, admin, server):
     volume = make(admin)
     attach(admin, server, volume)
     wait_status(admin, volume, "in-use")

@@ -5,7 +5,7 @@ import sqlalchemy as sa
 from nova.db import tables
 
 
-def test_a_host_does_what_is_asked_of_it_though_it_did_more_than_the_database_knows(suite, admin, flavor, image_id):
+def test_host_accepts_orders_after_a_database_restore(suite, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     db, actions = suite.conductor.core.db, tables.actions

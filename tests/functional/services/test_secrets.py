@@ -48,7 +48,7 @@ def no_password(suite, uuid):
             assert PASSWORD.encode() not in file.read()
 
 
-def test_a_password_is_sealed_while_the_guest_is_built_and_then_gone(suite, admin, flavor, image_id, hold, given):
+def test_admin_password_is_encrypted_during_build_and_deleted_afterwards(suite, admin, flavor, image_id, hold, given):
     held = hold("guests.spawn")
     uuid = admin.boot(flavor, image_id, adminPass=PASSWORD)
     held.wait_until_begun()
@@ -60,14 +60,14 @@ def test_a_password_is_sealed_while_the_guest_is_built_and_then_gone(suite, admi
     no_password(suite, uuid)
 
 
-def test_of_a_build_that_failed_nothing_is_left(suite, admin, flavor, image_id, driver, given):
+def test_failed_build_deletes_the_admin_password(suite, admin, flavor, image_id, driver, given):
     driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id, adminPass=PASSWORD)
     admin.wait(uuid, "ERROR")
     no_password(suite, uuid)
 
 
-def test_of_a_build_that_is_superseded_nothing_is_left(suite, admin, flavor, image_id, hold):
+def test_superseded_build_deletes_the_admin_password(suite, admin, flavor, image_id, hold):
     held = hold("guests.spawn")
     uuid = admin.boot(flavor, image_id, adminPass=PASSWORD, user_data=SCRIPT)
     held.wait_until_begun()
@@ -78,7 +78,7 @@ def test_of_a_build_that_is_superseded_nothing_is_left(suite, admin, flavor, ima
     no_password(suite, uuid)
 
 
-def test_user_data_stays_as_long_as_its_server(suite, admin, flavor, image_id):
+def test_user_data_is_deleted_with_the_server(suite, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id, user_data=SCRIPT)
     admin.wait(uuid, "ACTIVE")
     assert admin.server(uuid)["OS-EXT-SRV-ATTR:user_data"] == SCRIPT
@@ -87,7 +87,7 @@ def test_user_data_stays_as_long_as_its_server(suite, admin, flavor, image_id):
     assert SCRIPT not in everything(suite)
 
 
-def test_without_its_key_a_build_fails_and_says_why(suite, admin, flavor, image_id, monkeypatch):
+def test_build_with_a_missing_cipher_key_fails_with_the_cause(suite, admin, flavor, image_id, monkeypatch):
     cipher = suite.conductor.core.cipher
     real = cipher.encrypt
     monkeypatch.setattr(cipher, "encrypt", lambda secret: real(secret) and "gAAAA-of-another-key")

@@ -72,7 +72,7 @@ class Served:
 
 
 @pytest.mark.parametrize("_round", range(3))
-def test_whoever_got_in_is_answered(_round: int) -> None:
+def test_accepted_connections_are_answered_during_shutdown(_round: int) -> None:
     served = [Served() for _ in range(4)]
     for one in served:
         one.ask(4)
@@ -85,7 +85,7 @@ def test_whoever_got_in_is_answered(_round: int) -> None:
     assert [one.ends for one in served] == [{"ConnectionRefusedError": 4}] * 4
 
 
-def test_a_server_that_is_replaced_leaves_the_socket_open() -> None:
+def test_stopped_server_leaves_a_shared_socket_open_for_its_successor() -> None:
     served = Served(last=lambda: False)
     successor = served.another()
     served.server.stop()
