@@ -1,4 +1,4 @@
-"""nova-manage host drain and evacuate: a host is emptied by conductors, whoever watches."""
+"""nova-manage host drain and evacuate: conductors move all servers off a host, with or without a client."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ from tests.functional.several_hosts import SECOND, newest_action, refused, servi
 
 @pytest.fixture
 def run(suite, capsys):
-    """Runs nova-manage host and returns its exit code and what it printed."""
+    """Return a function that runs nova-manage host and returns its exit code and output."""
     def manage_nova(*arguments):
         capsys.readouterr()
         code = manage.main(["host", *arguments])
@@ -30,7 +30,7 @@ def run(suite, capsys):
 
 @pytest.fixture
 def emptied(suite, pair, admin):
-    """The host that is emptied; it takes servers again after the test."""
+    """Return the host to drain; it accepts servers again after the test."""
     host = pair.first.host
     yield host
     db_ = suite.conductor.core.db
@@ -170,7 +170,7 @@ def test_drain_waits_for_a_server_with_a_running_action(run, pair, admin, emptie
 
 
 def test_drain_of_a_failed_conductor_is_taken_over(run, suite, pair, admin, emptied):
-    """The conductor died before or after it requested the move: the line has the request id in both cases."""
+    """Check both cases: the conductor failed before or after it requested the move; the row has the request id."""
     core, engine = suite.conductor.core, suite.conductor.engine
     asked, not_asked = stopped(pair, admin), stopped(pair, admin)
     wanted = Drain(uuid=new_uuid(), host=emptied, parallel=2, patience=60, created_at=utcnow())
@@ -221,7 +221,7 @@ def test_evacuate_moves_servers_of_a_failed_host(run, suite, pair, admin, emptie
     code, lines, _told = report(run, "evacuate", emptied)
     assert (code, {line["how"] for line in lines.values()}) == (0, {"evacuate"})
     assert {admin.server(each)["OS-EXT-SRV-ATTR:host"] for each in (uuid, off)} == {SECOND}
-    pair.first.reconciler.compare()  # the host is back: it removes what has gone on elsewhere
+    pair.first.reconciler.compare()  # The host is up again: it removes the guests of evacuated servers.
     wait_for(lambda: pair.where(uuid) == ([SECOND], [SECOND]), reason="the old guest is gone")
     wait_for(lambda: pair.where(off) == ([SECOND], [SECOND]), reason="the old guest is gone")
 

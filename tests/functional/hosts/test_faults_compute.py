@@ -1,4 +1,4 @@
-"""Hosts and services that fail, in every step of every operation: a defined end with a cause, and nothing leaked."""
+"""Failures of hosts and services in every step of every operation end in a defined state without leaks."""
 
 import itertools
 import threading
@@ -94,7 +94,7 @@ def test_failed_build_with_failed_cleanup_is_cleaned_up_later(suite, admin, driv
     uuid = admin.boot(flavor, image_id)
     shown = admin.wait(uuid, "ERROR")
     assert shown["fault"]["message"] == "The fake hypervisor is configured to fail at spawn."
-    driver.adopt(uuid, states.SHUTDOWN)  # what a real hypervisor might have left
+    driver.adopt(uuid, states.SHUTDOWN)  # A real hypervisor might have left this guest.
     suite.compute.reconciler.compare()
     assert driver.guests.all() == []
 
@@ -224,7 +224,7 @@ def test_delete_does_not_wait_for_the_scheduler(suite, admin, flavor, image_id):
 
 @pytest.fixture
 def frozen_scheduler(suite, monkeypatch):
-    """Call it to have the scheduler answer nobody, until ``thaw`` is called or the test is over."""
+    """Return a function that blocks the scheduler until ``thaw`` is called or the test ends."""
     read = suite.scheduler._follower.ready
     never = threading.Event()
 
@@ -242,7 +242,7 @@ def frozen_scheduler(suite, monkeypatch):
 
 def test_actions_without_scheduling_are_fast_while_the_scheduler_hangs(
         suite, admin, server, flavor, image_id, frozen_scheduler):
-    """Several stops, starts and deletes, while more builds wait than there are threads for."""
+    """Check several stops, starts and deletes while more builds wait than there are threads."""
     rounds = 4
     admin.boot(flavor, image_id, min_count=2 * rounds, max_count=2 * rounds)
     doomed = [shown["id"] for shown in admin.get("/servers")["servers"] if shown["id"] != server]
@@ -262,14 +262,14 @@ def test_actions_without_scheduling_are_fast_while_the_scheduler_hangs(
             admin.wait_gone(uuid, seconds=60)
             moments.append(time.monotonic())
             found.append([after - before for before, after in itertools.pairwise(moments)])
-        return [min(seconds) for seconds in zip(*found, strict=True)]  # whatever else the machine did meanwhile
+        return [min(seconds) for seconds in zip(*found, strict=True)]  # Exclude other load.
 
     usual = rounds_take()
     frozen_scheduler()
     waiting = [admin.boot(flavor, image_id) for _number in range(SCHEDULER_THREADS + 8)]
     while_frozen = rounds_take()
     assert {admin.server(uuid)["status"] for uuid in waiting} == {"BUILD"}
-    # Two seconds more, since what is measured is some hundredths, and machines are busy.
+    # Allow two seconds more: the measured time is a few hundredths, and the machine may be busy.
     assert [seconds <= 2 * before + 2 for seconds, before in zip(while_frozen, usual, strict=True)] == [True] * 3, (
         usual, while_frozen)
     frozen_scheduler.thaw()
@@ -348,7 +348,7 @@ def test_builds_continue_after_a_compute_restart(
 
 # --- several hosts -----------------------------------------------------------------------------------
 def test_failed_build_is_retried_on_another_host(suite, admin, driver, second, flavor, image_id):
-    # a server on the other host makes the one that will fail the first choice
+    # A server on the other host makes the failing host the first choice.
     admin.wait(admin.boot(admin.flavor(ram=4096), image_id, availability_zone=f"nova:{SECOND}"), "ACTIVE")
     driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id)
@@ -435,7 +435,7 @@ def test_delete_on_a_down_host_succeeds_and_removes_the_guest_later(
     second.stop()
     set_service(admin, SECOND, forced_down=True)
     admin.delete(f"/servers/{uuid}", expect=204)
-    admin.wait_gone(uuid)  # long before the host would count as silent
+    admin.wait_gone(uuid)  # The heartbeat of the host has not timed out yet.
     assert [guest.uuid for guest in machine.driver.guests.all()] == [uuid]
     back = ComputeService(suite.transport, host=SECOND, machine=machine)
     back.start()
@@ -473,7 +473,7 @@ def test_servers_of_a_rebooted_host_get_their_real_state(
     admin.wait(uuid, "ACTIVE")
     machine = second.machine
     second.stop()
-    if action:  # what the host was asked for is given up
+    if action:  # The order to the host is abandoned.
         admin.action(uuid, action, value)
         set_service(admin, SECOND, forced_down=True)
         assert admin.wait(uuid, "ACTIVE", seconds=60)["OS-EXT-STS:power_state"] == states.NOSTATE
@@ -495,13 +495,13 @@ def test_servers_of_a_rebooted_host_get_their_real_state(
 
 
 def test_build_on_a_host_that_goes_down_continues_elsewhere(suite, admin, second, flavor, image_id, monkeypatch):
-    # (a server on the other host makes this one the first choice)
+    # A server on the other host makes this host the first choice.
     prepare = Held(second.machine.driver.disks, "prepare", monkeypatch)
     admin.wait(admin.boot(admin.flavor(ram=4096), image_id, availability_zone=f"nova:{suite.compute.host}"), "ACTIVE")
     uuid = admin.boot(flavor, image_id)
     prepare.wait_until_begun()
     set_service(admin, SECOND, forced_down=True)
-    for thread in second.periodic:  # it goes silent: no lease is renewed
+    for thread in second.periodic:  # The host stops sending heartbeats, so no lease is renewed.
         thread.stop()
     try:
         shown = admin.wait(uuid, "ACTIVE", seconds=60)

@@ -1,4 +1,4 @@
-"""A fleet that a scenario describes, played by one nova-compute: several hosts with several nodes each."""
+"""A fleet described by a scenario and simulated by a single nova-compute: several hosts with several nodes."""
 
 import time
 
@@ -25,13 +25,13 @@ HOSTS = ["plain-000", "plain-001", "fast", "frail"]
 
 @pytest.fixture(scope="module")
 def fleet(suite, tmp_path_factory):
-    """The running fleet, in the zones of its scenario."""
+    """Start the fleet in the availability zones of its scenario."""
     path = tmp_path_factory.mktemp("fleet") / "fleet.yaml"
     path.write_text(yaml.safe_dump(FLEET))
     CONF.set_override("scenario", str(path), group="fake")
     running = compute_of(suite.transport)
     running.start()
-    # Its failures come when a test wants them: elsewhere a delete that fails would be left to the next test.
+    # Failures are enabled per test: otherwise a failed delete would leave resources to the next test.
     running.failures = {service.host: dict(service.machine.driver.behaviour.failure) for service in running.services}
     _fail(running, {})
     yield running
@@ -48,7 +48,7 @@ def _fail(fleet, failures):
 
 @pytest.fixture
 def failing(fleet):
-    """The hosts of the fleet fail as the scenario says; call it to end that."""
+    """Make the hosts fail as configured in the scenario; call the returned function to stop that."""
     assert [host for host, failures in fleet.failures.items() if failures] == ["frail"]
     _fail(fleet, fleet.failures)
     yield lambda: _fail(fleet, {})
@@ -57,7 +57,7 @@ def failing(fleet):
 
 @pytest.fixture(scope="module")
 def zones(suite, fleet):
-    """The scenario's aggregates, made by an operator; everything of the fleet is gone at the end."""
+    """Create the aggregates of the scenario; remove all resources of the fleet at the end."""
     admin, described = Client(suite.url), fake_scenario.configured()
     made = {}
     for name, wanted in described.aggregates.items():
@@ -142,7 +142,7 @@ def test_servers_on_failing_hosts_end_in_active_or_error(
     for uuid in ids:
         admin.wait_gone(uuid)
     for service in fleet.services:
-        service.reconciler.compare()  # removes what failed to be cleared up
+        service.reconciler.compare()  # Removes resources whose cleanup failed.
         assert service.machine.driver.guests.all() == []
 
 
@@ -158,7 +158,7 @@ def test_unchanged_nodes_are_not_reported_again(fleet):
     told = bus.SENT.take()["guests.report_nodes"]
     group.inventories["CUSTOM_FPGA"] = 2
     fleet.services[2].report_nodes()
-    assert told == 2  # one question, one answer
+    assert told == 2  # A request and a reply.
 
 
 def test_heartbeat_of_all_hosts_is_one_message_and_few_statements(suite, fleet):
@@ -173,7 +173,7 @@ def test_heartbeat_of_all_hosts_is_one_message_and_few_statements(suite, fleet):
             fleet._beat_for(fleet.services)
             assert bus.SENT.take().get("heartbeat.beat_all") == 2
             updates.append(len([one for one in suite.statements.take() if one.startswith("UPDATE services")]))
-        # The conductor, the scheduler and the API may say at the same moment that they live: they only ever add.
+        # Heartbeats of the conductor, the scheduler and the API at the same moment only add statements.
         assert min(updates) == 1
     finally:
         _resume(suite.compute, suite.compute._beat)

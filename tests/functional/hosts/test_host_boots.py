@@ -1,4 +1,4 @@
-"""A host was booted: its guests run again if that is configured, so many at a time, and only those that still shall."""
+"""Guests resume after a host reboot if configured, with limited concurrency, if they should still run."""
 
 import threading
 
@@ -13,7 +13,7 @@ from tests.functional.several_hosts import SECOND, Held, newest_action, set_serv
 
 
 class Booted:
-    """The second host: off, and booted with guests that do not run."""
+    """The second host: powered off, and rebooted with guests that are not running."""
 
     def __init__(self, suite, service):
         self.suite, self.machine = suite, service.machine
@@ -73,7 +73,7 @@ def test_guests_are_resumed_after_a_host_reboot(host, admin, boot):
 
 
 def test_compute_restart_without_a_host_reboot_starts_no_guests(host, admin, boot):
-    """A guest that does not run although its host was not booted stopped by itself: its server is STOPPED."""
+    """Check that a guest that stopped without a host reboot makes its server STOPPED."""
     uuid = boot()
     host.off(uuid)
     service = host.start(booted=False)
@@ -94,7 +94,7 @@ def test_stopped_moved_and_deleted_servers_are_not_resumed(host, pair, admin, bo
     wait_for(lambda: admin.server(elsewhere)["OS-EXT-SRV-ATTR:host"] != SECOND, reason="it was evacuated")
     admin.wait(elsewhere, "ACTIVE", "SHUTOFF")
     host.start()
-    assert not host.runs(running)  # an operator says that the host is down: nothing is asked of it
+    assert not host.runs(running)  # An operator forced the host down, so it receives no orders.
     set_service(admin, SECOND, forced_down=False)
     wait_for(lambda: host.runs(running), reason="it runs")
     assert not host.runs(off)

@@ -1,4 +1,4 @@
-"""Measurements of hosts, from the monitor to scheduling, and on the bus."""
+"""Host metrics, from the monitor to scheduling and notifications."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from tests.functional.several_hosts import SECOND, newest_action
 
 @pytest.fixture
 def measure(suite, monkeypatch):
-    """``measure(service, idle)``: the host's CPU was idle for so many of a hundred ns, which its monitor reports."""
+    """Return ``measure(service, idle)``, which sets the CPU idle percentage that the monitor of a host reports."""
     changed = []
 
     def measure(service, idle):
@@ -37,7 +37,7 @@ def measure(suite, monkeypatch):
 
 @pytest.fixture
 def monitored():
-    """Hosts that start from now on have a monitor."""
+    """Configure a monitor for hosts that start from now on."""
     CONF.set_override("compute_monitors", ["cpu.virt_driver"])
     yield
     CONF.clear_override("compute_monitors")
@@ -45,7 +45,7 @@ def monitored():
 
 @pytest.fixture
 def by_metrics(suite, monkeypatch):
-    """Hosts with an idle CPU come first."""
+    """Configure the scheduler to prefer hosts with an idle CPU."""
     CONF.set_override("weight_setting", ["cpu.percent=-1.0"], group="metrics")
     monkeypatch.setattr(suite.scheduler.manager, "_settings", SchedulerOptions.from_conf(CONF))
     yield
@@ -53,13 +53,13 @@ def by_metrics(suite, monkeypatch):
 
 
 def known(suite):
-    """Host -> what the scheduler knows of its CPU."""
+    """Return host -> CPU usage stored by the scheduler."""
     with suite.scheduler.fleet.view() as view:
         states = [view.state(position) for position in range(len(view)) if view.alive[position]]
     return {state.host: state.metrics.get("cpu.percent") for state in states}
 
 
-def test_metrics_weigher_selects_the_host_with_the_idle_cpu(suite, admin, second, flavor, image_id, measure, by_metrics):
+def test_metrics_weigher_selects_the_host_with_idle_cpu(suite, admin, second, flavor, image_id, measure, by_metrics):
     for idle in ((90, 10), (20, 80)):
         for service, part in zip((suite.compute, second), idle, strict=True):
             measure(service, part)
@@ -104,7 +104,7 @@ def test_metrics_update_notification_matches_the_sample(suite, monkeypatch):
     data = message["payload"]["nova_object.data"]
     assert (message["publisher_id"], message["priority"]) == (f"nova-compute:{compute.host}", "INFO")
     assert (data["host"], data["host_ip"], data["nodename"]) == (compute.host, CONF.my_ip, compute.host)
-    # Those of the sample of upstream's documentation.
+    # The metrics of the sample in the upstream documentation.
     values = {each["nova_object.data"]["name"]: each["nova_object.data"]["value"] for each in data["metrics"]}
     assert values == {
         "cpu.frequency": 800, "cpu.idle.percent": 97, "cpu.idle.time": 1592705190000000, "cpu.iowait.percent": 0,

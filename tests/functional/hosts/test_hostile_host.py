@@ -1,4 +1,4 @@
-"""A compute host in the hands of an attacker tries everything that its key lets it say."""
+"""A compromised compute host uses all methods that its key permits."""
 
 import contextlib
 import datetime
@@ -38,7 +38,7 @@ SECRET = "I2Nsb3VkLWNvbmZpZwo="
 
 
 def sample(kind):
-    """A plain value of a type, with what is required only."""
+    """Return a minimal value of a type with only the required fields."""
     match msgspec.inspect.type_info(kind) if not isinstance(kind, msgspec.inspect.Type) else kind:
         case msgspec.inspect.StructType() as struct:
             return {field.encode_name: sample(field.type) for field in struct.fields if field.required}
@@ -59,7 +59,7 @@ def sample(kind):
 
 
 def said(name, host=SECOND, **chosen):
-    """Arguments for a method, as somebody on ``host`` would give them."""
+    """Return valid arguments for a method, as a caller on ``host`` would send them."""
     args_type = METHODS[name][1].args_type
     filled = msgspec.convert(sample(args_type), args_type)
     values = {field: getattr(filled, field) for field in args_type.__struct_fields__}
@@ -67,7 +67,7 @@ def said(name, host=SECOND, **chosen):
 
 
 class Evil:
-    """An attacker who controls the host SECOND: with its key, and an account of the broker."""
+    """An attacker who controls the host SECOND, with its key and a broker account."""
 
     def __init__(self, suite, victim):
         self.transport = bus.connect(CONF, SECOND)
@@ -116,7 +116,7 @@ def refusals(caplog):
 
 
 def test_host_cannot_call_control_plane_methods(evil, caplog):
-    """Orders to other hosts are among it, and what schedulers, users' requests and operators say."""
+    """Check all control plane methods: orders to other hosts, and calls of schedulers, API services and operators."""
     before = evil.rows()
     for name in FOR_CONTROL:
         try:
@@ -146,7 +146,7 @@ def test_caller_without_a_key_is_refused(evil):
 
 
 def test_host_message_size_is_limited(evil):
-    """The broker is not the only limit: a small compressed message may expand a thousandfold."""
+    """Check a limit besides that of the broker: a small compressed message may expand a thousandfold."""
     guests = [GuestStatus(uuid="x" * 1000, power_state=1)] * 3000
     with pytest.raises(exception.InvalidInput, match="max_host_message_size"):
         evil.proxy(Guests).power_states(CTX, SECOND, guests)
@@ -307,7 +307,7 @@ def orders_of_others(evil):
 
 
 def rules_of_others(evil):
-    evil.db.write(lambda connection: versions.bump(connection, versions.rules("p")))  # there is something to tell
+    evil.db.write(lambda connection: versions.bump(connection, versions.rules("p")))  # The request has content.
     for grouped in (True, False):
         assert evil.proxy(NetworkHosts).rules(CTX, {evil.victim: -1}, grouped) == {}
     assert [*evil.proxy(NetworkHosts, CONF.host).rules(CTX, {evil.victim: -1})] == [evil.victim]
@@ -375,7 +375,7 @@ def test_host_cannot_read_or_change_data_of_another_host(admin, evil, hold):
         attack(evil)
         assert evil.rows() == before, attack.__name__
     held.let_go()
-    admin.wait(evil.victim, "SHUTOFF")  # its own host does go on
+    admin.wait(evil.victim, "SHUTOFF")  # The host of the server continues.
 
 
 @pytest.mark.parametrize("attack", [power_states_of_others, evicted_elsewhere, evacuated_elsewhere, start_others])
@@ -416,7 +416,7 @@ def counted_volume(admin, evil):
 
 def test_host_cannot_report_volume_usage_for_another_host(admin, evil):
     with counted_volume(admin, evil) as counted, listen(evil.suite) as listener:
-        for host in (SECOND, CONF.host):  # whose word counts, and is told after whatever was told before
+        for host in (SECOND, CONF.host):  # The last report is valid, and is processed after all earlier ones.
             evil.proxy(Guests, host).volumes_used(CTX, host, [counted])
         wait_for(lambda: listener.versioned, reason="its own host may say it")
         [message] = listener.versioned
@@ -424,7 +424,7 @@ def test_host_cannot_report_volume_usage_for_another_host(admin, evil):
 
 
 def test_host_metrics_are_validated(evil):
-    """Schedulers choose by it, and it is told on the bus."""
+    """Check values that affect scheduling and notifications."""
     now = datetime.datetime.now(datetime.UTC)
     own = evil.db.read(lambda connection: connection.execute(
         tables.compute_nodes.select().where(tables.compute_nodes.c.host == SECOND))).first()
@@ -464,7 +464,7 @@ def test_step_report_changes_only_declared_fields(suite, admin, second, flavor, 
 
 
 def test_failure_report_size_is_limited(suite, admin, second, flavor, image_id, monkeypatch):
-    """Lists show it of a thousand servers at a time: whoever asks for one holds all of it in memory."""
+    """Check the limit, since lists load the failures of a thousand servers into memory at a time."""
     real = second.runner._report
 
     def report(job, told):
@@ -484,7 +484,7 @@ def test_failure_report_size_is_limited(suite, admin, second, flavor, image_id, 
         assert len(str(shown)) < 200_000
 
 
-def test_user_and_project_of_an_action_ignore_the_host_report(suite, admin, second, flavor, image_id, hold, monkeypatch):
+def test_user_and_project_of_an_action_ignore_host_reports(suite, admin, second, flavor, image_id, hold, monkeypatch):
     uuid = admin.boot(flavor, image_id, availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")
     told = Held(second.machine.driver.power, "off", monkeypatch)
@@ -524,7 +524,7 @@ def test_invalid_power_state_reports_are_refused(suite, admin, second, flavor, i
 
 
 def test_host_cannot_report_a_step_that_it_was_not_ordered(suite, admin, pair, hold):
-    """The source of a move does not say what only the destination, or a conductor, has to say."""
+    """Check that the source of a move cannot report steps of the destination or the conductor."""
     uuid = pair.boot()
     held = hold("power.off")
     admin.action(uuid, "os-stop")
@@ -541,7 +541,7 @@ def test_host_cannot_report_a_step_that_it_was_not_ordered(suite, admin, pair, h
 
 
 def test_compute_accepts_orders_from_the_control_plane_only(suite):
-    """The owner of a host's key gives no orders, not even signed ones to the host itself."""
+    """Check that the owner of a host key cannot send orders, not even to the host itself."""
     own = bus.connect(CONF, CONF.host)
     with pytest.raises(exception.CallerRefused, match="not for hosts"):
         bus.at(bus.client(own, Compute), CONF.host).guests(CTX)

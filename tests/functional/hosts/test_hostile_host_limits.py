@@ -1,4 +1,4 @@
-"""A compute host in the hands of an attacker says more than anybody wants to keep, to pass on, or to read again."""
+"""Size and rate limits for reports of a compromised compute host."""
 
 import datetime
 
@@ -19,7 +19,7 @@ from tests.functional.several_hosts import SECOND
 
 
 def test_size_of_host_load_and_connector_reports_is_limited(evil):  # noqa: F811
-    """A worker of which nothing is said is one byte in a message, and an object in every list of services."""
+    """Check the worker limit: an empty worker is a single byte in a message, but an object in every service list."""
     before = evil.rows()
     with pytest.raises(exception.InvalidInput, match="load"):
         evil.proxy(Heartbeat).beat(CTX, SECOND, "nova-compute", [], [WorkerStats()] * 1001)
@@ -31,7 +31,7 @@ def test_size_of_host_load_and_connector_reports_is_limited(evil):  # noqa: F811
 
 @pytest.fixture
 def network(evil):  # noqa: F811
-    """Create a network in tunnels on which the victim has an address."""
+    """Create a tunnel network on which the victim has an address."""
     def make(connection):
         connection.execute(tables.networks.insert().values(
             uuid="tenant", label="tenant", cidr="10.8.0.0/24", gateway="10.8.0.1", dns=[], mtu=1450,
@@ -51,7 +51,7 @@ def network(evil):  # noqa: F811
 
 
 def test_invalid_tunnel_address_is_refused(evil, network):  # noqa: F811
-    """Other hosts could not read what they are told of it, and would reach nobody on that network any more."""
+    """Check addresses that would break the peer list of other hosts on the network."""
     desk = evil.proxy(NetworkHosts, CONF.host)
     for address in ("", "nonsense", "192.0.2.6\nlink del br0", "192.0.2.6/24", "fe80::1%eth0", "224.0.0.1", "0.0.0.0"):
         with pytest.raises(exception.InvalidInput, match="tunnel"):
@@ -71,8 +71,7 @@ def test_repeated_volume_usage_is_notified_once(admin, evil):  # noqa: F811
 
 
 def test_notification_rate_of_a_host_is_limited(evil, caplog, monkeypatch):  # noqa: F811
-    """Each notification is a row until it is sent, and consumers store it; the log line about the host is limited,
-    too."""
+    """Check the limits of notifications, which are stored until they are sent, and of the log line about the host."""
     monkeypatch.setattr(evil.suite.conductor.core, "host_rates", HostRates(lost=10))
     with listen(evil.suite) as listener:
         for number in range(40):
@@ -85,7 +84,7 @@ def test_notification_rate_of_a_host_is_limited(evil, caplog, monkeypatch):  # n
 
 
 def test_rate_of_actions_triggered_by_a_host_is_limited(admin, evil, monkeypatch):  # noqa: F811
-    """Each operation is a row of the server, which its owner sees in place of earlier ones."""
+    """Check the limit, since each action is a row of the server that replaces earlier ones in its list."""
     monkeypatch.setattr(evil.suite.conductor.core, "host_rates", HostRates(of_guest=3))
     wrong = GuestStatus(uuid=evil.victim, power_state=4)
     for _time in range(12):
@@ -96,7 +95,7 @@ def test_rate_of_actions_triggered_by_a_host_is_limited(admin, evil, monkeypatch
 
 
 def test_step_result_size_is_limited(suite, admin, second, flavor, image_id, monkeypatch):
-    """The results are in the row of the action, and lists read many of these. The step fails then."""
+    """Check that the step fails, since lists read the results of many actions."""
     real = second.runner._report
 
     def report(job, told):

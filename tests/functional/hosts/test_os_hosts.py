@@ -1,4 +1,4 @@
-"""Requests of old clients for hosts and bare metal nodes."""
+"""os-hosts and os-baremetal-nodes requests of old clients."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""POST /os-aggregates/{id}/images: hosts fetch images into their caches, and nova-manage says how far they are."""
+"""POST /os-aggregates/{id}/images: hosts cache images, and nova-manage shows the progress."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from tests.functional.several_hosts import SECOND, set_service
 
 @pytest.fixture
 def status(suite, capsys):
-    """(exit code, host -> (state, message)) of nova-manage image cache_status."""
+    """Return the exit code and host -> (state, message) of nova-manage image cache_status."""
     def ask(name):
         capsys.readouterr()
         code = manage.main(["image", "cache_status", "--aggregate", name, "--json"])
@@ -38,7 +38,7 @@ def rack(admin, pair):
 
 @pytest.fixture
 def caching(pair, tmp_path):
-    """The second host has a cache."""
+    """Enable the image cache on the second host."""
     machine = pair.second.machine
     machine.driver.needs_images, before = True, machine.cache
     machine.cache = ImageCache(str(tmp_path))
@@ -52,7 +52,7 @@ def test_hosts_cache_the_image_and_report_the_result(admin, rack, status, cachin
     wait_for(lambda: status("rack")[0] != 3, reason="all have answered")
     code, told = status("rack")
     assert (code, told[SECOND]) == (1, ("cached", ""))
-    assert told[pair.first.host][0] == "unsupported"  # its guests stand on no images
+    assert told[pair.first.host][0] == "unsupported"  # The guests of this host use no image cache.
     assert any(name.startswith(image_id) for name in os.listdir(caching))
 
 

@@ -1,4 +1,4 @@
-"""novad's server in this process, over gRPC on loopback, with a runtime that has no containers."""
+"""A novad server in the test process, over gRPC on loopback, with a fake container runtime."""
 
 import contextlib
 import logging
@@ -18,7 +18,7 @@ from tests.unit.novad.test_deploy import REGISTRY, TEXT
 
 
 class Node:
-    """``nova("deploy")``: what came of it, by the address and secret of this novad."""
+    """Run ``nova("deploy")`` with the address and secret of this novad and return the result."""
 
     def __init__(self, daemon, server, patch):
         self.daemon, self.server, self.runtime = daemon, server, daemon.runtime
@@ -42,10 +42,10 @@ def free_port():
 
 @pytest.fixture
 def serve(monkeypatch, caplog):
-    """``serve(tls_cert=…)``: a node whose novad has these options, and a platform file with images of a registry."""
+    """Return ``serve(tls_cert=…)``, which starts a node with these options, a platform file and registry images."""
     caplog.set_level(logging.DEBUG)
     with contextlib.ExitStack() as stack:
-        # The path of a socket has at most 107 characters; tmp_path alone may have that many.
+        # A socket path has at most 107 characters; tmp_path alone may reach that length.
         data_dir = stack.enter_context(tempfile.TemporaryDirectory())
 
         def serve(platform=TEXT, registry=REGISTRY, **options):

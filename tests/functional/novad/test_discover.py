@@ -1,4 +1,4 @@
-"""``nova discover``: who is announced, without a novad to ask."""
+"""``nova discover``: listing announced nodes without a connection to novad."""
 
 import contextlib
 import json
@@ -51,7 +51,7 @@ def test_node_with_announce_disabled_is_not_discovered(nowhere):
 
 def test_discover_shows_nodes_appear_and_leave_until_interrupted(nowhere):
     def as_in_a_terminal():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # shells have it ignored by what runs in the background
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Shells ignore SIGINT in background processes.
 
     with subprocess.Popen(_COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                           preexec_fn=as_in_a_terminal) as watching:

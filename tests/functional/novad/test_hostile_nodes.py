@@ -1,4 +1,4 @@
-"""Nodes that were broken into, and strangers on the network of a control node."""
+"""Compromised nodes, and unauthenticated hosts on the network of a control node."""
 
 import concurrent.futures
 import contextlib
@@ -44,7 +44,7 @@ OPERATIONS = [("nodes", "list"), ("plan",), ("deploy",), ("platform-info",), ("h
 
 
 class Compromised(services.DaemonServicer, services.PlatformServicer, services.NodesServicer):
-    """A node that answers as novad does, lies about itself, and keeps all that it gets."""
+    """A compromised node that implements the protocol, lies about itself, and records all requests."""
 
     def __init__(self, pair, **lies):
         self.lies, self.bearers, self.shares, self.calls = lies, set(), [], []
@@ -92,7 +92,7 @@ class _Keeping(grpc.ServerInterceptor):
 
 
 class World:
-    """A control node (n1), an honest node (n3), and the certificates of both; ``n1`` is made by ``control(...)``."""
+    """A control node (n1, created by ``control(...)``), an honest node (n3), and the certificates of both."""
 
     def __init__(self, directory, patch, ca, stack):
         self.directory, self.ca, self.stack, self.patch = directory, ca, stack, patch
@@ -146,7 +146,7 @@ def test_lying_node_gets_only_secrets_of_its_own_components(world, lie):
         thief.lies["id"] = world.n1.daemon.ident
     values = {name: set() for name in ("admin", "db", "host")}
     for words in OPERATIONS:
-        run(*words)  # it may be refused, since the node lies
+        run(*words)  # The operation may be refused, since the node lies.
         for name in values:
             with contextlib.suppress(Exception):
                 values[name].add(world.n1.secret(name))
@@ -158,7 +158,7 @@ def test_lying_node_gets_only_secrets_of_its_own_components(world, lie):
     assert got <= values["db"] | values["host"]
     assert not any(value in str(thief.shares) for value in values["admin"])
     if lie == "its role":
-        assert got, "a node that does its work has its secrets"
+        assert got, "a node that does its work receives the secrets of its components"
     assert thief.bearers == {f"Bearer {node_secret(SECRET, 'n2')}"}
     for other in (world.n1, world.n3):
         ended = run("--addr", other.url, "--secret", node_secret(SECRET, "n2"), "platform-info")
@@ -174,7 +174,7 @@ def test_component_reports_of_a_node_are_shown_under_its_name(world):
 
 
 class Endless(Compromised):
-    """A node whose answers to the calls of ``endless`` never end; ``flood``: it reports progress all the time."""
+    """A node whose replies to the calls in ``endless`` never end; with ``flood`` it reports progress continuously."""
 
     def __init__(self, pair, endless, flood=False):
         self.endless, self.flood, self.over = endless, flood, threading.Event()
@@ -214,7 +214,7 @@ def test_hanging_node_does_not_block_the_platform(world, endless, flood, monkeyp
             send(self, one, done, progress, seconds, min(longest, 1.0))))
     world.control(nodes=(member(thief, "n2", "compute"),))
     ended = run("deploy", "db", "agent")
-    if endless == ("settle",):  # all is done but that: the node is told later
+    if endless == ("settle",):  # Only the decision is missing: the node receives it later.
         assert (ended.code, "n2 does not answer; it receives the decision" in ended.out) == (0, True), ended
         assert world.n1.runs() == {"db": "1"}
     else:
@@ -226,7 +226,7 @@ def test_hanging_node_does_not_block_the_platform(world, endless, flood, monkeyp
         refused = "Node n2 has not received the decision on deployment 1 yet" in ended.err
         assert (ended.code, refused) == (1, True), ended
         world.n1.stop()
-        world.n1.start()  # a restart is not held up either
+        world.n1.start()  # The hanging node does not block a restart either.
         wait_for(lambda: not world.n1.daemon.journal.unfinished(), 20, "that all is put back")
     thief.endless = ()
     wait_for(lambda: not world.n1.daemon.journal.unsettled(), 20, "that n2 is told")
@@ -262,7 +262,7 @@ def announced(name, port):
 
 
 def test_discovered_node_receives_no_calls_before_acceptance(world):
-    """Even with a certificate, a role and the name of another node."""
+    """Check nodes with a valid certificate, role and name of another node."""
     world.control(discover_nodes=True)
     discovery = world.n1.daemon.coordinator.discovery
     for name in ("n2", "n3"):
@@ -319,7 +319,7 @@ def test_unknown_nodes_and_roles_are_refused(world, words, code, said):
 
 
 class Silent:
-    """An address of a stranger: it takes connections, and says nothing."""
+    """A server that accepts connections and never replies."""
 
     def __init__(self):
         self.connections = []
@@ -337,7 +337,7 @@ class Silent:
 
 
 def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
-    """Strangers are contacted in the background only: while that is held, commands add no attempt."""
+    """Check that unauthenticated hosts are contacted in the background only, and commands add no attempts."""
     world.control(discover_nodes=True, nodes=(world.n3.as_member("compute"),))
     discovery = world.n1.daemon.coordinator.discovery
     with contextlib.closing(Silent()) as stranger, announced("s1", stranger.port), announced("s2", stranger.port):
@@ -353,5 +353,5 @@ def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
             held.append(len(stranger.connections))
         release.set()
     print(f"connections to strangers: {held} after each of {len(held) - 1} commands")
-    assert held[-1] - attempts <= 1  # the one that was under way
+    assert held[-1] - attempts <= 1  # The attempt in progress.
     wait_for(lambda: discovery.size() == 0, 60, "that they are forgotten")

@@ -1,4 +1,4 @@
-"""Listeners and relays at novad's address that mean no good, and the local socket."""
+"""Impostor servers and relays at the address of novad, and the local socket."""
 
 import contextlib
 import hashlib
@@ -23,7 +23,7 @@ from tests.unit.novad.test_deploy import REGISTRY
 
 
 class Relay:
-    """Passes everything on between callers and a novad, and keeps the bytes of both."""
+    """A relay that forwards traffic between clients and a novad and records it."""
 
     def __init__(self, port):
         self.seen, self._port = bytearray(), port
@@ -51,7 +51,7 @@ class Relay:
 
 
 class Impostor(grpc.GenericRpcHandler):
-    """A gRPC server that does not know the secret. Keeps the metadata of all calls; ``answer``: to every one."""
+    """A gRPC server without the secret that records the metadata of all calls and replies with ``answer``."""
 
     def __init__(self, answer):
         self.calls, self._answer = [], answer
@@ -111,7 +111,7 @@ def test_relay_cannot_read_the_secret_or_replay_signatures(node, relay, monkeypa
     monkeypatch.setattr("nova.novad.signing.signature", kept)
     for verb in VERBS[1:]:
         node.nova("--addr", f"tcp://127.0.0.1:{relay.port}", *verb)
-    assert b"registry/api" in relay.seen, "it does see the answers"
+    assert b"registry/api" in relay.seen, "the relay reads the replies"
     assert node.secret.encode() not in relay.seen
     before = len(node.daemon.journal.deployments())
     with grpc.insecure_channel(f"127.0.0.1:{node.server.port}") as channel:

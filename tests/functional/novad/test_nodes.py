@@ -1,4 +1,4 @@
-"""A control node and others, each with a novad of its own, over gRPC; the runtimes have no containers."""
+"""A control node and its peers, each with a novad, over gRPC; the runtimes have no containers."""
 
 import contextlib
 import json
@@ -53,7 +53,7 @@ SECRET = "of the control node"
 
 
 class Node:
-    """A novad that can be killed and come back: nothing of it is left but its data and its containers."""
+    """A novad that can be killed and restarted: only its data and its containers remain."""
 
     def __init__(self, directory, name, roles, **more):
         self.name, self.port, self.runtime = name, free_port(), FakeRuntime(dict(REGISTRY))
@@ -84,7 +84,7 @@ class Node:
         self.alive = True
 
     def kill(self):
-        """End novad as SIGKILL appears from outside: no further effect, no answer."""
+        """Simulate SIGKILL of novad: no further effect, no reply."""
         def dead(_verb, _name):
             raise Killed
         self.alive = False
@@ -100,7 +100,7 @@ class Node:
             self.alive = False
 
     def runs(self):
-        """{component: version}, as the runtime has it."""
+        """Return {component: version} from the runtime."""
         return {name.removeprefix("suite-"): self.runtime.images[self.runtime.made[name].image][0].rpartition(":")[2]
                 for name in sorted(self.runtime.running)}
 
@@ -133,7 +133,7 @@ class Nodes:
         return ended
 
     def ask(self, node, *words, code=0):
-        """A command for another node than the control node, by who knows its secret."""
+        """Run a command against a node other than the control node, with the secret of that node."""
         with self.patch.context() as patch:
             patch.setenv("NOVA_SHARED_SECRET", node_secret(SECRET, node.name))
             return self.nova("--addr", node.url, *words, code=code)
@@ -155,7 +155,7 @@ class Nodes:
         """Wait until all nodes have received the outcome."""
         wait_for(lambda: not any(node.daemon.journal.unfinished() or node.daemon.journal.pending()
                                  for node in self.all) and not self.n1.daemon.journal.unsettled()
-                 # The journal has the end of a deployment before novad has finished with it.
+                 # The journal records the end of a deployment before novad has finished it.
                  and all(node.daemon.deployer.idle(0) for node in self.all), 30, "the end")
 
 
@@ -225,7 +225,7 @@ def test_failed_deployment_is_rolled_back_on_all_nodes(nodes, wanted):
     assert "The previous state was restored." in err
     nodes.settled()
     assert nodes.run() == ONE
-    for node, written in zip(nodes.all, before, strict=True):  # the one before has started again on it
+    for node, written in zip(nodes.all, before, strict=True):  # The previous version has started again on the data.
         assert {line for text in content(node.data / "volumes").values() for line in text.split()} == {
             line for text in written.values() for line in text.split()}
 
@@ -250,7 +250,7 @@ def test_all_nodes_prepare_before_any_component_stops(nodes):
     for node in nodes.all:
         node.runtime.before = lambda verb, name: done.append(verb) if verb != "fetch" else None
     assert "Node n3: registry/compute:2 cannot be fetched" in nodes.nova("deploy", "db=2", "compute=2", code=1).err
-    assert set(done) <= {"start"}  # which is what undoing makes sure of
+    assert set(done) <= {"start"}  # Rollback starts the previous versions.
     assert nodes.run() == ONE
 
 
@@ -312,7 +312,7 @@ def test_a_node_accepts_assignments_of_one_control_node_only(nodes, tmp_path):
 
 @pytest.fixture
 def found(tmp_path, monkeypatch):
-    """A control node that knows nobody, and another one that announces itself; both have certificates."""
+    """A control node without configured nodes and an announced node; both have certificates."""
     with authority() as ca, contextlib.ExitStack() as stack:
         made = []
         for name, roles, more in (("n2", ("compute",), {}), ("n1", ("control",), {
@@ -325,7 +325,7 @@ def found(tmp_path, monkeypatch):
         nodes.n2, nodes.n1 = made
         nodes.all = [nodes.n1, nodes.n2]
         nodes.announcer = Announcer(nodes.n2.options)
-        own = Announcer(nodes.n1.options)  # which it hears, and is not another node
+        own = Announcer(nodes.n1.options)  # The control node receives its own announcement.
         for announcer in (own, nodes.announcer):
             announcer.start()
             stack.callback(announcer.stop)
@@ -344,7 +344,7 @@ def test_announced_node_needs_acceptance_and_a_valid_certificate(found):
             wait_for(lambda: found.n1.daemon.coordinator.discovery.size() >= 3 and found.discovered(), 60, "all")
             assert found.states() == {"n1": "this one", "n2": "discovered"}
             found.nova("deploy")
-            assert found.n2.runs() == {}, "a node that announces itself gets nothing by that alone"
+            assert found.n2.runs() == {}, "an announcement alone starts no components"
             assert "n2 at " in found.nova("nodes", "accept", "n2").out
             assert found.states() == {"n1": "this one", "n2": "ready"}
             found.nova("deploy")
@@ -372,7 +372,7 @@ MOMENTS = [("fetch", "registry/compute:2"), ("stop", "suite-compute"), ("create"
 
 
 def kill_at(victim, node, moment):
-    """Kill one when a node is about to do this for the first time; the event is set when it is dead."""
+    """Kill a node when a node first reaches the given moment; the returned event is set afterwards."""
     begun, done = threading.Event(), threading.Event()
 
     def before(verb, name):
@@ -421,7 +421,7 @@ def test_node_that_was_unreachable_receives_the_decision_later(nodes, monkeypatc
 
     def away(one, *rest):
         if (one.node, one.deployment) == ("n3", 2) and nodes.n3.alive:
-            nodes.n3.kill()  # it has done its part, and does not know that it stays
+            nodes.n3.kill()  # The node has applied its assignment, but has not received the decision.
         return send(one, *rest)
     monkeypatch.setattr(coordinator, "_send_decision", away)
     out = nodes.nova("deploy", "compute=2").out

@@ -1,4 +1,4 @@
-"""Every command for novad, as users enter it."""
+"""All novad commands, as users enter them."""
 
 import contextlib
 import io
@@ -29,7 +29,7 @@ VERBS = [("deploy",), ("plan",), ("history",), ("rollback",), ("restart",), ("re
 
 
 def column(ended, name, key="Component"):
-    """{component: what a table says in this column}"""
+    """Return {component: value of this column} from a table."""
     lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in ended.out.splitlines()
              if line.startswith("|")]
     return {row[lines[0].index(key)]: row[lines[0].index(name)] for row in lines[1:]}
@@ -150,7 +150,7 @@ def test_secrets_are_absent_from_output_logs_and_journal(node, caplog):
 
 
 def held(node):
-    """A deployment that waits in the middle until the event is set."""
+    """Block a deployment until the event is set."""
     reached, go_on = threading.Event(), threading.Event()
 
     def wait(verb, name):
@@ -244,7 +244,7 @@ def test_novad_stop_during_a_deployment_leaves_no_threads(node):
 
 
 def waiting():
-    """(name, whether it waits for work) of each thread."""
+    """Return the name of each thread, and True if it waits for work."""
     frames = sys._current_frames()
     return [(thread.name, "_followed" not in "".join(traceback.format_stack(frames[thread.ident])))
             for thread in threading.enumerate() if thread.ident in frames]

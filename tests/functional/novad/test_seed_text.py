@@ -136,7 +136,7 @@ version_command = ["/bin/fusion", "--version"]
 
 
 def flat(text):
-    """The text as the document is stored: no indentation, no blank lines, one space between columns."""
+    """Return the text in the form of the document: no indentation, no blank lines, single spaces between columns."""
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 

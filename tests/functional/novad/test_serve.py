@@ -1,4 +1,4 @@
-"""novad as a process of its own, without containers."""
+"""novad as a separate process, without containers."""
 
 import gzip
 import http.client
@@ -18,7 +18,7 @@ from tests.functional.novad.conftest import free_port
 
 @pytest.fixture
 def serve(tmp_path):
-    """``serve("--pprof-addr", …)``: the process, which may end at once; ``before``: global options."""
+    """Return ``serve("--pprof-addr", …)``, which starts novad; ``before`` are global options."""
     (tmp_path / "platform.toml").write_text('name = "s"\n[components.x]\nimage = "i"\n')
     (tmp_path / "novad.toml").write_text(
         f'listen = "tcp://127.0.0.1:{free_port()}"\ndata_dir = "{tmp_path}/data"\n'
@@ -92,13 +92,13 @@ def _unlimited():
 
 
 def test_novad_crash_leaves_no_core_dump(serve, tmp_path):
-    """The parent may have set no limit."""
+    """Check that novad sets the limit itself when its parent has set none."""
     process = serve(preexec_fn=_unlimited, cwd=tmp_path)
     while "serves platform s" not in (line := process.stderr.readline()):
         assert line, "novad ended"
     limits = pathlib.Path(f"/proc/{process.pid}/limits").read_text().splitlines()
     assert [line.split()[4:6] for line in limits if line.startswith("Max core file size")] == [["0", "0"]]
-    if os.geteuid() != 0:  # files of a process that is not dumpable belong to root
+    if os.geteuid() != 0:  # Files of a process that is not dumpable belong to root.
         assert pathlib.Path(f"/proc/{process.pid}/status").stat().st_uid == 0
     os.kill(process.pid, signal.SIGABRT)
     _pid, status = os.waitpid(process.pid, 0)

@@ -1,4 +1,4 @@
-"""Callers who mean no good."""
+"""Unauthenticated and malformed calls to novad."""
 
 import contextlib
 import socket
@@ -19,7 +19,7 @@ def channel(node):
 
 
 def unfinished(channel, method):
-    """A call that never says what it asks for; its code, once there is one."""
+    """Start a call that never sends its request."""
     never = threading.Event()
 
     def nothing():
@@ -40,7 +40,7 @@ def test_unauthenticated_unfinished_calls_hold_no_threads(node, channel, method)
 
 
 def test_health_check_is_answered_before_the_request_body_arrives(node, channel):
-    """The health service answers, which holds no thread either."""
+    """Check that the health service replies without holding a thread."""
     calls = [unfinished(channel, "/grpc.health.v1.Health/Check") for _number in range(module._THREADS + 8)]
     assert {health_pb2.HealthCheckResponse.FromString(call.result()).status for call in calls} == {
         health_pb2.HealthCheckResponse.SERVING}

@@ -1,4 +1,4 @@
-"""TLS, and certificates of callers."""
+"""TLS and client certificates of novad."""
 
 import pytest
 

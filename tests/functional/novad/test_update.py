@@ -1,4 +1,4 @@
-"""A novad in a process replaces itself by a release of a server on loopback, and goes back when that is not well."""
+"""Self-update of novad from a release server on loopback, and rollback of unhealthy releases."""
 
 import functools
 import http.server
@@ -25,7 +25,7 @@ from tools.novad_release import add
 
 NEXT = "0.9.1"
 _LOADS = "    options = configuration.load"
-# It starts, and says that it does not serve; or it ends; or it does not come as far as saying anything.
+# Releases that start but report that they do not serve, that exit, or that never report anything.
 SICK = {"says so": ("novad/server.py", ("HealthCheckResponse.SERVING", "HealthCheckResponse.NOT_SERVING")),
         "ends": ("cmd/novad.py", (_LOADS, f"    sys.exit(3)\n{_LOADS}")),
         "hangs": ("cmd/novad.py", (_LOADS, f"    threading.Event().wait(600)\n{_LOADS}"))}
@@ -85,7 +85,7 @@ class Novad:
 
 @pytest.fixture
 def site(tmp_path):
-    """A directory that is served, and its address."""
+    """Serve a directory and return it with its URL."""
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, *_args):
             pass
@@ -135,7 +135,7 @@ def test_update_with_a_wrong_checksum_changes_nothing(novad, site):
     assert (novad.version(), novad.children()) == (nova.__version__, child)
 
 
-# Those that never say anything are not waited for as long as one that is slow.
+# Silent releases have a shorter timeout than slow ones.
 @pytest.mark.parametrize(("novad", "how"), [(2, "says so"), (120, "ends"), (2, "hangs")], indirect=["novad"])
 def test_unhealthy_update_is_rolled_back_to_the_previous_release(novad, site, how):
     place, _url = site

@@ -1,4 +1,4 @@
-"""Costs of operations on the bus and in the database, counted."""
+"""Message and statement counts of operations."""
 
 import time
 
@@ -11,7 +11,7 @@ from nova.objects.networks.network import Network
 from tests.functional.client import wait_for
 from tests.functional.conftest import remove_images
 
-# What services say whether anything happens or not.
+# Messages that services send periodically.
 BACKGROUND = ("heartbeat.", "guests.", "fleet.")
 
 
@@ -28,7 +28,7 @@ def no_hosts_of_other_tests(suite):
 
 def measured(suite, client, act):
     """Return the effects of ``act`` (one request of ``client``): its response, messages by kind, statements."""
-    time.sleep(0.6)  # what earlier work still publishes
+    time.sleep(0.6)  # Messages that earlier operations still publish.
     bus.SENT.take()
     answer = act()
     request = client.request_id
@@ -38,7 +38,7 @@ def measured(suite, client, act):
         time.sleep(0.05)
     time.sleep(0.6)
     messages = {kind: count for kind, count in bus.SENT.take().items() if not kind.startswith(BACKGROUND)}
-    # The schedulers are told for many servers at a time, outside of any request: one statement each time.
+    # Scheduler updates are batched outside of requests: one statement per batch.
     published = ["SELECT usage"] * messages.get("scheduler.delta", 0)
     return answer, messages, suite.statements.of(request) + published
 
@@ -60,16 +60,16 @@ def remove_all(client):
 
 
 def test_boot_without_network_stays_within_its_budget(suite, admin, flavor, image_id):
-    """The bound is one more than the measured value: the targets of 10 and 30 would hide a regression."""
+    """Check the boot against one more than the measured value; the targets of 10 and 30 would hide regressions."""
     def boot():
         return admin.boot(flavor, image_id, networks="none")
 
-    admin.wait(boot(), "ACTIVE")  # makes the rows that a project gets once
+    admin.wait(boot(), "ACTIVE")  # Creates the rows that a project needs once.
     uuid, messages, statements = measured(suite, admin, boot)
     assert admin.server(uuid)["status"] == "ACTIVE"
     assert sum(messages.values()) <= 8, messages
     assert len(statements) <= 17, statements
-    # All boots of a project wait for its quota row: it is taken behind everything else, for the COMMIT alone.
+    # All boots of a project lock its quota row, so it is locked last, for the COMMIT only.
     spent = [number for number, statement in enumerate(statements) if "UPDATE quota_usages" in statement]
     written = [number for number, statement in enumerate(statements) if "INSERT INTO instances" in statement
                or "INSERT INTO actions" in statement or "INSERT INTO security_group_members" in statement]
@@ -82,7 +82,7 @@ def test_boot_stop_and_delete_stay_within_their_budgets(suite, admin, flavor, im
     def boot():
         return admin.boot(flavor, image_id, networks=[{"uuid": network}])
 
-    admin.wait(boot(), "ACTIVE")  # makes the rows that a project gets once
+    admin.wait(boot(), "ACTIVE")  # Creates the rows that a project needs once.
     uuid, messages, statements = measured(suite, admin, boot)
     assert admin.server(uuid)["status"] == "ACTIVE"
     assert sum(messages.values()) <= 8, messages
@@ -108,12 +108,12 @@ def test_costs_are_independent_of_the_number_of_servers(suite, admin, flavor, im
 
     def counted(act):
         _answer, messages, statements = measured(suite, admin, act)
-        # How often schedulers were told in between depends on the clock, not on the servers.
+        # The number of scheduler updates depends on the clock, not on the number of servers.
         told = messages.pop("scheduler.delta", 0)
         return messages, [statement.split(" ", 3)[:3] for statement in statements[:len(statements) - told]]
 
     def counted_listing():
-        # What is looked up once in a while may be looked up in one of them, not in all.
+        # Periodic lookups may fall into one measurement, but not into all.
         return min((counted(listing) for _time in range(3)),
                    key=lambda found: (sum(found[0].values()), len(found[1])))
 
@@ -134,7 +134,7 @@ def test_servers_of_a_request_are_accepted_and_scheduled_together(suite, admin, 
     assert {server["status"] for server in admin.get("/servers/detail")["servers"]} == {"ACTIVE"}
     assert messages["servers.create"] == messages["scheduler.select"] == 2
     told = messages.pop("scheduler.delta", 0)
-    # The order and its answered report are each server's own.
+    # Each server has its own order and report.
     assert sum(messages.values()) <= 4 + 3 * count, messages
     assert len(statements) - told <= 20 + 12 * count, statements
     remove_all(admin)
@@ -174,7 +174,7 @@ def test_rebuild_stays_within_its_budget(suite, admin, flavor, image_id, new_ima
         assert len(statements) <= 25, statements
         totals[image != had].append((sum(messages.values()), messages))
         had = image
-    for counted in totals.values():  # a question that comes now and then may fall into one of two
+    for counted in totals.values():  # A periodic query may fall into one of two measurements.
         assert min(total for total, _messages in counted) <= 12, counted
 
 

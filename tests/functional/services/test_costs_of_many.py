@@ -17,14 +17,14 @@ from tests.functional.services.test_costs import measured
 from tests.functional.volumes.test_volumes import attach, make
 
 _HOSTS, _SERVERS = 24, 40
-# messages at most, by what is done
+# Maximum number of messages per operation.
 _BUDGETS = {"resize and confirm": 25, "resize and revert": 25, "live migrate": 25,
             "attach a volume": 8, "detach a volume": 8, "attach an interface": 8, "detach an interface": 8}
 
 
 @pytest.fixture
 def more_hosts(suite, admin, tmp_path):
-    """``more_hosts()``: there are many more of them from then on, until the test is over."""
+    """Return ``more_hosts()``, which adds hosts until the end of the test."""
     running = []
 
     def add():
@@ -66,14 +66,14 @@ def network(admin, networks):
 
 
 class Costs:
-    """Counters for operations on one server: messages by kind, and statements by their beginning."""
+    """Counters for operations on a server: messages by kind, and statements by prefix."""
 
     def __init__(self, suite, admin, flavors, server, volume, network):
         self._suite, self._admin, self._flavors = suite, admin, flavors
         self._server, self._volume, self._network = server, volume, network
 
     def all(self):
-        """Once each, the server is afterwards as it was: name -> (messages, statements)."""
+        """Run each operation once and return name -> (messages, statements); the server is unchanged afterwards."""
         ports = []
 
         def action(name, value=None):
@@ -117,7 +117,7 @@ def least(first, second, choose=min):
 
 
 def grown(few, many):
-    """Name -> the messages and statements that there are more of than among few."""
+    """Return name -> the messages and statements that exceed the counts of the small deployment."""
     return {name: [now - before for now, before in zip(many[name], few[name], strict=True)] for name in few
             if any(now.total() > before.total() for now, before in zip(many[name], few[name], strict=True))}
 
@@ -132,7 +132,7 @@ def test_move_and_attachment_costs_are_independent_of_fleet_size(suite, admin, p
     # A progress report that arrives after the end of its step writes nothing: take the round with all reports.
     few = least(*rounds, choose=max)
     more_hosts()
-    # of the same project, in the same network
+    # The servers belong to the same project and network.
     admin.boot(flavor, image_id, min_count=_SERVERS, max_count=_SERVERS, networks=[{"uuid": network}])
     wait_for(lambda: {each["status"] for each in admin.get("/servers/detail")["servers"]} == {"ACTIVE"}, 60)
     many = costs.all()

@@ -1,4 +1,4 @@
-"""Faults: a clear error or a server in ERROR, and no leak."""
+"""Failures end with a clear error or a server in ERROR, and leak no resources."""
 
 
 import pytest

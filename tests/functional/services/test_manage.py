@@ -76,7 +76,7 @@ def test_tunnel_network_with_ipv6_is_created(run):
 def test_floating_ips_are_created_listed_and_deleted(run, admin):
     assert run("floating", "create", "--pool", "public", "--ip_range", "203.0.113.16/29") == (
         0, "Added 6 addresses to pool public\n", "")
-    assert run("floating", "create", "--pool", "other", "--ip_range", "203.0.113.17/32")[0] == 127  # it is there
+    assert run("floating", "create", "--pool", "other", "--ip_range", "203.0.113.17/32")[0] == 127  # exists
     for bad in ("203.0.113.17/29", "203.0.0.0/21", "127.0.0.0/30", "x"):
         code, _out, err = run("floating", "create", "--ip_range", bad)
         assert (code, bad in err) == (127, True)
@@ -135,7 +135,7 @@ def test_audit_reports_and_repairs_wrong_usage(run, suite, admin, flavor, image_
 
 
 def test_audit_repair_removes_orphaned_guests_and_retains_unknown_ones(run, suite, admin, flavor, image_id):
-    """The guest of a deleted server goes; what becomes of one that no row knows, [compute]unknown_guests says."""
+    """Check that a guest of a deleted server is removed, and that [compute]unknown_guests controls unknown guests."""
     driver = suite.compute.machine.driver
     orphaned, unknown = admin.boot(flavor, image_id), "0f5c5b0e-1111-4000-8000-000000000000"
     admin.wait(orphaned, "ACTIVE")
@@ -148,7 +148,7 @@ def test_audit_repair_removes_orphaned_guests_and_retains_unknown_ones(run, suit
         assert code == 1
         assert f"guest: {orphaned}: runs on {suite.compute.host}, but may not stay (repaired)" in out
         assert "[compute]unknown_guests" in next(line for line in out.splitlines() if unknown in line)
-        # reaping is a message to the host
+        # Guest removal is a message to the host.
         eventually(lambda: orphaned not in {guest.uuid for guest in driver.guests.all()})
         assert unknown in {guest.uuid for guest in driver.guests.all()}
     finally:
@@ -205,7 +205,7 @@ def test_deleted_servers_are_counted_archived_and_purged(run, suite, admin, flav
     shown = {server["id"] for server in admin.get("/servers", deleted=True)["servers"]}
     assert uuids[1] in shown
     assert uuids[0] not in shown
-    assert run("db", "purge")[0] == 3  # nothing is left to go
+    assert run("db", "purge")[0] == 3  # The second purge removes nothing.
 
 
 def test_forget_secrets_deletes_stored_passwords(run, suite, admin, flavor, image_id, hold):

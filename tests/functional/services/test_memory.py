@@ -1,4 +1,4 @@
-"""Thousands of boots and deletes leave nothing behind in the processes: no container has an entry for each of them."""
+"""Thousands of boots and deletes leave no entries per server in any container of the processes."""
 
 import collections
 import concurrent.futures
@@ -12,11 +12,11 @@ import pytest
 from tests.functional.client import Client
 
 CLIENTS = 4
-# Servers that fill caches with a bound before anything is measured, and those that are measured.
+# Numbers of servers that warm up bounded caches, and of servers that are measured.
 WARM_UP, CYCLES = 40, 150
-# What grows by so many has an entry for each server.
+# Growth by this number means an entry for each server.
 LIMIT = 0.9 * CYCLES
-# Seconds until what a server needed is forgotten: a lease (4 s here), and the next pass of whatever removes it.
+# Seconds until data of a server expire: a lease (4 s here) and the next cleanup pass.
 FORGOTTEN = 20
 
 CONTAINERS = (dict, list, set, collections.deque)
@@ -58,7 +58,7 @@ def containers():
 
 
 def sizes(suite):
-    """The number of entries of each container, and of objects of each class."""
+    """Return the number of entries of each container, and of objects of each class."""
     suite.statements.take()
     gc.collect()
     classes = collections.Counter(f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.get_objects()
@@ -67,7 +67,7 @@ def sizes(suite):
 
 
 def described(container):
-    """The type, the first entries and the holders of a container, for a person who looks for it."""
+    """Return the type, the first entries and the holders of a container, for debugging."""
     holders = {f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.get_referrers(container)}
     return f"{type(container).__qualname__} held by {sorted(holders)}: {str(container)[:200]}"
 
@@ -94,7 +94,7 @@ def test_boots_and_deletes_do_not_grow_any_container(suite, flavor, image_id):
 
 
 def test_leak_check_detects_containers_that_grow_per_server(suite):
-    """A dictionary of strings, which gc does not track, a cache and a list."""
+    """Check a dictionary of strings, which gc does not track, a cache and a list."""
     @functools.cache
     def cached(number):
         return number

@@ -1,4 +1,4 @@
-"""Metrics and traces of the whole suite. Everything here runs with both on, the budgets of test_costs included."""
+"""Metrics and traces of the whole suite. Both are enabled here, also for the budgets of test_costs."""
 
 import datetime
 import socket
@@ -34,7 +34,7 @@ def free_port():
 
 @pytest.fixture(scope="module")
 def port(suite):
-    """The port of the metrics, which are on in this module only."""
+    """Return the port of the metrics, which are enabled in this module only."""
     number = free_port()
     metrics_export.serve("nova-api", "127.0.0.1", number, 0)
     count_statements(suite.conductor.core.db.engine)
@@ -62,7 +62,7 @@ def observed(port):
 @pytest.fixture
 def scrape(port):
     def scrape():
-        """{(sample, {label=value...}): value} as Prometheus sees it."""
+        """Return {(sample, label=value...): value} as scraped by Prometheus."""
         answer = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=5)
         assert answer.status_code == 200
         return {(sample.name, *sorted(f"{name}={value}" for name, value in sample.labels.items())): sample.value
@@ -86,7 +86,7 @@ def spans_of(name):
 
 
 def path_to(spans, last):
-    """The names from the root down to the span ``last``."""
+    """Return the span names from the root down to the span ``last``."""
     by_id = {span.context.span_id: span for span in spans}
     at = next(span for span in spans if span.name == last)
     names = [at.name]
@@ -100,7 +100,7 @@ def path_to(spans, last):
 def test_boot_increments_the_counters_of_all_services(suite, admin, flavor, image_id, scrape):
     before = scrape()
     admin.wait(admin.boot(flavor, image_id), "ACTIVE")
-    time.sleep(0.3)  # the last reply is counted after it was sent
+    time.sleep(0.3)  # The last reply is counted after it is sent.
     after = scrape()
 
     def grown(*sample):
@@ -168,9 +168,9 @@ def used(suite):
 
 
 def test_lost_claim_and_retry_are_counted(suite, admin, flavor, image_id, scrape):
-    """The host is full, and the scheduler's data are outdated."""
+    """Fill the host while the data of the scheduler are outdated."""
     db, usage = suite.conductor.core.db, suite.conductor.core.usage
-    usage.flush()  # the deletes of the test before: told later, they would tell of our claim, too
+    usage.flush()  # Publish earlier deletes now: a later update would also report the claim of this test.
     node = db.read(lambda connection: connection.scalar(sa.select(tables.compute_nodes.c.uuid)))
     consumers = []
     while left := db.read(lambda connection: {
@@ -225,7 +225,7 @@ def test_deployment_gauges_are_read_from_the_database(suite, admin, flavor, imag
 
 
 def test_message_queue_time_is_never_negative(suite, admin, scrape, monkeypatch):
-    """The clock of the sender is ahead of ours, or it sends nonsense."""
+    """Check a sender whose clock is ahead, and invalid timestamps."""
     for sent_at in (time.time() + 3600, "yesterday", None):
         assert metrics.handled("test.skewed", sent_at, lambda: None) is None
     found = scrape()
@@ -276,7 +276,7 @@ def test_failed_step_has_an_error_status_in_the_trace(admin, flavor, image_id, d
 
 
 def test_operation_taken_over_by_another_conductor_stays_in_its_trace(suite, admin, flavor, image_id, scrape):
-    """A conductor that accepted a stop died before it did anything: another one goes on, in the same trace."""
+    """Check that another conductor continues the stop of a failed conductor in the same trace."""
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     core, engine = suite.conductor.core, suite.conductor.engine

@@ -1,4 +1,4 @@
-"""A new API beside a conductor of the previous release: what that does not know is 503, not the fault of the client."""
+"""A new API with a conductor of the previous release: missing methods return 503, not a client error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nova.rpcapi import CONDUCTOR
 from tests.functional.api.test_policy_matrix import _LEFT_OUT, _ROUTES, _ask, _operation, owners  # noqa: F401 (fixture)
 from tests.functional.client import Client, Failed
 
-# Methods that one request may need.
+# Maximum number of missing methods per request.
 _MOST = 12
 _NAMESPACES = {declared.namespace for declared in INTERFACES.values() if declared.topic == CONDUCTOR}
 
@@ -39,7 +39,7 @@ class OldConductor:
 
 @contextlib.contextmanager
 def old_conductor(suite: Any) -> Iterator[OldConductor]:
-    """The conductor of the suite is of an older release in the block."""
+    """Replace the conductor of the suite by an older release within the block."""
     old, replaced = OldConductor(), []
     for server in suite.conductor._servers:
         for endpoint in server.dispatcher.endpoints:
@@ -76,7 +76,7 @@ def test_method_missing_in_an_old_conductor_returns_503(
             known |= missed
         lacked |= known
         if answer.ok and route.method != "GET" and route.path.startswith(("/servers/", "/os-volumes_boot/")):
-            with contextlib.suppress(Failed):  # it is gone
+            with contextlib.suppress(Failed):  # The resource is deleted.
                 things.owner.delete(f"/servers/{things.server}")
             things.owner.wait_gone(things.server)
             things.boot()

@@ -12,7 +12,7 @@ from tests.functional.several_hosts import error_of, newest_action, refused
 from tests.functional.volumes.test_swaps import swap
 from tests.functional.volumes.test_volumes import attach, make, wait_status
 
-# What came with service version 3.
+# Features of service version 3.
 _NEW = {
     "rebuild": lambda image: {"imageRef": image},
     "rescue": lambda image: {},
@@ -26,7 +26,7 @@ _NEW = {
 
 @contextlib.contextmanager
 def compute_of(suite, version):
-    """The compute has registered as one of this service version."""
+    """Register the compute service with this service version within the block."""
     this = sa.update(tables.services).where(tables.services.c.binary == "nova-compute",
                                             tables.services.c.host == suite.compute.host)
     db = suite.conductor.core.db
@@ -127,7 +127,7 @@ def test_assisted_snapshot_on_an_old_host_is_refused(suite, admin, server):
     with compute_of(suite, 3):
         code, message = refused(lambda: admin.post("/os-assisted-volume-snapshots", {"snapshot": wanted}))
     assert (code, "upgrade" in message) == (400, True)
-    # one that can is not asked for it either: embedded volumes have no snapshots
+    # Current hosts do not receive the request either: embedded volumes have no snapshots.
     assert refused(lambda: admin.post("/os-assisted-volume-snapshots", {"snapshot": wanted})) == (
         400, "Invalid volume: embedded volumes have no snapshots")
     admin.delete(f"/servers/{server}/os-volume_attachments/{volume}")

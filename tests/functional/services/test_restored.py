@@ -1,4 +1,4 @@
-"""A database that was restored from a backup while hosts run on: they remember what it does not know any more."""
+"""A database restored from a backup while hosts run on with newer state."""
 
 import sqlalchemy as sa
 

@@ -1,4 +1,4 @@
-"""Passwords and user data: who gets them, how the database has them meanwhile, and that nothing is left afterwards."""
+"""Admin passwords and user data: delivery, encryption in the database, and deletion."""
 
 import base64
 import os
@@ -15,7 +15,7 @@ SCRIPT = base64.b64encode(b"#!/bin/sh echo staple").decode()
 
 @pytest.fixture
 def given(driver, monkeypatch):
-    """The passwords that guests were given, in the order of their starts."""
+    """Return the passwords that guests received, in the order of their starts."""
     found, real = [], driver.guests.spawn
 
     def spawn(instance, *args, **named):

@@ -1,4 +1,4 @@
-"""A server that stops answers everybody who got in: clients are refused or answered, never cut off."""
+"""A stopping server refuses or answers all clients and never drops accepted connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def hello(_environ: Any, start: Callable[..., Any]) -> Iterable[bytes]:
 
 
 class Served:
-    """A server on a socket of its own, and clients that ask it again and again until they are refused."""
+    """A server on its own socket, with clients that send requests until they are refused."""
 
     def __init__(self, last: Callable[[], bool] = lambda: True) -> None:
         register(CONF)
@@ -40,7 +40,7 @@ class Served:
         return server
 
     def ask(self, count: int) -> None:
-        """Half of the clients keep their connection until they are told to close it."""
+        """Send requests in a loop; half of the clients keep their connection until the server closes it."""
         for number in range(count):
             self._clients.append(threading.Thread(target=self._ask, args=(number % 2 == 0,)))
             self._clients[-1].start()

@@ -148,7 +148,7 @@ def test_attach_volume_while_cinder_is_unavailable_returns_503(member, server, c
     holds_nothing(cinder, driver, member, server)
 
 
-def test_concurrent_attachments_of_a_cinder_volume_one_succeeds(admin, member, flavor, image_id, server, cinder, driver):
+def test_concurrent_cinder_attachments_one_succeeds(admin, member, flavor, image_id, server, cinder, driver):
     other = admin.boot(flavor, image_id)
     admin.wait(other, "ACTIVE")
     volume = cinder.new(MEMBER)
@@ -348,7 +348,7 @@ def test_server_boots_from_a_cinder_volume(admin, member, flavor, cinder, driver
     assert (cinder.attachments, cinder.volumes[volume].status) == ({}, "available")
 
 
-def test_server_boots_from_a_new_cinder_volume_with_a_blank_data_volume(admin, member, flavor, image_id, cinder, driver):
+def test_server_boots_from_new_cinder_root_and_data_volumes(admin, member, flavor, image_id, cinder, driver):
     cinder.looks = 2
     uuid = boot(member, flavor, from_image(image_id), new_disk(delete_on_termination=True, volume_type="fast"))
     admin.wait(uuid, "ACTIVE", seconds=60)

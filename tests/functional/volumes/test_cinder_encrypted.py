@@ -235,7 +235,7 @@ def test_legacy_encryption_provider_names_are_accepted(member, server, cinder, v
 @pytest.mark.parametrize(("failure", "code", "text"), [
     (answers(403), 400, "the key manager does not give its key"), (answers(503), 503, "key manager is not available"),
     (is_silent, 503, "key manager is not available")], ids=["403", "503", "silent"])
-def test_key_manager_failure_is_returned_to_the_caller(member, flavor, server, cinder, driver, volume, failure, code, text):
+def test_key_manager_failure_is_returned(member, flavor, server, cinder, driver, volume, failure, code, text):
     for act in (lambda: attach(member, server, volume), lambda: boot(member, flavor, from_volume(volume))):
         Keys.failures.append(failure)
         found, message = refused(act)

@@ -84,7 +84,7 @@ def test_multiattach_volume_is_attached_as_shareable(suite, member, server, cind
     assert seen == [True]
 
 
-def test_delete_server_booted_from_a_multiattach_volume_keeps_other_attachments(admin, member, flavor, server, cinder, shared):
+def test_delete_server_keeps_other_multiattach_attachments(admin, member, flavor, server, cinder, shared):
     attach(member, server, shared)
     have(cinder, shared, server)
     booted = boot(member, flavor, from_volume(shared, delete_on_termination=True))
@@ -121,7 +121,7 @@ def test_attach_multiattach_volume_to_a_shelved_server_is_refused(admin, member,
     assert (code, "shelved" in message) == (400, True)
 
 
-def test_attach_multiattach_volume_on_a_host_without_support_is_refused(suite, admin, member, flavor, server, cinder, shared):
+def test_multiattach_on_a_host_without_support_is_refused(suite, admin, member, flavor, server, cinder, shared):
     core, node = suite.conductor.core, suite.compute.host
     before = core.db.read(lambda connection: compute_nodes.states(connection, None, 1))[0].traits
     set_columns(core, tables.providers, tables.providers.c.name == node, traits=["COMPUTE_NODE"])

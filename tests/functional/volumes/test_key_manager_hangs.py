@@ -20,7 +20,7 @@ def released():
     event.set()
 
 
-def test_hanging_key_manager_does_not_block_unencrypted_volumes(admin, member, flavor, server, cinder, volume, released):
+def test_hanging_key_manager_does_not_block_plain_volumes(admin, member, flavor, server, cinder, volume, released):
     """Whoever builds a server with a new encrypted volume asks it while he has his turn at the volume service."""
     made, plain, many = Snapshot(cinder.volumes[volume]), cinder.new(MEMBER), CONF.conductor.outside_threads
     cinder.snapshots[made.id] = made

@@ -182,7 +182,7 @@ def test_create_image_that_requires_quiesce_fails_without_an_agent(admin, member
     nothing_made(member, cinder, made)
 
 
-def test_create_image_that_requires_quiesce_fails_after_the_quiesce_timeout(admin, member, flavor, cinder, driver, monkeypatch):
+def test_create_image_that_requires_quiesce_fails_on_timeout(admin, member, flavor, cinder, driver, monkeypatch):
     server, _root = booted(admin, member, flavor, cinder, {**AGENT, "os_require_quiesce": "yes"})
     monkeypatch.setattr(volume_image, "QUIESCE_TIMEOUT", 0.0)
     made = create(member, server)
