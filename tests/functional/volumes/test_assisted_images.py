@@ -1,5 +1,5 @@
 # ruff: noqa: F811 - fixtures of other modules
-"""Images of servers whose volumes are files: the service needs help with the snapshots that the image waits for."""
+"""Images of servers with file volumes: Cinder needs assisted snapshots to complete the image."""
 
 import pytest
 from os_brick.initiator.connectors.remotefs import RemoteFsConnector
@@ -20,7 +20,7 @@ _SIZE = 1 << 20
 
 @pytest.fixture(autouse=True)
 def helped(cinder):
-    """The service makes no snapshot of a volume in use without help, and is looked at often."""
+    """Configure Cinder to require assisted snapshots of volumes in use, with a short polling interval."""
     cinder.wants_help = True
     CONF.set_override("block_device_allocate_retries_interval", 1)
     yield
@@ -35,14 +35,14 @@ def share(tmp_path, monkeypatch):
 
 
 def made(cinder, share, **values):
-    """A volume in a file."""
+    """Create a volume stored in a file."""
     files = Files(cinder, share, cinder.new(MEMBER, kind="nfs", **values))
     qemuimg.create(str(share / files.first), "qcow2", _SIZE)
     return files
 
 
 def booted(admin, member, flavor, cinder, share, **image):
-    """A server that lives on two of them."""
+    """Boot a server with two file volumes."""
     root = made(cinder, share, bootable=True, image={"image_id": "i", **image})
     data = made(cinder, share)
     server = boot(member, flavor, from_volume(root.volume), name="web")
@@ -52,13 +52,13 @@ def booted(admin, member, flavor, cinder, share, **image):
 
 
 def asked_for(cinder, files):
-    """The snapshot of the volume, once the service has been asked for it."""
+    """Return the snapshot of the volume after Nova has requested it from Cinder."""
     return wait_for(lambda: next((each.id for each in cinder.snapshots.values() if each.volume.id == files.volume), ""),
                     30, "the service is asked for a snapshot")
 
 
 def help_with(admin, cinder, files):
-    """The service asks Nova, and waits for that."""
+    """Request an assisted snapshot, as Cinder does, and wait for its result."""
     snapshot = asked_for(cinder, files)
     name = files.make(snapshot, files.first)
     create(admin, files.volume, snapshot, name)
@@ -110,7 +110,7 @@ def test_stop_waits_until_the_image_is_complete(suite, admin, member, flavor, ci
 
 def test_assisted_snapshot_finishes_before_a_failed_image_is_cleaned_up(
         suite, admin, member, flavor, cinder, driver, share, monkeypatch):
-    """The service deletes none that it makes; nor does it end with one while its help waits."""
+    """Check that Cinder neither deletes nor completes a snapshot while its assisted snapshot is queued."""
     server, root, data = booted(admin, member, flavor, cinder, share)
     make = cinder.create_snapshot
 
@@ -143,7 +143,7 @@ def test_preempting_an_image_during_an_assisted_snapshot_leaves_no_snapshots(
     else:
         member.action(server, "reboot", {"type": "HARD"})
     held.let_go()
-    # The service goes on, or gives them up.
+    # Cinder continues with the snapshots or deletes them.
     wait_for(lambda: root.told(snapshot) != ("creating", "0%"), 30, "the service is told how its snapshot ended")
     for each in cinder.snapshots.values():
         each.status, each.assisted = "error", False

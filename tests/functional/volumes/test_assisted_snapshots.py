@@ -1,4 +1,4 @@
-"""A volume service that keeps volumes in files asks for help with snapshots of those that guests use, over HTTP."""
+"""Assisted snapshots of file volumes in use, requested by Cinder over HTTP."""
 
 import dataclasses
 import json
@@ -20,7 +20,7 @@ _SIZE = 1 << 20
 
 @dataclasses.dataclass
 class Files:
-    """A volume in files, whose newest one the service knows of; the others were made after it."""
+    """A file volume: Cinder records the newest file, and snapshots add overlays."""
 
     cinder: object
     share: object
@@ -34,14 +34,14 @@ class Files:
         return f"{self.first}.{snapshot}"
 
     def make(self, snapshot, below):
-        """Create the snapshot as the service does: the file below is named without its directory."""
+        """Create the snapshot as Cinder does: the backing file is named without its directory."""
         path = str(self.share / self.name(snapshot))
         qemuimg.create_overlay(path, str(self.share / below), "qcow2", _SIZE)
         qemuimg.rebase(path, below, "qcow2")
         return self.name(snapshot)
 
     def begin(self, below=None):
-        """A new snapshot with its file: its id, and the file's name."""
+        """Create a snapshot with its file; return its id and the name of the file."""
         snapshot = self.cinder.assist(self.volume)
         return snapshot, self.make(snapshot, below or self.first)
 
@@ -51,7 +51,7 @@ class Files:
 
 
 def given(member, server, volume, cinder):  # noqa: F811
-    """The server has the volume, and its operation is over."""
+    """Attach the volume to the server and wait for the end of the operation."""
     attach(member, server, volume)
     wait_for(lambda: [each.complete for each in cinder.attachments.values()
                       if (each.volume, each.server) == (volume, server)] == [True], 20)
@@ -81,13 +81,13 @@ def delete(client, snapshot, volume, top, base=None, **more):
 
 
 def has(driver, server, files):  # noqa: F811
-    """The files of the volume that the guest has, the one that it writes to first."""
+    """Return the files of the volume in the guest, beginning with the active overlay."""
     guest = driver.guest(server)
     return next(names for volume, *names in guest.files if volume == files.volume)
 
 
 def taken(admin, driver, server, files, below=None):  # noqa: F811
-    """A snapshot that is complete for the service, too: its id and its file."""
+    """Create a snapshot and complete it in Cinder; return its id and its file."""
     snapshot, name = files.begin(below)
     create(admin, files.volume, snapshot, name)
     wait_for(lambda: files.told(snapshot) == ("creating", "90%"), 20)
@@ -97,7 +97,7 @@ def taken(admin, driver, server, files, below=None):  # noqa: F811
     return snapshot, name
 
 
-# --- snapshots that are made -----------------------------------------------------------------------------
+# --- create ----------------------------------------------------------------------------------------------
 def test_assisted_snapshot_overlay_is_used_after_a_power_cycle(
         suite, admin, member, server, cinder, driver, files):  # noqa: F811
     snapshot, name = files.begin()
@@ -199,10 +199,10 @@ def test_assisted_snapshot_in_a_wrong_status_is_not_started(admin, server, cinde
     assert files.told(snapshot) == (status, "0%")
 
 
-# --- those that are deleted ------------------------------------------------------------------------------
+# --- delete ----------------------------------------------------------------------------------------------
 @pytest.fixture
 def three(admin, server, driver, files):  # noqa: F811
-    """The ids of the snapshots and the names of their files; the newest is written to."""
+    """Create two snapshots; return their ids and the names of their files, of which the newest is active."""
     first, one = taken(admin, driver, server, files)
     second, two = taken(admin, driver, server, files, one)
     assert has(driver, server, files) == [two, one, files.first]
@@ -238,7 +238,7 @@ def test_assisted_snapshot_delete_with_invalid_files_keeps_them(admin, server, d
     assert has(driver, server, files) == [two, one, files.first]
 
 
-# --- what is refused -------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------
 def test_assisted_snapshot_of_an_unattached_volume_is_refused(admin, cinder, files):  # noqa: F811
     for volume in (NOBODY, "x/../y", cinder.new(MEMBER, kind="nfs")):
         assert refused(lambda volume=volume: create(admin, volume, NOBODY, "new"))[0] == 400
@@ -265,7 +265,7 @@ def test_assisted_snapshot_while_cinder_is_unavailable_returns_503(admin, cinder
     assert refused(lambda: create(admin, files.volume, NOBODY, "new"))[0] == 503
 
 
-# --- whatever breaks -------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("how", ["error", "error after", "silence", "silence after"])
 @pytest.mark.parametrize("verb", ["show_snapshot", "os-update_snapshot_status"])
 def test_assisted_snapshot_status_is_reported_after_cinder_failures(

@@ -1,4 +1,4 @@
-"""Servers whose volumes an outside service keeps, over HTTP: whatever that service does, nothing is left there."""
+"""Servers with Cinder volumes over HTTP: no failure of Cinder leaves volumes or attachments behind."""
 
 import pytest
 import sqlalchemy as sa
@@ -18,7 +18,7 @@ MEMBER = "p"
 
 @pytest.fixture(scope="module")
 def outside(suite):
-    """The suite with its volumes in a service outside."""
+    """Configure the suite to use Cinder."""
     service = CinderService()
     service.start()
     core, machine, compute = suite.conductor.core, suite.compute.machine, suite.compute
@@ -30,7 +30,7 @@ def outside(suite):
     register_external_services()
     loading.register_auth_conf_options(CONF, "cinder")
     CONF.register_opts(loading.get_auth_plugin_conf_options("password"), group="cinder")
-    CONF.set_default("auth_url", "http://unused.invalid", group="cinder")  # it stays required when files are read anew
+    CONF.set_default("auth_url", "http://unused.invalid", group="cinder")  # The option stays required.
     for name, value in service.options().items():
         CONF.set_override(name, value, group="cinder")
     vars(core).pop("attachments", None)
@@ -85,7 +85,7 @@ def wait_status(cinder, volume, status):
 
 
 def ended(admin, server, name, message=None):
-    """Wait until the newest action of this name has ended; its events."""
+    """Wait until the newest action of this name has ended and return its events."""
     def look():
         action = newest_action(admin, server, name)
         events = action["events"]
@@ -100,7 +100,7 @@ def holds_nothing(cinder, driver, client, server):
     wait_for(lambda: attached(client, server) == [], 10)
 
 
-# --- attaching and detaching -----------------------------------------------------------------------------
+# --- attach and detach -----------------------------------------------------------------------------------
 def test_cinder_volume_is_attached_and_detached(suite, admin, member, server, cinder, driver):
     volume = cinder.new(MEMBER, size=3)
     answer, messages, _statements = measured(suite, member, lambda: attach(member, server, volume))
@@ -319,7 +319,7 @@ def test_hard_reboot_during_delete_attachment_completes_the_detach(admin, member
     holds_nothing(cinder, driver, member, server)
 
 
-# --- servers that begin with volumes ---------------------------------------------------------------------
+# --- boot from volume ------------------------------------------------------------------------------------
 def boot(client, flavor, *devices, image="", **values):
     return client.boot(flavor, image, block_device_mapping_v2=list(devices), **values)
 
@@ -426,9 +426,9 @@ def test_boot_from_an_invalid_volume_is_refused(member, flavor, cinder, status, 
     cinder.volumes.clear()
 
 
-# --- on the shelf ----------------------------------------------------------------------------------------
+# --- shelve ----------------------------------------------------------------------------------------------
 def way(cinder, volume):
-    """The hosts that have a way to the volume; its server keeps it meanwhile."""
+    """Return the hosts with a connector in the attachments of the volume."""
     return [attachment.connector["host"] for attachment in cinder.attachments.values()
             if attachment.volume == volume and attachment.connector]
 
@@ -476,7 +476,7 @@ def test_failed_unshelve_removes_the_volume_connector(admin, member, flavor, cin
 @pytest.mark.parametrize("name", ["min_ram", "min_disk", "size"])
 def test_boot_ignores_unusable_numbers_in_volume_image_metadata(
         admin, member, flavor, cinder, name, number):
-    """Users write any text there. A row with a number that no message can carry breaks each list that it is in."""
+    """Check numbers that messages cannot carry: users may set any text, and such a row would break server lists."""
     volume = cinder.new(MEMBER, bootable=True, size=2, image={"image_id": "i", name: number})
     server = boot(member, flavor, from_volume(volume))
     admin.wait(server, "ACTIVE", seconds=60)

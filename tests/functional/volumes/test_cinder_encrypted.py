@@ -1,5 +1,5 @@
 # ruff: noqa: F811 - fixtures of other modules
-"""Encrypted volumes over HTTP: whose token gets their keys, where these go, and that they are nowhere else."""
+"""Encrypted volumes over HTTP: tokens used to read keys, hosts that receive keys, and absence of keys elsewhere."""
 
 import logging
 import os
@@ -73,7 +73,7 @@ class Given:
 
 @pytest.fixture(autouse=True)
 def keys(outside):
-    """The key manager that is configured."""
+    """Configure the fake key manager."""
     CONF.register_opts(_options(), group="key_manager")
     CONF.set_override("backend", "tests.key_manager.Keys", "key_manager")
     outside.new_secret = Keys.new
@@ -119,13 +119,13 @@ def given(monkeypatch):
 
 @pytest.fixture
 def volume(cinder):
-    """An encrypted one that is bootable."""
+    """Create an encrypted bootable volume."""
     return encrypted(cinder, bootable=True)
 
 
 @pytest.fixture
 def operator(suite):
-    """An administrator who sees no key of any user."""
+    """Return an administrator client without access to the keys of users."""
     return Client(suite.url, project="operators", user="root")
 
 
@@ -142,7 +142,7 @@ def rows_of(suite, uuid):
         sa.select(tables.instances.c.block_devices).where(tables.instances.c.uuid == uuid)).scalar_one())
 
 
-# --- attaching -------------------------------------------------------------------------------------------
+# --- attach ----------------------------------------------------------------------------------------------
 def test_encrypted_volume_key_is_read_with_the_token_of_the_caller(
         suite, admin, member, operator, server, cinder, driver, given, volume):
     attach(member, server, volume)
@@ -172,7 +172,7 @@ def test_encrypted_volume_key_is_read_with_the_token_of_the_caller(
 
 
 def test_assisted_snapshot_of_an_encrypted_volume_is_refused(admin, member, server, cinder, driver, volume):
-    """The new file would be in qcow2, and the guest could not be started again."""
+    """Check the refusal: the overlay would be in qcow2, and the guest could not be started again."""
     attach(member, server, volume)
     wait_status(cinder, volume, "in-use")
     admin.wait_idle(server)
@@ -299,10 +299,10 @@ def test_encrypted_volume_works_after_cipher_key_rotation(
     admin.wait(server, "ACTIVE")
     ended(admin, server, "reboot")
     path.write_text(Fernet.generate_key().decode())
-    assert volume_keys.renew(core.db, core.cipher) == 0, "what cannot be read stays as it is"
+    assert volume_keys.renew(core.db, core.cipher) == 0, "keys that cannot be decrypted stay unchanged"
 
 
-# --- servers that begin with them --------------------------------------------------------------------------
+# --- boot ------------------------------------------------------------------------------------------------
 def from_snapshot(snapshot):
     return {"source_type": "snapshot", "uuid": snapshot, "destination_type": "volume", "boot_index": 0}
 
@@ -324,7 +324,7 @@ def test_operator_shelves_and_unshelves_a_server_booted_from_an_encrypted_volume
 @pytest.mark.parametrize("looks", [0, 2])
 def test_boot_with_new_encrypted_volumes_reads_each_key_once(admin, member, flavor, image_id, cinder, driver, given,
                                                                  volume, looks):
-    """The keys are read before any operation waits for them."""
+    """Check that the keys are read before any operation waits for them."""
     made = Snapshot(cinder.volumes[volume])
     cinder.snapshots[made.id] = made
     cinder.looks = looks

@@ -1,5 +1,5 @@
 # ruff: noqa: F811 - fixtures of other modules
-"""A volume service makes volumes larger that servers have, over HTTP: guests that run see it, and servers know it."""
+"""Extension of attached Cinder volumes over HTTP, in the guest and in the database."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def volume(member, server, cinder):
 
 @pytest.fixture
 def file(member, server, cinder, tmp_path, monkeypatch):
-    """A volume that its guest's hypervisor alone can make larger."""
+    """Create a volume that only the hypervisor of its guest can extend."""
     from os_brick.initiator.connectors.remotefs import RemoteFsConnector
 
     from nova.virt.images import qemuimg
@@ -36,7 +36,7 @@ def file(member, server, cinder, tmp_path, monkeypatch):
     given(member, server, made, cinder)
     cinder.asked.clear()
     yield made
-    # whatever became of it can be given back
+    # The volume can be detached in every state.
     cinder.volumes[made].new_size = 0
 
 
@@ -53,7 +53,7 @@ def sees(driver, server):
 
 
 def known(suite, server, volume):
-    """The size that the server's row has; None: that was never told, since the volume was attached."""
+    """Return the size stored in the row of the server, or None if no extension was reported since the attachment."""
     from nova.db.servers import servers
 
     instance = suite.conductor.core.db.read(lambda connection: servers.get(connection, server))
@@ -65,7 +65,7 @@ def extensions(admin, server):
             if action["action"] == "extend_volume"]
 
 
-# --- made larger by the service itself -----------------------------------------------------------------
+# --- extended by Cinder ----------------------------------------------------------------------------------
 def test_extended_volume_is_resized_in_the_guest_and_the_database(suite, admin, server, cinder, driver, volume):
     cinder.extend(volume, 3)
     service = Client(suite.url, project="service", roles="service")
@@ -80,7 +80,7 @@ def test_extended_volume_is_resized_in_the_guest_and_the_database(suite, admin, 
     assert admin.server(server)["OS-EXT-STS:task_state"] is None
     tell(service, server, volume)
     ended(admin, server, "extend_volume")
-    assert sees(driver, server) == {volume: 3}, "told twice is told once"
+    assert sees(driver, server) == {volume: 3}, "a repeated event has no further effect"
     audited(suite)
 
 
@@ -171,7 +171,7 @@ def test_failed_extension_in_the_guest_still_stores_the_size(suite, admin, serve
 
 
 def test_user_metadata_does_not_change_the_extended_size(suite, admin, server, cinder, driver, volume):
-    """Cinder shows the metadata that users write to a volume, also while it is extended again."""
+    """Check user metadata, which Cinder returns also during another extension."""
     cinder.extend(volume, 2)
     cinder.volumes[volume].metadata["extend_new_size"] = "1000"
     cinder.volumes[volume].status = "extending"
@@ -182,7 +182,7 @@ def test_user_metadata_does_not_change_the_extended_size(suite, admin, server, c
     assert cinder.count(COMPLETION) == 0
 
 
-# --- made larger by the guest's hypervisor, for which the service waits --------------------------------
+# --- extended by the hypervisor, while Cinder waits ------------------------------------------------------
 def test_file_volume_is_extended_by_the_guest_and_completed_in_cinder(suite, admin, server, cinder, driver, file):
     cinder.extend(file, 2, waits=True)
     tell(admin, server, file)
@@ -199,7 +199,7 @@ def fails(suite, admin, server, cinder, driver, file, why):
     assert why in error_of(admin, server, "extend_volume")
     assert (cinder.volumes[file].size, sees(driver, server), known(suite, server, file)) == (1, {}, None)
     assert admin.wait_idle(server)["OS-EXT-STS:task_state"] is None
-    cinder.volumes[file].status = "in-use"  # as an operator says
+    cinder.volumes[file].status = "in-use"  # An operator resets the status.
     audited(suite)
 
 
@@ -249,7 +249,7 @@ def test_extension_aborted_by_cinder_fails_and_keeps_the_guest_size(suite, admin
     held.let_go()
     ended(admin, server, "extend_volume", "Error")
     assert "has recorded a failed extension" in error_of(admin, server, "extend_volume")
-    assert known(suite, server, file) == 2, "that is what the guest has"
+    assert known(suite, server, file) == 2, "the guest has the new size"
     cinder.volumes[file].status = "in-use"
 
 

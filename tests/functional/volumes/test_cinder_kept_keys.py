@@ -1,5 +1,5 @@
 # ruff: noqa: F811 - fixtures of other modules
-"""The keys of encrypted volumes that are kept: where they are left, and what becomes of them when keys are renewed."""
+"""Stored keys of encrypted volumes: cleanup of keys, and rotation of the cipher key."""
 
 import pytest
 import sqlalchemy as sa
@@ -60,7 +60,7 @@ def nothing_is_kept(suite, uuid, operation):
     assert "encrypted_passphrase" not in devices(suite, uuid)
 
 
-# --- what is left behind -----------------------------------------------------------------------------------
+# --- cleanup ---------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("queued", [False, True])
 def test_delete_server_during_attach_leaves_no_volume_key(
         suite, admin, member, server, cinder, hold, volume, queued):
@@ -105,17 +105,17 @@ def test_delete_server_during_build_leaves_no_volume_key(
     wait_status(cinder, volume, "available")
 
 
-# --- the keys of conductors are renewed meanwhile ------------------------------------------------------------
+# --- rotation of the cipher key --------------------------------------------------------------------------
 @pytest.fixture
 def cipher(suite, monkeypatch, tmp_path):
-    """The file of the keys of conductors."""
+    """Return the cipher key file of the conductor."""
     path = tmp_path / "keys"
     monkeypatch.setitem(vars(suite.conductor.core), "cipher", SecretCipher(str(path)))
     return path
 
 
 def replaced(suite, path):
-    """The key of before is taken out when there is nothing that it has encrypted."""
+    """Rotate the cipher key and remove the old key after all secrets are re-encrypted."""
     core, first, second = suite.conductor.core, path.read_text(), Fernet.generate_key().decode()
     path.write_text(f"{second}\n{first}")
     while volume_keys.renew(core.db, core.cipher):

@@ -1,5 +1,5 @@
 # ruff: noqa: F811 - fixtures of other modules
-"""Servers that move with volumes which an outside service keeps: each host reaches them by an attachment of its own."""
+"""Moves of servers with Cinder volumes: each host uses an attachment of its own."""
 
 import pytest
 
@@ -66,7 +66,7 @@ def volumes_on(hosts, admin, cinder, host):
 
 
 def move(admin, uuid, how, flavor=None):
-    """Ask for it; the status at its end."""
+    """Request the move and return the final status."""
     if how == "live":
         admin.action(uuid, "os-migrateLive", _LIVE, expect=202)
         return "ACTIVE"
@@ -88,7 +88,7 @@ def is_reached_from(admin, cinder, uuid, service):
     assert sorted(volume for _device, volume in service.machine.driver.guest(uuid).volumes) == sorted(volumes)
 
 
-# --- where it goes ---------------------------------------------------------------------------------------
+# --- destination -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("word", ["confirmResize", "revertResize"])
 @pytest.mark.parametrize("how", ["migrate", "resize"])
 def test_volumes_move_with_a_resized_server_and_return_on_revert(hosts, admin, server, cinder, ways, how, word):
@@ -127,7 +127,7 @@ def test_both_hosts_have_attachments_during_a_live_migration(hosts, admin, serve
 
 @pytest.fixture
 def lost(suite, hosts, admin, cinder):
-    """A server with volumes, whose host went down; with a way to let that return."""
+    """Create a server with volumes on a host that fails; return it with a function that restores the host."""
     uuid, machine = volumes_on(hosts, admin, cinder, SECOND), hosts.second.machine
     hosts.second.stop()
     set_service(admin, SECOND, forced_down=True)
@@ -138,7 +138,7 @@ def lost(suite, hosts, admin, cinder):
         back[0].start()
 
     yield uuid, returns
-    # While it counts as down, what it has is removed without it.
+    # Resources of a host that is down are removed without the host.
     remove_servers(admin)
     for service in back:
         service.stop()
@@ -187,7 +187,7 @@ def test_failed_evacuation_keeps_the_attachments_of_the_failed_host(hosts, admin
     is_reached_from(admin, cinder, server, hosts.first)
 
 
-# --- what breaks down ------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("how", ["error after", "silence"])
 @pytest.mark.parametrize("verb", ["create_attachment", "complete_attachment", "delete_attachment"])
 @pytest.mark.parametrize("kind", ["migrate", "live"])
@@ -214,7 +214,7 @@ def test_live_migration_succeeds_when_the_old_attachment_cannot_be_deleted(hosts
     move(admin, server, "live")
     shown = admin.wait_idle(server, seconds=60)
     assert (shown["status"], shown["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", SECOND)
-    move(admin, server, "live")  # ... and the next move does not take it for its own
+    move(admin, server, "live")  # The next move does not use the remaining attachment.
     wait_for(lambda: admin.server(server)["OS-EXT-SRV-ATTR:host"] == hosts.first.host)
     admin.wait_idle(server, seconds=60)
     is_reached_from(admin, cinder, server, hosts.first)
@@ -274,7 +274,7 @@ def test_evacuation_during_a_live_migration_leaves_one_attachment_per_volume(
     back.stop()
 
 
-# --- what it costs ---------------------------------------------------------------------------------------
+# --- costs -----------------------------------------------------------------------------------------------
 def test_live_migration_with_volumes_stays_within_its_budget(suite, hosts, admin, server):
     _none, messages, statements = measured(suite, admin, lambda: move(admin, server, "live"))
     assert admin.server(server)["OS-EXT-SRV-ATTR:host"] == SECOND

@@ -1,5 +1,5 @@
 # ruff: noqa: F811 - fixtures of other modules
-"""Volumes that several servers have at once, kept by an outside service."""
+"""Multiattach volumes of Cinder."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_concurrent_attachments_of_a_multiattach_volume_succeed_in_turn(
     asked, release = cinder.hold("complete_attachment")
     attach(member, server, shared)
     assert asked.wait(20)
-    cinder.volumes[shared].status = "in-use"  # (as it was when the second one was accepted)
+    cinder.volumes[shared].status = "in-use"  # The status at the time when Nova accepted the second attachment.
     attach(member, other, shared)
     cinder.volumes[shared].status = "attaching"
     wait_for(lambda: cinder.count("create_attachment") > 1, 20)

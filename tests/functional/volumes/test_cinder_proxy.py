@@ -1,4 +1,4 @@
-"""Volumes of an outside service, as old clients ask Nova for them (os-volumes)."""
+"""The os-volumes proxy API for old clients, with volumes of Cinder."""
 
 import concurrent.futures
 import itertools

@@ -1,5 +1,5 @@
 # ruff: noqa: F811 - fixtures of other modules
-"""Servers with volumes that are made from snapshots, which an outside service keeps."""
+"""Servers with volumes that Cinder creates from snapshots."""
 
 import pytest
 

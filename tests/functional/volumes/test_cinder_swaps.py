@@ -1,4 +1,4 @@
-"""A volume service migrates volumes that servers have: Nova copies them, and tells it how that ended, over HTTP."""
+"""Migration of attached Cinder volumes over HTTP: Nova copies the data and reports the result to Cinder."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def old(member, server, cinder):  # noqa: F811
 
 
 def moved(cinder, driver, client, server, old, way):  # noqa: F811
-    """The volume has its id still, with the data and the attachment of the new one, and another way to it."""
+    """Check that the volume retains its id, with the data and attachment of the new volume."""
     wait_for(lambda: cinder.volumes[old].migration == "success", 40)
     wait_for(lambda: [item["attachment_id"] for item in client.get(
         f"/servers/{server}/os-volume_attachments")["volumeAttachments"]] == list(cinder.attachments), 20)
@@ -41,7 +41,7 @@ def moved(cinder, driver, client, server, old, way):  # noqa: F811
 
 
 def stayed(cinder, driver, client, server, old, way):  # noqa: F811
-    """Check that everything is unchanged, also at the service."""
+    """Check that everything is unchanged, also in Cinder."""
     wait_for(lambda: cinder.volumes[old].migration == "error", 60)
     assert list(cinder.attachments) == [way]
     assert (list(cinder.volumes), cinder.volumes[old].status) == ([old], "in-use")

@@ -1,12 +1,12 @@
 # ruff: noqa: F811 - fixtures of other modules
-"""Volumes of Cinder that become another project's between the request for them and the moment in which they are had."""
+"""Cinder volumes that are transferred to another project while their attachment is queued."""
 
 from tests.functional.volumes.test_cinder import MEMBER, attach, cinder, ended, outside, server  # noqa: F401 (fixtures)
 
 
 def test_queued_attach_of_a_volume_transferred_to_another_project_fails(
         admin, member, server, cinder, driver, hold):
-    """A queued attach uses Nova's credentials, and the new project may have written anything to the volume."""
+    """Check a queued attach, which uses the credentials of Nova: the new project may have changed the volume data."""
     first, volume, held = cinder.new(MEMBER), cinder.new(MEMBER), hold("volumes.attach")
     attach(member, server, first)
     held.wait_until_begun()

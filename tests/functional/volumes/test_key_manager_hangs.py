@@ -1,5 +1,5 @@
 # ruff: noqa: F811 - fixtures of other modules
-"""A key manager that does not answer, and those who want nothing of it."""
+"""A hanging key manager and requests that do not need it."""
 
 import threading
 
@@ -14,14 +14,14 @@ from tests.key_manager import Keys, is_silent
 
 @pytest.fixture
 def released():
-    """Set when the key manager is to break down instead of hanging."""
+    """Return an event that makes the hanging key manager fail."""
     event = threading.Event()
     yield event
     event.set()
 
 
 def test_hanging_key_manager_does_not_block_plain_volumes(admin, member, flavor, server, cinder, volume, released):
-    """Whoever builds a server with a new encrypted volume asks it while he has his turn at the volume service."""
+    """Check builds with new encrypted volumes, which wait for the key manager inside the Cinder queue."""
     made, plain, many = Snapshot(cinder.volumes[volume]), cinder.new(MEMBER), CONF.conductor.outside_threads
     cinder.snapshots[made.id] = made
 

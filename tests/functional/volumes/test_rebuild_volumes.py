@@ -1,4 +1,4 @@
-"""Servers that boot from a volume and are rebuilt, over HTTP: with volumes of Nova's own, and of a service outside."""
+"""Rebuild of servers booted from embedded or Cinder volumes, over HTTP."""
 
 import os
 
@@ -17,7 +17,7 @@ from tests.functional.volumes.test_cinder import MEMBER, cinder, from_volume, ou
 
 @pytest.fixture
 def books(suite):
-    """The conductor's volumes; none is left."""
+    """Return the volume API of the conductor; check that no volume remains."""
     books = bus.client(suite.transport, Volumes)
     yield books
     remove_servers(Client(suite.url))
@@ -40,7 +40,7 @@ def volume_of(books):
 
 
 def data(volume):
-    """The file that has what is in the volume."""
+    """Return the path of the data file of the volume."""
     return os.path.join(CONF.volume.pool, f"{volume.uuid}.{volume.generation}")
 
 
@@ -48,7 +48,7 @@ def rebuild(client, server, image, version="2.93", **values):
     return client.action(server, "rebuild", {"imageRef": image, **values}, version=version, expect=202)["server"]
 
 
-# --- volumes of our own ----------------------------------------------------------------------------------
+# --- embedded volumes ------------------------------------------------------------------------------------
 def test_rebuild_recreates_the_root_volume_from_the_image(admin, server, books, driver, image_id, new_image):
     before, image = volume_of(books), new_image()
     assert rebuild(admin, server, image)["image"] == ""
@@ -60,7 +60,7 @@ def test_rebuild_recreates_the_root_volume_from_the_image(admin, server, books, 
     assert dict(driver.guest(server).volumes) == {"/dev/vda": after.uuid}
     assert os.path.exists(data(after))
     wait_for(lambda: not os.path.exists(data(before)), reason="the old data are left")
-    rebuild(admin, server, image)  # the same one: anew all the same
+    rebuild(admin, server, image)  # The same image: the volume is recreated nevertheless.
     admin.wait(server, "ACTIVE")
     assert volume_of(books).generation != after.generation
 
@@ -126,7 +126,7 @@ def test_delete_server_during_a_rebuild_removes_the_new_volume_data(suite, admin
     admin.wait_gone(server)
 
 
-# --- volumes of a service outside ------------------------------------------------------------------------
+# --- Cinder volumes --------------------------------------------------------------------------------------
 @pytest.fixture
 def theirs(admin, member, flavor, cinder):  # noqa: F811
     volume = cinder.new(MEMBER, bootable=True, size=2, image={"image_id": "i"})
@@ -137,7 +137,7 @@ def theirs(admin, member, flavor, cinder):  # noqa: F811
 
 
 def tell(admin, service, server, volume, status="completed"):
-    """Report the volume as written, as the service does."""
+    """Report the volume as reimaged, as Cinder does."""
     wait_for(lambda: service.volumes[volume].status == "downloading", reason="the volume is written")
     service.volumes[volume].status = "reserved" if status == "completed" else "error"
     admin.post("/os-server-external-events", {"events": [{

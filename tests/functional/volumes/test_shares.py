@@ -29,7 +29,7 @@ VERSION = "2.97"
 
 @pytest.fixture
 def books(suite):
-    """The conductor's shares, as nova-manage sees them."""
+    """Return the share API of the conductor, as used by nova-manage."""
     return bus.client(suite.transport, Shares)
 
 
@@ -79,7 +79,7 @@ def refused(call, *args, **values):
 
 @pytest.fixture
 def server(member, flavor, image_id):
-    """A server that is off."""
+    """Boot a server and stop it."""
     uuid = member.boot(flavor, image_id)
     member.wait(uuid, "ACTIVE")
     act(member, uuid, "os-stop", "SHUTOFF")
@@ -95,7 +95,7 @@ def make(suite, books, member, server):
     return make
 
 
-# --- life ------------------------------------------------------------------------------------------------
+# --- life cycle ------------------------------------------------------------------------------------------
 def test_share_is_attached_used_and_detached(suite, member, server, driver, make):
     share = make()
     assert attach(member, server, share, tag="docs") == {"share_id": share, "status": "attaching", "tag": "docs"}
@@ -191,7 +191,7 @@ def refused_by(call, *args):
     return None
 
 
-# --- what becomes of the accesses ----------------------------------------------------------------------------
+# --- share accesses --------------------------------------------------------------------------------------
 def test_delete_server_revokes_share_access(suite, member, server, make):
     share = make()
     attach(member, server, share)
@@ -212,7 +212,7 @@ def test_eviction_of_a_guest_disconnects_its_shares_once(suite, member, server, 
     let_go.clear()
     db.write(lambda connection: evictions.add(connection, server, host, False))
     suite.compute.reconciler.compare()
-    assert let_go.count(server) == 1  # guests of other tests may be removed at the same time
+    assert let_go.count(server) == 1  # Guests of other tests may be removed at the same time.
 
 
 def test_share_whose_access_grant_fails_is_in_error_and_can_be_detached(suite, member, server, make, books,
@@ -225,7 +225,7 @@ def test_share_whose_access_grant_fails_is_in_error_and_can_be_detached(suite, m
     attach(member, server, share)
     wait_share(member, server, share, "error")
     assert accesses(suite, server) == []
-    act(member, server, "os-start", "ACTIVE")  # without it
+    act(member, server, "os-start", "ACTIVE")  # The guest starts without the share.
     act(member, server, "os-stop", "SHUTOFF")
     detach(member, server, share)
     wait_for(lambda: shares_of(member, server) == {})
@@ -245,7 +245,7 @@ def test_stale_share_accesses_are_revoked(suite, member, server, make):
 
 # --- moves -----------------------------------------------------------------------------------------------
 def test_share_accesses_left_by_the_previous_release_are_revoked(suite, member, server, make):
-    """The previous release deletes the server without its accesses, which it does not support."""
+    """Check accesses that the previous release leaves, as it deletes servers without their accesses."""
     first, second = make(), make()
     for share in (first, second):
         attach(member, server, share)
@@ -270,7 +270,7 @@ def on_all_hosts(monkeypatch):
 
 @pytest.fixture
 def moving(suite, admin, pair, books, on_all_hosts):
-    """A server on the first of two hosts that runs with a share: (its id, the share)."""
+    """Boot a server with a share on the first of two hosts; return the ids of both."""
     server = pair.boot()
     act(admin, server, "os-stop", "SHUTOFF")
     share = books.create(context.admin(), Share(
@@ -351,7 +351,7 @@ def test_detach_share_from_a_server_on_a_failed_host_and_evacuate(suite, admin, 
         admin.action(server, "evacuate", {})
         assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == SECOND
     finally:
-        pair.first.reconciler.compare()  # it is back: what went on elsewhere may not stay
+        pair.first.reconciler.compare()  # The host is up again: evacuated guests are removed.
         set_service(admin, pair.first.host, forced_down=False)
 
 
@@ -377,7 +377,7 @@ def test_share_access_is_revoked_with_the_last_server_on_a_host(suite, member, s
         del service.deny
 
 
-# --- what else knows of them -------------------------------------------------------------------------------
+# --- notifications, metadata and costs -------------------------------------------------------------------
 def test_share_service_outage_does_not_block_delete_and_is_retried(suite, member, server, make, monkeypatch):
     monkeypatch.setattr(step_executor, "MAX_TRIES", 1)
     share = make()
@@ -400,7 +400,7 @@ def test_share_service_outage_does_not_block_delete_and_is_retried(suite, member
 
 @pytest.fixture
 def refusing(suite):
-    """A service that takes nothing away."""
+    """Make the share service refuse all revocations."""
     service = suite.conductor.core.shares
 
     def refuses(_ctx, share_id, *_args):

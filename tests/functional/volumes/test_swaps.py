@@ -58,7 +58,7 @@ def ended(admin, server, message=None):  # noqa: F811
 
 
 def has(admin, server, driver, volume, free):  # noqa: F811
-    """The server and its guest have this volume, and nobody has the other one."""
+    """Check that the server and its guest use this volume, and that the other volume is available."""
     wait_status(admin, volume, "in-use")
     assert volume_of(admin, free)["status"] == "available"
     assert volume_of(admin, free)["attachments"] == [{}]
@@ -76,7 +76,7 @@ def audited(suite):
     assert [str(finding) for finding in audit.audit(suite.conductor.core.db)] == []
 
 
-# --- what it is ------------------------------------------------------------------------------------------
+# --- swap ------------------------------------------------------------------------------------------------
 def test_embedded_volume_is_swapped(suite, admin, server, old, driver):  # noqa: F811
     new = make(admin)
     before, = attached(admin, server)
@@ -100,7 +100,7 @@ def test_volume_swap_can_be_repeated_and_reversed(suite, admin, server, old, dri
     wait_status(admin, old, "in-use")
     assert guest_volumes(driver, server) == {"/dev/vdb": new, "/dev/vdc": old}
     first, second = serials(suite, server)
-    assert (first, second not in (old, new)) == (old, True), "each disk is known by a serial number of its own"
+    assert (first, second not in (old, new)) == (old, True), "each disk has a serial number of its own"
     admin.action(server, "reboot", {"type": "HARD"})
     admin.wait_idle(server)
     assert guest_volumes(driver, server) == {"/dev/vdb": new, "/dev/vdc": old}
@@ -155,7 +155,7 @@ def test_volume_swap_notifications_are_sent(suite, admin, server, old, driver): 
         assert told["fault"]["nova_object.data"]["exception_message"]
 
 
-# --- what is refused -------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------
 def test_swap_is_refused_unless_allow_swap_is_set(admin, server, old, driver):  # noqa: F811
     CONF.set_override("allow_swap", False, "volume")
     new = make(admin)
@@ -196,7 +196,7 @@ def test_swap_volume_of_a_locked_or_stopped_server_is_refused(suite, admin, memb
     has(admin, server, driver, old, new)
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------
 def test_failed_swap_changes_nothing_and_can_be_retried(suite, admin, server, old, driver):  # noqa: F811
     new = make(admin)
     driver.behaviour.failure["swap_volume"] = 1.0
@@ -286,7 +286,7 @@ def test_swap_superseded_after_the_copy_keeps_the_new_volume(
     held = hold("volume_swaps.told_late")
     monkeypatch.setattr(driver.volume_swaps, "swap", late)
     interrupted(admin, server, old, new, held, how)
-    if how == "delete":  # the one that goes with its server
+    if how == "delete":  # The old volume is deleted with its server.
         wait_status(admin, old, "available")
         wait_for(lambda: admin.session.get(f"{admin.url}/v2.1/os-volumes/{new}").status_code == 404)
     else:

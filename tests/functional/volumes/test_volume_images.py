@@ -1,5 +1,5 @@
 # ruff: noqa: F811 - fixtures of other modules
-"""Images of servers that boot from volumes: snapshots of their volumes, and servers that are made from those."""
+"""Images of servers booted from volumes: snapshots of the volumes, and servers created from them."""
 
 import json
 import os
@@ -34,7 +34,7 @@ def no_image_left(suite, image_id, cinder):
 
 
 def booted(admin, member, flavor, cinder, image=(), **values):
-    """A server and its volume, with what that says of the image that it was made from."""
+    """Boot a server from a volume with this image metadata; return both."""
     volume = cinder.new(MEMBER, bootable=True, size=2, image={"image_id": "i", **dict(image)})
     server = boot(member, flavor, from_volume(volume, **values), name="web")
     admin.wait(server, "ACTIVE", seconds=60)
@@ -76,7 +76,7 @@ def failed(admin, server):
 
 
 def nothing_made(client, cinder, image_id):
-    """The image is gone, which may be a moment after the end of the action: the deletion is a deferred cleanup."""
+    """Wait until the image is deleted: its deletion is a deferred cleanup after the end of the action."""
     def gone():
         try:
             image_of(client, image_id)
@@ -88,8 +88,7 @@ def nothing_made(client, cinder, image_id):
 
 
 def test_volume_metadata_does_not_set_image_owner_or_visibility(member, admin, flavor, cinder):
-    """Cinder has users write any name there, and Nova makes the image with rights of its own: for whom, and for whose
-    eyes, no property says."""
+    """Check volume image metadata, which users may set in Cinder while Nova creates the image with its own rights."""
     said = {"owner": "victim", "visibility": "public", "id": "mine", "locations": "file:///etc/shadow",
             "protected": "true", "os_hidden": "false", "members": "x", "os_glance_import_task": "x",
             "os_distro": "debian"}
@@ -99,7 +98,7 @@ def test_volume_metadata_does_not_set_image_owner_or_visibility(member, admin, f
     assert (made.owner, made.visibility, made.members, made.protected) == (MEMBER, "private", [], False)
 
 
-# --- making them -----------------------------------------------------------------------------------------
+# --- create image ----------------------------------------------------------------------------------------
 def test_create_image_snapshots_all_volumes(suite, admin, member, served, cinder):
     server, root = served
     other = cinder.new(MEMBER, size=3)
@@ -199,7 +198,7 @@ def test_host_shutdown_unquiesces_guests(suite, second, admin, flavor, image_id)
     assert driver.state.quiesced == {server}
     second.stop()
     assert driver.state.quiesced == set()
-    set_service(admin, second.host, forced_down=True)  # what it has is removed without it
+    set_service(admin, second.host, forced_down=True)  # Resources of the host are removed without it.
 
 
 @pytest.mark.parametrize("deleted", [False, True])
@@ -220,7 +219,7 @@ def test_host_failure_during_quiesce_does_not_block_image_or_delete(
     admin.wait_gone(server, 40)
 
 
-# --- what is refused, and what fails ---------------------------------------------------------------------
+# --- refusals and failures -------------------------------------------------------------------------------
 def test_invalid_create_image_requests_are_refused(suite, member, served, cinder):
     server, root = served
     cinder.most_snapshots = 0
@@ -244,7 +243,7 @@ def test_invalid_create_image_requests_are_refused(suite, member, served, cinder
 
 
 def test_create_image_during_another_action_is_refused(admin, member, served, cinder):
-    """Whatever waits for its turn has no token of its user any more, with which alone snapshots are made."""
+    """Check the refusal: a queued action has no user token, which snapshots require."""
     server, root = served
     asked, release = cinder.hold("create_snapshot")
     made = create(member, server)
@@ -335,7 +334,7 @@ def test_delete_server_during_create_image_leaves_no_snapshots(admin, member, wi
     admin.delete(f"/servers/{server}")
     release()
     admin.wait_gone(server, 60)
-    # Whoever got no answer asks once more: not when another test waits for that.
+    # A call without a response is retried; wait for that before the next test.
     wait_for(lambda: cinder.count("create_snapshot") > 1, 30)
     wait_for(lambda: cinder.snapshots == {}, 30)
     nothing_made(member, cinder, made)
@@ -366,9 +365,9 @@ def test_create_image_of_an_embedded_volume_is_refused(admin, member, served, ci
     assert (code, message) == (400, "Invalid volume: volumes of the embedded back end have no snapshots")
 
 
-# --- servers that are made from them ---------------------------------------------------------------------
+# --- boot from volume images -----------------------------------------------------------------------------
 def made_from(cinder):
-    """The volumes that were made from snapshots, the one that is booted from first."""
+    """Return the volumes created from snapshots, beginning with the root volume."""
     return sorted((volume for volume in cinder.volumes.values() if volume.snapshot),
                   key=lambda volume: not volume.bootable)
 

@@ -1,4 +1,4 @@
-"""Snapshots of volumes, as old clients ask an outside service for them."""
+"""The os-snapshots proxy API for old clients."""
 
 import pytest
 

@@ -22,7 +22,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def books(suite):
-    """The conductor's volumes, as nova-manage sees them."""
+    """Return the volume API of the conductor, as used by nova-manage."""
     return bus.client(suite.transport, Volumes)
 
 
@@ -71,7 +71,7 @@ def server(admin, flavor, image_id):
     return uuid
 
 
-# --- life of a volume ------------------------------------------------------------------------------------
+# --- life cycle ------------------------------------------------------------------------------------------
 def test_volume_is_created_shown_listed_and_deleted(member):
     uuid = make(member, display_name="data", metadata={"a": "b"})
     shown = volume_of(member, uuid)
@@ -276,7 +276,7 @@ def test_attachments_to_a_server_run_one_at_a_time(admin, server, driver, hold):
     assert guest_volumes(driver, server) == dict(zip(("/dev/vdb", "/dev/vdc", "/dev/vdd"), uuids, strict=True))
 
 
-# --- with a server from the beginning to the end --------------------------------------------------------
+# --- volumes attached from boot to delete ----------------------------------------------------------------
 def boot_from(client, flavor, image, source="image", size=1, **values):
     device = {"source_type": source, "destination_type": "volume", "volume_size": size, **values}
     if source == "image":
@@ -400,7 +400,7 @@ def test_boot_from_a_volume_that_is_not_bootable_is_refused(admin, flavor):
     assert (error.value.code, error.value.message) == (400, f"Invalid volume: volume {uuid} is not bootable")
 
 
-# --- where data are --------------------------------------------------------------------------------------
+# --- data location ---------------------------------------------------------------------------------------
 def test_volume_local_to_another_host_cannot_be_attached_or_scheduled(admin, suite, books, server,
                                                                                   flavor, image_id):
     uuid = make(admin)
@@ -412,7 +412,7 @@ def test_volume_local_to_another_host_cannot_be_attached_or_scheduled(admin, sui
     wanted = admin.boot(flavor, image_id, block_device_mapping_v2=[{"source_type": "volume", "uuid": uuid}])
     assert admin.wait(wanted, "ERROR")["fault"]["message"].startswith("No valid host was found.")
     wait_status(admin, uuid, "available")
-    # Its host is away, so nobody removes the data.
+    # The host is down, so the data are not removed.
     admin.delete(f"/os-volumes/{uuid}", version="2.35")
     assert volume_of(admin, uuid)["status"] == "deleting"
     books.removed(context.admin(), [VolumeRemoval(volume_uuid=uuid, generation=1, host="elsewhere")])

@@ -1,4 +1,4 @@
-"""Servers by the other name that they had before 2.103."""
+"""The os-volumes_boot alias of servers, which was removed in 2.103."""
 
 import pytest
 
