@@ -58,7 +58,7 @@ def asked_for(cinder, files):
 
 
 def help_with(admin, cinder, files):
-    """Request an assisted snapshot, as Cinder does, and wait for its result."""
+    """Request an assisted snapshot, as Cinder does; return its id and the name of its file."""
     snapshot = asked_for(cinder, files)
     name = files.make(snapshot, files.first)
     create(admin, files.volume, snapshot, name)
