@@ -252,7 +252,7 @@ def test_requested_version_with_trailing_newline_is_refused():
 
 
 def test_patterns_of_novad_reject_a_trailing_newline():
-    """In regular expressions, "$" also matches before a final line end."""
+    """The "$" of regular expressions also matches before a final line end."""
     nova = ROOT / "nova"
     files = [*(nova / "novad").rglob("*.py"), *(nova / "common").rglob("*.py")]
     assert len(files) > 30
