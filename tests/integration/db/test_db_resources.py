@@ -104,7 +104,7 @@ def test_placements_on_one_network_do_not_wait_for_one_another(
     def place(host: str, connection: sa.Connection) -> ConductorControl:
         ctl = ConductorControl(core, ctx(), server(core, requested_networks=[NetworkRequest(network_id=made.uuid)]))
         ctl.claim(selections[host], asking())
-        ctl.interfaces.take()
+        ctl.interfaces.take(host)
         ctl.set(host=host, node=host)
         ctl.apply(connection)
         return ctl
