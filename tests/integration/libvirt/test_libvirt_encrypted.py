@@ -239,7 +239,7 @@ def test_a_running_guest_takes_it_along(hosts: tuple[LabHost, LabHost], guest_im
     source = one.driver.live_source.check(instance)
     target = two.driver.live_target.prepare(instance, source)
     assert len(secrets(two.libvirt)) == 1
-    one.driver.live_source.migrate(instance, target)
+    one.driver.live_migrate(instance, target)
     two.driver.live_target.finish(instance)
     one.driver.guests.destroy(instance, keep_disks=target.shared)
     assert secrets(one.libvirt) == []
