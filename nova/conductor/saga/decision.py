@@ -127,9 +127,9 @@ def _compensation_failed(run: Run, event: Failed) -> Transition:
     """A failed compensation does not stop the others. Those of the same order are given up with it."""
     operation, step = run.operation.copy(), event.step
     operation.compensation_failed(step)
-    cleanup, eviction = cleanup_of(operation, step), _eviction(operation, step)
-    return dataclasses.replace(_compensated(run, operation, event.furthest), eviction=eviction,
-                               deferred=(cleanup,) if step.external else ())
+    # Before a retry, which may change the data.
+    deferred, eviction = (cleanup_of(operation, step),) if step.external else (), _eviction(operation, step)
+    return dataclasses.replace(_compensated(run, operation, event.furthest), eviction=eviction, deferred=deferred)
 
 
 def _step_failed(run: Run, step: Step, failure: Failure) -> Transition:

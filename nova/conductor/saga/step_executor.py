@@ -162,7 +162,7 @@ class StepExecutor:
     def handle(self, ctx: context.RequestContext, run: Run, event: Event, ctl: ConductorControl | None = None) -> None:
         """Apply the transition that follows an event. ``ctl``: the changes that the step made."""
         if isinstance(event, Failed):
-            _log_failure(run, event)
+            _log_failure(run, event.step, event.failure)
         self._apply(ctx, run, decide(run, event), ctl or self._control(ctx, run))
 
     def give_up_host(self, ctx: context.RequestContext, run: Run, step: Step, host: str) -> None:
@@ -179,7 +179,7 @@ class StepExecutor:
         ctl.effects.append(functools.partial(services.still_down, host=host))
         if transition.latest is not None:
             run.action.events = run.opened(step)
-            _log_failure(run, Failed(step, transition.latest, run.furthest(step)))
+            _log_failure(run, step, transition.latest)
         self._apply(ctx, run, transition, ctl)
 
     def _apply(self, ctx: context.RequestContext, run: Run, transition: Transition, ctl: ConductorControl) -> None:
@@ -215,7 +215,7 @@ class StepExecutor:
         attempt = run.action.attempt
         follower = self.core.db.write(write)
         if transition.outcome:
-            _log_end(run, failure)
+            _count_and_log_end(run, failure)
         else:
             run.action.attempt, run.action.step = attempt + 1, step.name if step else None
             run.journal.open_events = notifications.open_events
@@ -389,18 +389,17 @@ class StepExecutor:
                 self._apply(ctx, run, Transition(step, run.action.undoing), self._control(ctx, run))
 
 
-def _log_failure(run: Run, event: Failed) -> None:
-    failure = event.failure
+def _log_failure(run: Run, step: Step, failure: Failure) -> None:
     if run.action.undoing:
         LOG.error("[instance: %s] Compensation of step %s failed, continuing with the other compensations: %s",
-                  run.instance.uuid, event.step.name, failure.message)
+                  run.instance.uuid, step.name, failure.message)
     else:
         LOG.warning("[instance: %s] Operation %s failed at %s%s: %s", run.instance.uuid, run.action.action,
-                    event.step.name, f" on {failure.host}" if failure.host else "", failure.inside or failure.message)
+                    step.name, f" on {failure.host}" if failure.host else "", failure.inside or failure.message)
         tracing.failed(failure.inside or failure.message)
 
 
-def _log_end(run: Run, failure: Failure | None) -> None:
+def _count_and_log_end(run: Run, failure: Failure | None) -> None:
     metrics.finished(run.operation.name, "error" if failure else "success", run.action.start_time)
     if failure:
         LOG.warning("[instance: %s] Operation %s failed, vm_state is %s: %s", run.instance.uuid, run.action.action,

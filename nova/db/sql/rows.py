@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -38,12 +38,13 @@ def iterate_objects(object_type: type[T], result: Iterable[sa.Row[Any]]) -> Iter
 
 def to_joined(row: sa.Row[Any], first: tuple[type[T], sa.Table], second: tuple[type[U], sa.Table]) -> tuple[T, U]:
     """Return the objects of a row that has all columns of the first table, followed by all those of the second."""
-    (first_type, first_table), (second_type, second_table) = first, second
-    names, pick = _columns(first_type, tuple(first_table.c.keys()))
-    values = pick(row)
-    others, pick_others = _columns(second_type, tuple(second_table.c.keys()))
-    return (first_type(**dict(zip(names, values, strict=True))),
-            second_type(**dict(zip(others, pick_others(row[len(first_table.c):]), strict=True))))
+    size = len(first[1].c)
+    return _from_columns(*first, row[:size]), _from_columns(*second, row[size:])
+
+
+def _from_columns(object_type: type[T], table: sa.Table, values: Sequence[Any]) -> T:
+    names, pick = _columns(object_type, tuple(table.c.keys()))
+    return object_type(**dict(zip(names, pick(values), strict=True)))
 
 
 @functools.cache
