@@ -20,10 +20,10 @@ OPTIONS = {
         cfg.IntOpt("disk_gb", default=10 * 1024, min=1,
                    help="Disk space of each virtual node in GiB. Read by nova-compute."),
         cfg.DictOpt("latency", default={},
-                    help="Seconds that a call of the driver takes, by method, such as spawn:0.5,destroy:0.1; * stands "
-                         "for all methods. Empty: calls return immediately. Read by nova-compute."),
+                    help="Seconds that a call of the driver takes, by its name, such as spawn:0.5,destroy:0.1; * "
+                         "stands for all other calls. Empty: calls return immediately. Read by nova-compute."),
         cfg.DictOpt("failure", default={},
-                    help="Fraction of the calls of the driver that fail, by method, such as spawn:0.1; * stands for "
-                         "all methods. Empty: no call fails. Read by nova-compute."),
+                    help="Fraction of the calls of the driver that fail, by its name, such as spawn:0.1; * stands for "
+                         "all other calls. Empty: no call fails. Read by nova-compute."),
     ],
 }

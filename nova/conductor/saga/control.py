@@ -260,7 +260,7 @@ class ConductorControl:
     def connector(self, host: str) -> dict[str, Any] | None:
         return self.core.db.read(lambda connection: services.connector(connection, host))
 
-    def encryption_of(self, volume: Volume) -> VolumeEncryption | None:
+    def key_of(self, volume: Volume) -> VolumeEncryption | None:
         return volume_keys.fetched(self.core, self.ctx, volume)
 
     # --- shares ----------------------------------------------------------------------------------

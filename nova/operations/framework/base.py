@@ -245,7 +245,7 @@ class Operation:
         self.taken_over = False
 
     def copy(self) -> Self:
-        """Return this run with data that can be changed apart from these."""
+        """Return a copy of this run whose data can be changed independently; the instance is shared."""
         other = type(self)(self.instance, msgspec.to_builtins(self.data))
         other.taken_over = self.taken_over
         return other

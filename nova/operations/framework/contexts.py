@@ -252,9 +252,9 @@ class ServiceControl(Control, Protocol):
     ctx: RequestContext
 
     def connector(self, host: str) -> dict[str, Any] | None:
-        """Return the properties of a host that a service needs to give it access, or None if it reported none."""
+        """Return the properties with which a service grants the host access, or None if the host has reported none."""
 
-    def encryption_of(self, volume: Volume) -> VolumeEncryption | None:
+    def key_of(self, volume: Volume) -> VolumeEncryption | None:
         """See :meth:`PrecheckContext.key_of`."""
 
 

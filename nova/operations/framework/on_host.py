@@ -25,7 +25,7 @@ def disconnect(host: HostContext, instance: Instance | None = None) -> None:
 
 
 def power_off(host: HostContext, timeout: int) -> None:
-    """Power off and report the power state; a missing guest counts as off. ``timeout``: see GuestDriver.power_off."""
+    """Power off and report the power state; a missing guest counts as off. ``timeout``: see Power.off."""
     try:
         host.driver.power.off(host.instance, timeout=timeout)
         report_power(host)

@@ -2,8 +2,8 @@
 
 For tests, benchmarks and evaluation. Guests exist as long as the process, or with [fake] directory (a few files per
 host) permanently. Sizes and behaviour are configured in [fake], or for many hosts in one process by a scenario
-(:mod:`nova.virt.fake.scenario`). Tests may set the driver's ``behaviour`` and read its ``state``, with ``guest(uuid)``
-and ``disk(uuid)``.
+(:mod:`nova.virt.fake.scenario`). Tests may change the driver's ``behaviour`` and read its ``state``, with
+``guest(uuid)`` and ``disk(uuid)``.
 
 Unlike a real hypervisor, the driver never refuses to remove a guest, so that tests detect wrong orders.
 """
@@ -40,8 +40,7 @@ class FakeDriver(Driver):
         if group is None:
             scenario = fake_scenario.configured()
             group = scenario.hosts().get(host) if scenario else None
-        self.behaviour = Behaviour.configured(group)
-        self.state = state = FakeHost(host, self.behaviour)
+        self.state = state = FakeHost(host, Behaviour.configured(group))
         super().__init__(
             host=host, guests=life.Guests(state), disks=life.Disks(state), power=life.Power(state),
             consoles=life.Consoles(state), rescue=life.Rescue(state), snapshots=life.Snapshots(state),
@@ -53,6 +52,10 @@ class FakeDriver(Driver):
         # Set by tests to simulate a boot of the host.
         self.boot = ""
         self._on_event: EventHandler | None = None
+
+    @property
+    def behaviour(self) -> Behaviour:
+        return self.state.behaviour
 
     @classmethod
     def of_all_hosts(cls) -> Sequence[FakeDriver]:

@@ -95,7 +95,7 @@ class FakeHost:
         self.guests = GuestStore(path, self.consoles.guest_changed, CONF.instance_name_template)
         self.disks = fake_disks.of_host(name, CONF.fake.directory, CONF.fake.shared_storage)
         self.arrivals = ArrivalSignal(CONF.fake.directory)
-        # Live migrations in progress, by uuid; an event that is set ends the migration at once.
+        # Live migrations in progress, by uuid; setting the event completes the migration at once.
         self.migrations: dict[str, threading.Event] = {}
         # Servers whose disks this host serves to another one.
         self.serving: set[str] = set()

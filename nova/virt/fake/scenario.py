@@ -45,7 +45,7 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_
 ResourceClass = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
 Trait = Annotated[str, msgspec.Meta(pattern=r"^[A-Z0-9_]+$", max_length=255)]
 Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4}$")]
-# Methods of a driver that steps use; "*" stands for all other methods.
+# Calls of a driver whose latency and failures can be configured; "*" stands for all others.
 Verb = Literal["prepare", "spawn", "destroy", "power_on", "power_off", "reboot", "pause", "unpause", "suspend",
                "resume", "attach_volume", "detach_volume", "swap_volume", "snapshot_volume", "merge_volume",
                "extend_volume",

@@ -1,6 +1,7 @@
 """Volumes of guests: attaching, detaching and extension.
 
-QEMU extends a file to the requested size; an RBD image already has it. A stopped guest sees the size at its next start.
+For an extension, QEMU grows a file to the requested size; an RBD image already has that size. A stopped guest sees the
+new size at its next start.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class CinderServerVolumes:
                 raise exception.InvalidVolume(reason=(
                     f"the key of volume {volume.uuid}, created for the server, could not be read while the user's "
                     "token was available; create the server again"))
-            encryption = retry_now(lambda: self._ctl.encryption_of(volume))
+            encryption = retry_now(lambda: self._ctl.key_of(volume))
             if encryption is not None:
                 cached[device] = encryption
         return cached.get(device)
@@ -314,7 +314,7 @@ class CinderServerVolumes:
                 raise
 
     # --- snapshots -------------------------------------------------------------------------------------
-    # With Nova's own credentials, since the caller's token may have expired. Only missing snapshots need that token.
+    # Nova's own credentials are used, since the caller's token may have expired. Only new snapshots need that token.
     def take_snapshots(self, image: Image) -> bool:
         def take() -> list[VolumeSnapshot]:
             taken = self._of_image(image)
