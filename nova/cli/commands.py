@@ -1,4 +1,4 @@
-"""The tables of commands: the module of each, which is imported when its command runs. Functions are named alike."""
+"""The tables of commands: command name -> module, which is imported when the command runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nova.cli.declare import Declared
 
 
 def _table(package: str, modules: Mapping[str, str]) -> dict[str, str]:
-    """Return the modules of commands by name. A comma separates the names, which may have two words."""
+    """Return {command name: module}. ``modules``: the names of the commands of each module, separated by commas."""
     return {name: f"nova.cli.{package}.{module}" for module, names in modules.items() for name in names.split(", ")}
 
 
@@ -92,7 +92,10 @@ ALIASES = {
 
 
 def load(name: str, table: Mapping[str, str] = COMMANDS) -> Declared:
-    """Return the command with this name. Raises KeyError."""
+    """Return the command with this name. Raises KeyError.
+
+    Its function has the same name with underscores; that of ``list`` is ``list_``, because ``list`` is a builtin.
+    """
     function = "list_" if name == "list" else name.translate(str.maketrans("- ", "__"))
     declared: Declared = getattr(importlib.import_module(table[name]), function).declared
     return declared

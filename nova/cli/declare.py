@@ -123,7 +123,7 @@ def truth(text: str) -> bool:
 
 
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that are set: the fields of a request."""
+    """Return the mapping without the values that are None."""
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -54,13 +54,14 @@ class Names(NamedTuple):
 
 
 def read(path: pathlib.Path, what: str, most: int | None = None) -> str:
-    """Return the text of a file; with ``most``, of a regular file of so many bytes. Raises Invalid with ``what``."""
+    """Return the text of a file, with ``most``: of a regular file of at most ``most`` bytes. Raises Invalid."""
     try:
-        about = path.stat()
-        if most is not None and not stat.S_ISREG(about.st_mode):
-            raise Invalid(f"{what} {path} cannot be read: not a regular file.")
-        if most is not None and about.st_size > most:
-            raise Invalid(f"{what} {path} has more than {most} bytes.")
+        if most is not None:
+            about = path.stat()
+            if not stat.S_ISREG(about.st_mode):
+                raise Invalid(f"{what} {path} cannot be read: not a regular file.")
+            if about.st_size > most:
+                raise Invalid(f"{what} {path} has more than {most} bytes.")
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         raise Invalid(f"{what} {path} cannot be read: {error}") from None

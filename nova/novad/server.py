@@ -30,7 +30,7 @@ from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault
 from nova.novad.login import Login
 from nova.novad.masking import MASK, MaskedStream
 from nova.novad.nodes.coordinator import Away, Coordinator
-from nova.novad.nodes.participant import decode
+from nova.novad.nodes.participant import Assignment
 from nova.novad.release.updates import Updates
 
 LOG = logging.getLogger(__name__)
@@ -172,9 +172,10 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
         yield report
 
 
-def _stream(act: Callable[[Any, Any, Progress], Any]) -> Callable[[Any, Any, grpc.ServicerContext], Any]:
+def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Callable[
+        [Any, Any, grpc.ServicerContext], Iterator[pb.Progress]]:
     """Return the method of a servicer that runs ``act`` (servicer, request, progress) and yields its progress."""
-    def method(servicer: Any, request: Any, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
+    def method(servicer: _Servicer, request: Any, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
         return _followed(context, lambda progress: act(servicer, request, progress))
 
     return method
@@ -259,14 +260,16 @@ def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
 
 
 class _Nodes(_Servicer, grpc_api.NodesServicer):
-    Prepare = _stream(lambda self, request, progress: self.daemon.participant.prepare(decode(request.share), progress))
-    Apply = _stream(lambda self, request, progress: self.daemon.take_part(decode(request.share), progress))
+    Prepare = _stream(lambda self, request, progress: self.daemon.participant.prepare(
+        Assignment.decode(request.share), progress))
+    Apply = _stream(lambda self, request, progress: self.daemon.take_part(Assignment.decode(request.share), progress))
     Settle = _stream(lambda self, request, progress: self.daemon.participant.settle(
         request.coordinator, request.number, request.done, progress))
 
     def Plan(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
         with _as_status(context):
-            return pb.PlanAnswer(changes=_planned(self.daemon, self.daemon.participant.plan(decode(request.share))))
+            changes = self.daemon.participant.plan(Assignment.decode(request.share))
+            return pb.PlanAnswer(changes=_planned(self.daemon, changes))
 
     def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.NodesAnswer:
         with _as_status(context):

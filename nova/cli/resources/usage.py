@@ -10,7 +10,7 @@ from typing import Any
 
 from nova.cli import find
 from nova.cli.client import Nova
-from nova.cli.declare import Argument, arg, doing, flag, listing, showing
+from nova.cli.declare import Argument, arg, doing, flag, listing, showing, without_none
 from nova.cli.errors import UsageError
 
 _RANGE = (arg("--start", metavar="DATE", help="such as 2026-01-20 (default: four weeks ago)"),
@@ -111,7 +111,7 @@ def quota_defaults(nova: Nova, args: argparse.Namespace) -> Any:
 
 
 def _changes(args: argparse.Namespace) -> dict[str, Any]:
-    changes = {name: getattr(args, name) for name in _QUOTAS if getattr(args, name) is not None}
+    changes = without_none({name: getattr(args, name) for name in _QUOTAS})
     if not changes:
         raise UsageError("Nothing to change: specify a quota, such as --instances 20")
     return changes

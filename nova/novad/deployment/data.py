@@ -92,7 +92,7 @@ class Data:
                           f"{self.root}. Nothing was changed. Free space with nova backup prune.")
 
     def back_up(self, name: str, volumes: Iterable[Volume], deployment: str | int) -> tuple[str, int]:
-        """Copy the directories of a stopped component; return the path (by the name ``deployment``) and the size."""
+        """Copy the directories of a stopped component to its backup ``deployment``; return the path and the size."""
         place = self.place(name, deployment)
         target = self.root / place
         _remove(target)

@@ -298,9 +298,11 @@ class Journal:
 
     def unsettled(self) -> list[tuple[Participation, bool]]:
         """Return the participations of nodes that have not received the decision, each with True if it is "done"."""
-        return [(participation, state == DONE) for state in (DONE, UNDONE) for participation in self._structs(
-            Participation, "select deployment, address, node, components, settled from asked "
-            "join deployments on id = deployment where not settled and state = ? order by deployment, node", state)]
+        rows = self._execute("select deployment, address, node, components, state from asked join deployments "
+                             "on id = deployment where not settled and state in (?, ?) order by deployment, node",
+                             DONE, UNDONE)
+        return [(Participation(deployment=ident, address=address, node=node, components=components, settled=False),
+                 state == DONE) for ident, address, node, components, state in rows]
 
     # --- components --------------------------------------------------------------------------------
     def components(self) -> dict[str, Deployed]:
@@ -340,7 +342,7 @@ class Journal:
 
     # --- facts -------------------------------------------------------------------------------------
     def fact(self, name: str) -> str:
-        return "".join(value for value, in self._execute("select value from facts where name = ?", name))
+        return next((str(value) for value, in self._execute("select value from facts where name = ?", name)), "")
 
     def set_fact(self, name: str, value: str) -> None:
         self._execute("insert or replace into facts values (?, ?)", name, value)
@@ -359,8 +361,12 @@ class Journal:
 
     def _structs(self, kind: type[_T], statement: str, *values: object) -> list[_T]:
         """Return the rows of a statement, whose columns are the fields of ``kind``."""
-        return [msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind, strict=False)
-                for row in self._execute(statement, *values)]
+        rows = self._execute(statement, *values)
+        try:
+            return [msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind, strict=False)
+                    for row in rows]
+        except msgspec.MsgspecError as error:
+            raise JournalFault(f"The journal {self.path} is damaged: {kind.__name__}: {error}") from None
 
     def _execute(self, statement: str, *values: object) -> list[Any]:
         with self._transaction() as connection:

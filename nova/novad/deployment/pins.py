@@ -46,7 +46,8 @@ def differs(journal: Journal, component: Component, digest: str) -> bool:
 
 
 def moves(component: Component) -> bool:
-    """Return True if another image behind the tag is an update: a channel of a registry that TLS authenticates."""
+    """Return True if another image behind the tag is an update: the tag is a channel, and TLS authenticates the
+    registry."""
     return not component.version and not images.is_on_loopback(component.image)
 
 

@@ -63,7 +63,8 @@ class Away(ReportedError):
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """An accepted node that responds; ``place``: as this control node accepted it. ``steered``: takes assignments."""
+    """An accepted node that responds. ``place``: the name and roles by which this control node accepted the node;
+    ``steered``: True if a control node assigns its components."""
 
     url: str
     place: Place

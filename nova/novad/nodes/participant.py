@@ -27,8 +27,9 @@ _PLATFORM, _COORDINATOR, _SETTLED = "given-platform", "coordinator", "settled"  
 
 
 class Assignment(Strict, frozen=True, kw_only=True):
-    """An assignment. ``coordinator``, ``control``, ``number``: the control node and its number of the deployment.
+    """The part of a deployment that a control node requests from another node.
 
+    ``coordinator``, ``control``, ``number``: id and name of the control node, and its number of the deployment.
     ``platform``: the components of this node, with the addresses of others. ``versions``: components to deploy (empty:
     all); ``names``: components to roll back, or secrets to renew; ``to``: the deployment to roll back to. ``volumes``,
     ``secrets``: whether a removal includes them. ``values``: the values of the secrets that the components use.
@@ -52,15 +53,16 @@ class Assignment(Strict, frozen=True, kw_only=True):
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
 
-
-def decode(data: bytes) -> Assignment:
-    """Decode and check an assignment. Raises Invalid."""
-    try:
-        assignment = msgspec.json.decode(data, type=Assignment)
-    except msgspec.MsgspecError as error:
-        raise Invalid(f"Cannot decode the assignment (do both nodes run the same version of novad?): {error}") from None
-    check(assignment.platform)
-    return assignment
+    @classmethod
+    def decode(cls, data: bytes) -> Assignment:
+        """Decode and check an assignment. Raises Invalid."""
+        try:
+            assignment = msgspec.json.decode(data, type=cls)
+        except msgspec.MsgspecError as error:
+            raise Invalid("Cannot decode the assignment (do both nodes run the same version of novad?): "
+                          f"{error}") from None
+        check(assignment.platform)
+        return assignment
 
 
 class Participant:

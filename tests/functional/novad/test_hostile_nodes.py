@@ -14,7 +14,7 @@ from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as services
 from nova.novad.mdns import Announcement, Instance
 from nova.novad.nodes import coordinator
-from nova.novad.nodes.participant import decode
+from nova.novad.nodes.participant import Assignment
 from nova.novad.signing import node_secret
 from tests.certificates import authority
 from tests.functional.cli.conftest import run
@@ -65,11 +65,11 @@ class Compromised(services.DaemonServicer, services.PlatformServicer, services.N
             pb.ComponentState(name=name, state="running", node="n1") for name in ("db", "keystone", "agent")])
 
     def Plan(self, request, context):
-        self.shares.append(decode(request.share))
+        self.shares.append(Assignment.decode(request.share))
         return pb.PlanAnswer()
 
     def Prepare(self, request, context):
-        self.shares.append(decode(request.share))
+        self.shares.append(Assignment.decode(request.share))
         yield pb.Progress(component="db", message="is mine \x1b[2J", changed=["db", "keystone"])
 
     Apply = Prepare

@@ -118,3 +118,12 @@ for thread in threads: thread.join()
 """
     for _time in range(3):
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_backup_with_a_value_of_another_type_raises_journal_fault(tmp_path):
+    journal = Journal(tmp_path / "j")
+    journal.add_backup("db", 1, ONE, "backups/db/1", 5)
+    with sqlite3.connect(tmp_path / "j") as other:
+        other.execute("update backups set size = 'many'")
+    with pytest.raises(JournalFault, match="damaged: Backup"):
+        journal.backups()

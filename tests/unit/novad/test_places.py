@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from nova.common.errors import Invalid
-from nova.novad.nodes.participant import Assignment, decode
+from nova.novad.nodes.participant import Assignment
 from nova.novad.options import Options
 from nova.novad.platform import Place, parse
 
@@ -96,7 +96,7 @@ def test_unknown_placeholder_is_refused_when_the_file_is_read(right, field, wron
 def test_assignment_is_encoded_and_hides_its_secrets():
     assignment = Assignment(coordinator="c", control="n1", kind="deploy", platform=parse(TEXT, "toml"),
                             values={"db": "geheim"})
-    assert decode(assignment.encode()) == assignment
+    assert Assignment.decode(assignment.encode()) == assignment
     assert "geheim" not in repr(assignment)
 
 
@@ -104,7 +104,7 @@ def test_assignment_is_encoded_and_hides_its_secrets():
     "coordinator": "c", "control": "n1", "kind": "deploy", "platform": {"name": "../x", "components": {}}})])
 def test_invalid_assignment_is_rejected(data):
     with pytest.raises(Invalid, match="Cannot decode the assignment"):
-        decode(data)
+        Assignment.decode(data)
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0", "[::]", "[0:0::0]"])
