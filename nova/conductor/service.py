@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nova import bus, context, exception
-from nova.conductor.background import drains, migrations, overdue, precaches, reclaim, share_accesses, usage_audit
+from nova.conductor.background import (
+    drains,
+    migrations,
+    overdue,
+    precaches,
+    reclaim,
+    share_accesses,
+    text_index,
+    usage_audit,
+)
 from nova.conductor.background.gauges import Gauges
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
@@ -48,7 +57,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 # Services report their release in heartbeats, so that mixed releases are detected.
-SERVICE_VERSION = 1
+# 2: maintains the text index of servers.
+SERVICE_VERSION = 2
 
 # Threads for heartbeats, each of which needs one or two statements.
 _HEARTBEAT_THREADS = 4
@@ -114,6 +124,7 @@ class ConductorService:
                      functools.partial(precaches.run_periodic, self.core)),
             Periodic("shelved", CONF.shelved_poll_interval, functools.partial(overdue.offload, self.core, self.engine)),
             Periodic("rescued", _RESCUED, functools.partial(overdue.unrescue, self.core, self.engine)),
+            Periodic("text index", text_index.INTERVAL, text_index.Maintenance(db).run),
             Periodic("consoles", _TOKENS, lambda: db.write(console_tokens.forget_expired)),
             Periodic("volumes", CONF.volume.removal_interval, functools.partial(volume_removals.remind, self.core)),
         ]

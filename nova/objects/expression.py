@@ -24,6 +24,13 @@ _LITERAL_MEMORY = 8 * _MEMORY
 _MOST_CLASSES = 8
 
 
+# Parts of an expression that distinguish the ends of lines from those of the text.
+_NO_LINES = ("\n", "\r", r"\n", r"\r", r"\x", r"\0", r"\A", r"\z", r"\Q")
+
+# Returns the position of the first match in a text at or behind a position; -1: there is none.
+Finder = Callable[[bytes, int], int]
+
+
 class Expression(NamedTuple):
     """``search`` and ``match`` (at the beginning) return True for a text with the expression, in any case of letters.
 
@@ -60,6 +67,32 @@ def compiled(pattern: str) -> Expression:
             searches.append(_compiled(pattern, _MEMORY))
     return Expression(lambda text: any(search.search(text) for search in searches),
                       lambda text: any(search.match(text) for search in searches), literal=len(searches) == 1)
+
+
+@functools.lru_cache(maxsize=128)
+def finder(pattern: str, literal: bool = False, before: str = "") -> Finder | None:
+    """Return a function that finds the lines of a text in which the compiled pattern occurs behind ``before``.
+
+    It may find further lines; line ends within the texts must have been replaced by "\r". ``literal``: the pattern is
+    no expression. None: the expression depends on the ends of the text, or is too expensive.
+    """
+    import re2
+
+    escaped = [before + re2.escape(pattern)]
+    if not literal and not compiled(pattern).literal:
+        if any(part in pattern for part in _NO_LINES):
+            return None
+        escaped.append(f"(?m:{before}(?:{pattern}))")
+    try:
+        searches = [_compiled(text, _LITERAL_MEMORY) for text in escaped]
+    except re2.error:
+        return None
+
+    def find(text: bytes, position: int) -> int:
+        found = [match.start() for search in searches if (match := search.search(text, position))]
+        return min(found, default=-1)
+
+    return find
 
 
 def _compiled(pattern: str, memory: int) -> Any:

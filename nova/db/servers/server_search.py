@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,8 +13,10 @@ import sqlalchemy as sa
 
 from nova import exception
 from nova.db import tables
-from nova.db.servers.servers import brief_columns
+from nova.db.servers import text_index
+from nova.db.servers.servers import INDEXED_TEXTS, brief_columns
 from nova.db.sql import regexp, rows, scans, searches
+from nova.objects import expression
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.server_request import ServerQuery
@@ -80,6 +83,7 @@ def _search(query: ServerQuery) -> searches.Search:
     where: list[sa.ColumnElement[bool]] = []
     rare: list[sa.ColumnElement[bool]] = []
     expressions: list[regexp.Match] = []
+    finders: list[tuple[str, expression.Finder]] = []
     if query.project_id is not None:
         equal["project_id"] = [query.project_id]
     changes = [*([TABLE.c.updated_at >= query.changes_since] if query.changes_since is not None else []),
@@ -101,12 +105,19 @@ def _search(query: ServerQuery) -> searches.Search:
         condition = _condition(name, value)
         if isinstance(condition, regexp.Match):
             expressions.append(condition)
+            if condition.find is not None and condition.column.name in INDEXED_TEXTS:
+                finders.append((condition.column.name, condition.find))
         elif name == "locked" and value:
             indexed["locked_by"] = condition
         else:
             where.append(condition)
-    return searches.Search(TABLE, _sort(query), _SELECTIVE, _deleted(query.deleted), equal, indexed, where, rare,
-                           expressions)
+            if name in ("tags", "tags-any"):
+                each = [expression.finder(tag, literal=True) for tag in _tags_of(value)]
+                finders += [("tags", find) for find in (each if name == "tags" else [regexp.any_of(each)]) if find]
+    prefixes = _deleted(query.deleted)
+    return searches.Search(
+        TABLE, _sort(query), _SELECTIVE, prefixes, equal, indexed, where, rare, expressions,
+        functools.partial(text_index.candidates, finders=finders, prefixes=prefixes) if finders else None)
 
 
 def _deleted(wanted: bool | None) -> list[scans.Prefix]:
@@ -161,11 +172,14 @@ def _metadata(value: Any) -> sa.ColumnElement[bool]:
     return sa.and_(*(sa.type_coerce(TABLE.c.metadata, sa.Text).contains(item, autoescape=True) for item in items))
 
 
+def _tags_of(value: Any) -> list[str]:
+    """Return the tags of a filter as they are in the column."""
+    return [msgspec.json.encode(tag).decode() for tag in (value if isinstance(value, list) else str(value).split(","))]
+
+
 def _tags(every: bool, negate: bool) -> Callable[[Any], sa.ColumnElement[bool]]:
     def condition(value: Any) -> sa.ColumnElement[bool]:
-        tags = value if isinstance(value, list) else str(value).split(",")
-        matches = [sa.type_coerce(TABLE.c.tags, sa.Text).contains(msgspec.json.encode(tag).decode(), autoescape=True)
-                   for tag in tags]
+        matches = [sa.type_coerce(TABLE.c.tags, sa.Text).contains(tag, autoescape=True) for tag in _tags_of(value)]
         combined = sa.and_(*matches) if every else sa.or_(*matches)
         return sa.not_(combined) if negate else combined
 

@@ -26,7 +26,12 @@ MIGRATIONS = tables.migrations
 # Wide columns that a list without detail never shows.
 _BRIEF = ("user_data", "network_info", "block_devices", "personality", "system_metadata", "scheduler_hints",
           "requested_networks", "shares", "numa_topology", "pci_devices", "device_addresses", "admin_pass",
-          "encrypted_pass")
+          "encrypted_pass", "text_block")
+
+# Columns of the text index, and the column by which its blocks are divided.
+INDEXED_TEXTS = ("display_name", "hostname", "display_description", "addresses", "reservation_id", "key_name",
+                 "availability_zone", "tags")
+_LEAVES_INDEX = frozenset({*INDEXED_TEXTS, "deleted"})
 
 # Maximum number of characters of searchable addresses.
 _ADDRESSES: int = getattr(TABLE.c.addresses.type, "length", 0)
@@ -111,7 +116,7 @@ def get_many(connection: sa.Connection, uuids: Sequence[str], host: str = "") ->
 
 
 def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
-    """Write columns; ``updated_at`` and the derived columns follow."""
+    """Write columns; ``updated_at`` and the derived columns follow. Changed texts leave the text index."""
     values = {"updated_at": clock.now(), **changes}
     if "network_info" in changes:
         values["addresses"] = addresses_of(changes["network_info"])
@@ -119,6 +124,8 @@ def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> Non
         values["key_name"] = changes["key"].name if changes["key"] else None
     if "flavor" in changes:
         values["flavorid"] = changes["flavor"].flavorid
+    if not _LEAVES_INDEX.isdisjoint(values):
+        values["text_block"] = None
     connection.execute(_UPDATE, {**values, "this": uuid})
 
 

@@ -31,11 +31,15 @@ _PLAIN = re.compile(r"(\^?)([A-Za-z0-9 .,:/@%_=-]+)(\$?)", re.ASCII)
 
 
 class Match(NamedTuple):
-    """A condition on a column: ``test`` decides for a value, ``likely`` holds for all matching rows and few others."""
+    """A condition on a column: ``test`` decides for a value, ``likely`` holds for all matching rows and few others.
+
+    ``find`` finds all matching values in lines of values; None if the expression does not allow it.
+    """
 
     column: sa.Column[Any]
     test: Callable[[Any], bool]
     likely: sa.ColumnElement[bool]
+    find: expression.Finder | None = None
 
 
 def matches(column: sa.Column[Any], *patterns: str) -> Match:
@@ -46,7 +50,15 @@ def matches(column: sa.Column[Any], *patterns: str) -> Match:
     likely = [_like(column, pattern, expected.literal, read) if text else column.is_not(None)
               for pattern, expected in zip(patterns, expressions, strict=True)]
     return Match(column, lambda value: any(expected.search(text) for text in _texts(value) for expected in expressions),
-                 sa.or_(*likely))
+                 sa.or_(*likely), any_of([expression.finder(pattern) for pattern in patterns]))
+
+
+def any_of(finders: Sequence[expression.Finder | None]) -> expression.Finder | None:
+    """Return a finder of the first match of any finder."""
+    usable = [find for find in finders if find is not None]
+    if len(finders) < 2 or len(usable) < len(finders):
+        return usable[0] if len(finders) == 1 and usable else None
+    return lambda text, position: min((match for find in usable if (match := find(text, position)) >= 0), default=-1)
 
 
 def listed(column: sa.Column[Any], pattern: str, mark: str) -> Match:
@@ -56,8 +68,11 @@ def listed(column: sa.Column[Any], pattern: str, mark: str) -> Match:
     """
     expected = compiled(pattern)
     begin = pattern if expected.literal else pattern.removeprefix("^").removesuffix("$")
+    # Within the list, other anchors are at no begin or end of a line.
+    anchored = not expected.literal and any(anchor in begin for anchor in "^$")
     return Match(column, lambda value: any(expected.match(item) for item in value.split(",") if mark in item),
-                 _like(column, f",{begin}", expected.literal))
+                 _like(column, f",{begin}", expected.literal),
+                 None if anchored else expression.finder(begin, expected.literal, ","))
 
 
 def compiled(pattern: str) -> expression.Expression:

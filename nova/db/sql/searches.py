@@ -5,15 +5,16 @@ A page is read in one of three ways:
 - If a filter with an index selects few rows, all of them are read and sorted.
 - Otherwise the index of the order is read in windows until the page is full, or until its time is over and it has a
   row. Such a page is cut: it is short, and the list continues behind its last row. If its time is over and it has no
-  row, the index of a column with an expression is read instead of further windows, if it has few matching rows.
+  row, the candidates of a text index are read instead of further windows.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import itertools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -22,8 +23,6 @@ from nova.db.sql import regexp, rows, scans
 
 # Number of rows that a statement may read and sort, and the size of a window.
 FEW = 5000
-# Windows of a table in one window of an index alone.
-_INDEX_WINDOWS = 8
 # Seconds after which no further window is read for a page that has rows. An empty page is never cut: stock clients take
 # it for the end of the list.
 _SECONDS = 0.05
@@ -31,6 +30,10 @@ _SECONDS = 0.05
 _MAX_RANGES = 16
 # Maximum number of keys per statement.
 _MAX_KEYS = 1000
+
+# Returns the ids of rows that contain all results, in batches in the order of created_at (newest first, if True) from a
+# time on; None if there is no such index now. The last argument: maximum number of rows that are not in the index.
+Candidates = Callable[[sa.Connection, bool, datetime.datetime | None, int], Iterator[list[int]] | None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Search:
     ``order`` ends with a unique column. ``selective``: columns that have an index together with the prefixes, before
     (created_at, uuid or id); the most selective column first. ``prefixes``: alternatives, of which a row fulfils one.
     ``equal``: columns and their allowed values. Further conditions are ``indexed`` (each has an index together with
-    the prefixes), ``where``, and ``rare`` (fulfilled by nearly every row).
+    the prefixes), ``where``, and ``rare`` (fulfilled by nearly every row). ``candidates``: a text index.
     """
 
     table: sa.Table
@@ -52,6 +55,7 @@ class Search:
     where: list[sa.ColumnElement[bool]] = dataclasses.field(default_factory=list)
     rare: list[sa.ColumnElement[bool]] = dataclasses.field(default_factory=list)
     expressions: list[regexp.Match] = dataclasses.field(default_factory=list)
+    candidates: Candidates | None = None
 
     def conditions(self, but: str = "") -> list[sa.ColumnElement[bool]]:
         """Return all conditions except the prefixes and the values of the column ``but``."""
@@ -180,39 +184,43 @@ def _windows(connection: sa.Connection, search: Search, column: str, limit: int 
             if partial and keys:
                 return keys, True
             if not keys and may_be_rare:
-                may_be_rare, candidates = False, _candidates(connection, search, began)
-                if candidates is not None:
-                    few = sa.select(*search.columns()).where(search.table.c[search.order[-1][0]].in_(candidates))
-                    return _sorted(connection, search, few, limit, marker), False
+                may_be_rare, rare = False, _rare(connection, search, limit, marker, partial)
+                if rare is not None:
+                    return rare
         regexp.check_time(connection, began)
         after = end
 
 
-def _candidates(connection: sa.Connection, search: Search, began: float) -> list[Any] | None:
-    """Return the unique keys of the rows that can match an expression, by the index of its column.
+def _rare(connection: sa.Connection, search: Search, limit: int | None, marker: sa.Row[Any] | None,
+          partial: bool) -> tuple[list[Any], bool] | None:
+    """Return the keys of a page of the candidates, and True if it was cut.
 
-    None if they are more than ``_MAX_KEYS`` or there is no such index. The statements read nothing but the index, so
-    their windows are larger.
+    None: there is no index, the candidates are too many to sort, or the first ``2 * FEW`` of them are not in the list.
     """
-    key = search.order[-1][0]
-    for match in search.expressions:
-        order = [(match.column.name, "desc"), ("created_at", "desc"), (key, "desc")]
-        if not scans.is_indexed(search.table, order):
-            continue
-        # No expression matches null.
-        parts = [part for part in scans.ranges(search.table, order, search.prefixes) if not part.nulls]
-        likely = [dataclasses.replace(part, where=(*part.where, match.likely)) for part in parts]
-        columns = [search.table.c[name] for name, _way in order]
-        keys, after = list[Any](), None
-        while len(keys) <= _MAX_KEYS:
-            end = scans.window_end(connection, parts, _INDEX_WINDOWS * FEW, after)
-            statement = scans.page(likely, columns, _MAX_KEYS + 1, after, end)
-            keys += [row._mapping[key] for row in connection.execute(statement)] if statement is not None else []
-            if end is None:
-                return keys if len(keys) <= _MAX_KEYS else None
-            regexp.check_time(connection, began)
-            after = end
-    return None
+    began, (name, way) = time.monotonic(), search.order[0]
+    by_creation = name == "created_at"
+    begin = marker.created_at if by_creation and marker is not None else None
+    batches = search.candidates(connection, way == "desc", begin, FEW) if search.candidates else None
+    if batches is None:
+        return None
+    if not by_creation:
+        ids = list(itertools.islice(itertools.chain.from_iterable(batches), FEW + 1))
+        if len(ids) > FEW:
+            return None
+        batches = iter([ids])
+    keys, compared = list[Any](), 0
+    for ids in batches:
+        statement = sa.select(*search.columns()).where(search.table.c.id.in_(ids))
+        keys += _sorted(connection, search, statement, None if limit is None else limit - len(keys), marker)
+        compared += len(ids)
+        if limit is not None and len(keys) >= limit:
+            break
+        if not keys and compared > 2 * FEW:
+            return None
+        if keys and partial and time.monotonic() - began > _SECONDS:
+            return keys, True
+        regexp.check_time(connection, began)
+    return keys, False
 
 
 def _keys(connection: sa.Connection, search: Search, statement: sa.Select[Any] | None, limit: int | None) -> list[Any]:

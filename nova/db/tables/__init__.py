@@ -47,6 +47,10 @@ from nova.db.tables.notifications import (
     outbox_lanes,
     usage_audits,
 )
+from nova.db.tables.search import (
+    block_texts,
+    text_blocks,
+)
 from nova.db.tables.shares import (
     share_accesses,
     shares,
@@ -56,6 +60,7 @@ __all__ = [
     "actions",
     "aggregates",
     "allocations",
+    "block_texts",
     "compute_nodes",
     "console_tokens",
     "deleted_hosts",
@@ -92,6 +97,7 @@ __all__ = [
     "services",
     "share_accesses",
     "shares",
+    "text_blocks",
     "usage_audits",
     "versions",
     "volume_removals",

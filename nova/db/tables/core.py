@@ -285,6 +285,8 @@ instances = _table(
     Column("terminated_at", Utc),
     Column("soft_deleted_at", Utc),
     Column("deleted", sa.Boolean, nullable=False),
+    # Block of the text index; null: the texts of the server are not indexed, or changed since.
+    Column("text_block", sa.BigInteger),
     Index("ix_instances_project", "project_id", "deleted", "created_at", "uuid"),
     Index("ix_instances_created", "deleted", "created_at", "uuid"),
     Index("ix_instances_host", "host", "deleted", "uuid"),
@@ -293,6 +295,7 @@ instances = _table(
     Index("ix_instances_soft_deleted", "soft_deleted_at"),
     Index("ix_instances_usage", "project_id", "uuid", "launched_at", "terminated_at"),
     Index("ix_instances_by_uuid", "deleted", "uuid"),
+    Index("ix_instances_text_block", "deleted", "text_block", "id"),
     # The columns of filters and sort keys begin an index that continues with the order of every list.
     *(Index(f"ix_instances_by_{name}", "deleted", name, "created_at", "uuid") for name in SORTED),
 )

@@ -1,0 +1,36 @@
+"""Maintenance of the text index of servers, by which searches find rare names, tags and addresses."""
+
+from __future__ import annotations
+
+import functools
+import time
+
+from nova.db.servers import text_index
+from nova.db.sql.engine import Database
+
+# Seconds between two runs, and the maximum duration of one.
+INTERVAL = 15.0
+_LONGEST = 5.0
+
+
+class Maintenance:
+    """Adds servers to the index, and removes blocks that most servers have left. One conductor at a time does."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._checked = 0
+
+    def run(self) -> float:
+        """Return the seconds until the next run."""
+        began = time.monotonic()
+        if self._db.read(functools.partial(text_index.complete, seconds=INTERVAL / 2)) or self._db.read(
+                text_index.has_old_conductors):
+            return INTERVAL
+        while not self._db.write(text_index.advance):
+            if time.monotonic() - began > _LONGEST:
+                return _LONGEST
+        self._checked = self._db.write(functools.partial(text_index.dissolve, after=self._checked))
+        while self._db.write(text_index.pack):
+            if time.monotonic() - began > _LONGEST:
+                return _LONGEST
+        return INTERVAL

@@ -1,0 +1,32 @@
+"""The text index of servers."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from nova.db.migrations.schema import column, index, is_left_for_later, table
+from nova.db.sql.types import Utc, big_id, text
+
+revision = "0027"
+down_revision = "0026"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    table(
+        "text_blocks",
+        sa.Column("id", big_id(), primary_key=True),
+        sa.Column("deleted", sa.Boolean(), nullable=False),
+        sa.Column("oldest", Utc(), nullable=False),
+        sa.Column("newest", Utc(), nullable=False),
+    )
+    table(
+        "block_texts",
+        sa.Column("block_id", sa.BigInteger(), primary_key=True, autoincrement=False),
+        sa.Column("name", text(64), primary_key=True),
+        sa.Column("content", sa.LargeBinary(2**24 - 1), nullable=False),
+    )
+    column("instances", sa.Column("text_block", sa.BigInteger()))
+    if not is_left_for_later("instances"):
+        index("ix_instances_text_block", "instances", "deleted", "text_block", "id")

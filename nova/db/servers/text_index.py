@@ -1,0 +1,231 @@
+"""The text index of servers: the texts of 1,000 servers in a row, compressed, to find rare matches without their rows.
+
+The names of a million servers are 2 MB in 1,000 blocks; searching them by an expression takes a fifth of a second.
+
+A server is in at most one block (``instances.text_block``), with the texts that it has now: a change of its texts and
+its deletion remove it from its block in the same statement (:func:`nova.db.servers.servers.update`). Its line stays
+in the block, so a match of the index is only a candidate, whose row is compared afterwards. Servers in no block are
+few, and are candidates of every search.
+
+Conductors of earlier releases do not remove servers from blocks. A counter in the table ``versions`` stores the time
+up to which the index is complete; searches do not use an index whose counter is old.
+"""
+
+from __future__ import annotations
+
+import array
+import datetime
+import heapq
+import itertools
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from nova.db import tables, versions
+from nova.db.servers.servers import INDEXED_TEXTS, TABLE
+from nova.db.sql import clock, scans
+from nova.objects.expression import Finder
+
+BLOCKS, TEXTS, SERVICES = tables.text_blocks, tables.block_texts, tables.services
+# Number of servers of a block.
+SIZE = 1000
+# Maximum age in seconds of the counter of an index that searches use.
+FRESH = 60.0
+# First version of nova-conductor that maintains the index.
+_VERSION = 2
+_COUNTER = "text-index"
+# Seconds without a change after which a server is indexed: the texts of a new server change several times.
+_UNCHANGED = 10
+# Overlap in seconds when changes of earlier conductors are read again: their clocks and transactions.
+_OVERLAP = 120
+# Blocks whose texts are read by one statement.
+_AT_ONCE = 32
+# Maximum number of servers per batch of candidates.
+_BATCH = 1000
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
+# Columns, and what finds a text in one.
+Finders = Sequence[tuple[str, Finder]]
+# The creation time of a server in microseconds, negative for lists that begin with the newest, and its id.
+Place = tuple[int, int]
+
+
+def complete(connection: sa.Connection, seconds: float = FRESH) -> bool:
+    """Return True if the counter was set less than ``seconds`` ago: blocks have the current texts of their servers."""
+    return clock.now().timestamp() - versions.get(connection, _COUNTER) / 1000 < seconds
+
+
+def has_old_conductors(connection: sa.Connection) -> bool:
+    """Return True while conductors run that do not remove servers from their blocks."""
+    return connection.execute(sa.select(SERVICES.c.id).where(
+        SERVICES.c.binary == "nova-conductor", SERVICES.c.up == sa.true(),
+        SERVICES.c.version < _VERSION).limit(1)).first() is not None
+
+
+def advance(connection: sa.Connection) -> bool:
+    """Set the counter to the current time, and return True.
+
+    If the counter is old, servers that changed since are removed from their blocks first: 1,000, then False is
+    returned and the counter is not set.
+    """
+    last = versions.get(connection, _COUNTER)
+    if last and not complete(connection):
+        since = _EPOCH + datetime.timedelta(milliseconds=last, seconds=-_OVERLAP)
+        for deleted in (False, True):
+            changed = sa.select(TABLE.c.id).where(TABLE.c.deleted == deleted, TABLE.c.updated_at >= since,
+                                                  TABLE.c.text_block.is_not(None)).limit(SIZE)
+            ids = list(connection.scalars(changed))
+            connection.execute(sa.update(TABLE).where(TABLE.c.id.in_(ids)).values(text_block=None))
+            if len(ids) == SIZE:
+                return False
+    versions.bump(connection, _COUNTER)
+    return True
+
+
+def pack(connection: sa.Connection) -> int:
+    """Make a block of servers that are in none, and return their number; 0 if they do not fill a block."""
+    for deleted in (False, True):
+        statement = sa.select(TABLE.c.id, TABLE.c.created_at, *_texts(INDEXED_TEXTS)).where(
+            TABLE.c.deleted == deleted, TABLE.c.text_block.is_(None),
+            sa.or_(TABLE.c.updated_at.is_(None), TABLE.c.updated_at < clock.overdue(_UNCHANGED)))
+        # Rows that another transaction holds are changing.
+        servers = connection.execute(statement.order_by(TABLE.c.id).limit(SIZE).with_for_update(skip_locked=True)).all()
+        if len(servers) == SIZE:
+            _insert(connection, deleted, servers)
+            return SIZE
+    return 0
+
+
+def _microseconds(moment: datetime.datetime) -> int:
+    return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
+
+
+def _texts(names: Sequence[str]) -> list[sa.ColumnElement[Any]]:
+    return [sa.type_coerce(TABLE.c[name], sa.Text).label(name) for name in names]
+
+
+def _insert(connection: sa.Connection, deleted: bool, servers: Sequence[sa.Row[Any]]) -> None:
+    created = [server.created_at for server in servers]
+    block = connection.scalar(sa.insert(BLOCKS).values(
+        deleted=deleted, oldest=min(created), newest=max(created)).returning(BLOCKS.c.id))
+    places = array.array("q", [server.id for server in servers])
+    places.extend(map(_microseconds, created))
+    contents = {name: "\n".join((server._mapping[name] or "").replace("\n", "\r") for server in servers).encode()
+                for name in INDEXED_TEXTS}
+    connection.execute(sa.insert(TEXTS), [
+        {"block_id": block, "name": name, "content": zlib.compress(content, 1)}
+        for name, content in {"": places.tobytes(), **contents}.items()])
+    connection.execute(sa.update(TABLE).where(TABLE.c.id.in_([server.id for server in servers])).values(
+        text_block=block))
+
+
+def dissolve(connection: sa.Connection, after: int, blocks: int = 10) -> int:
+    """Remove those of the ``blocks`` blocks behind the id ``after`` that most servers have left.
+
+    Return the id of the last of them; 0 at the end.
+    """
+    size = sa.select(sa.func.count()).where(
+        TABLE.c.deleted == BLOCKS.c.deleted, TABLE.c.text_block == BLOCKS.c.id).scalar_subquery()
+    sizes = connection.execute(sa.select(BLOCKS.c.id, BLOCKS.c.deleted, size.label("size")).where(
+        BLOCKS.c.id > after).order_by(BLOCKS.c.id).limit(blocks)).all()
+    for block in sizes:
+        if block.size < SIZE // 2:
+            connection.execute(sa.update(TABLE).where(
+                TABLE.c.deleted == block.deleted, TABLE.c.text_block == block.id).values(text_block=None))
+            connection.execute(sa.delete(TEXTS).where(TEXTS.c.block_id == block.id))
+            connection.execute(sa.delete(BLOCKS).where(BLOCKS.c.id == block.id))
+    return sizes[-1].id if len(sizes) == blocks else 0
+
+
+def candidates(connection: sa.Connection, newest_first: bool, begin: datetime.datetime | None, few: int,
+               finders: Finders, prefixes: Sequence[scans.Prefix]) -> Iterator[list[int]] | None:
+    """Return the ids of the servers that may have all texts, in batches in the order of their creation.
+
+    ``begin``: creation time at which the list begins. A batch has all servers of one creation time. None if the index
+    is not complete, or more than ``few`` servers are in no block.
+    """
+    if not complete(connection):
+        return None
+    sign = -1 if newest_first else 1
+    # These first: a server that is indexed meanwhile is in both.
+    heap: list[Place] = []
+    for prefix in prefixes:
+        conditions = scans.has(TABLE, prefix)
+        if not isinstance(prefix, sa.ColumnElement):
+            conditions.append(TABLE.c.text_block.is_(None))
+        rows = connection.execute(sa.select(TABLE.c.created_at, TABLE.c.id).where(*conditions).limit(few + 1)).all()
+        if len(rows) > few:
+            return None
+        heap += [(sign * _microseconds(row.created_at), row.id) for row in rows]
+    heapq.heapify(heap)
+    deleted = [prefix["deleted"] for prefix in prefixes if not isinstance(prefix, sa.ColumnElement)]
+    statement = sa.select(BLOCKS).where(BLOCKS.c.deleted.in_(deleted)).order_by(
+        BLOCKS.c.newest.desc() if newest_first else BLOCKS.c.oldest)
+    if begin is not None:
+        statement = statement.where(BLOCKS.c.oldest <= begin if newest_first else BLOCKS.c.newest >= begin)
+    blocks = connection.execute(statement).all()
+    bounds = [sign * _microseconds(block.newest if newest_first else block.oldest) for block in blocks]
+    matches = _matching(connection, finders, [block.id for block in blocks], sign)
+    return _batches(heap, matches, bounds, None if begin is None else sign * _microseconds(begin))
+
+
+def _batches(heap: list[Place], matches: Iterator[list[Place]], bounds: list[int],
+             begin: int | None) -> Iterator[list[int]]:
+    """Yield the ids of the heap and of the matches of each block in order: when no later block can precede them."""
+    batch: list[int] = []
+    for later, match in enumerate(itertools.chain(matches, [[]]), 1):
+        for place in match:
+            heapq.heappush(heap, place)
+        while heap and (later >= len(bounds) or heap[0][0] < bounds[later]):
+            created, number = heapq.heappop(heap)
+            if begin is not None and created < begin:
+                continue
+            batch.append(number)
+            if len(batch) >= _BATCH and not (heap and heap[0][0] == created):
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+            batch = []
+
+
+def _matching(connection: sa.Connection, finders: Finders, blocks: Sequence[int], sign: int) -> Iterator[list[Place]]:
+    """Yield the servers of each block that match."""
+    for begin in range(0, len(blocks), _AT_ONCE):
+        ids = blocks[begin:begin + _AT_ONCE]
+        left, contents = list(ids), list[dict[int, bytes]]()
+        for name, find in finders:
+            contents.append(_contents(connection, left, name))
+            left = [block for block, content in contents[-1].items() if find(content, 0) >= 0]
+        places = _contents(connection, left, "")
+        for block in ids:
+            if block not in places:
+                yield []
+                continue
+            numbers = array.array("q", places[block])
+            size = len(numbers) // 2
+            lines = set.intersection(*(_lines(content[block], find)
+                                       for content, (_name, find) in zip(contents, finders, strict=True)))
+            yield [(sign * numbers[size + line], numbers[line]) for line in lines]
+
+
+def _contents(connection: sa.Connection, blocks: Sequence[int], name: str) -> dict[int, bytes]:
+    if not blocks:
+        return {}
+    return {row.block_id: zlib.decompress(row.content) for row in connection.execute(
+        sa.select(TEXTS.c.block_id, TEXTS.c.content).where(TEXTS.c.block_id.in_(blocks), TEXTS.c.name == name))}
+
+
+def _lines(content: bytes, find: Finder) -> set[int]:
+    """Return the numbers of the lines that match."""
+    lines, number, position = set[int](), 0, 0
+    while (match := find(content, position)) >= 0:
+        number += content.count(b"\n", position, match)
+        lines.add(number)
+        end = content.find(b"\n", match)
+        if end < 0:
+            break
+        number, position = number + 1, end + 1
+    return lines

@@ -1,0 +1,29 @@
+"""Tables of the text index of servers (nova.db.servers.text_index)."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy import Column
+
+from nova.db.sql.tables import table as _table
+from nova.db.sql.types import Utc, big_id, text
+
+# Blocks of servers that were indexed together; all of them were deleted, or none was.
+text_blocks = _table(
+    "text_blocks",
+    Column("id", big_id(), primary_key=True),
+    Column("deleted", sa.Boolean, nullable=False),
+    # Creation times of the servers of the block.
+    Column("oldest", Utc, nullable=False),
+    Column("newest", Utc, nullable=False),
+)
+
+# The values of one column of the servers of a block: compressed lines, in the order of the block's servers. The name
+# "" stands for ids and creation times.
+block_texts = _table(
+    "block_texts",
+    Column("block_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    Column("name", text(64), primary_key=True),
+    # 16 MB at most (a MEDIUMBLOB of MariaDB).
+    Column("content", sa.LargeBinary(2**24 - 1), nullable=False),
+)
