@@ -1,4 +1,4 @@
-"""[api]legacy: what upstream removed with nova-network, served again on the embedded networks."""
+"""[api]legacy: the API that upstream removed with nova-network, served with the embedded networks."""
 
 import jsonschema
 import pytest
@@ -19,7 +19,7 @@ CIDR = "10.71.0.0/24"
 
 @pytest.fixture(scope="module")
 def url(suite):
-    """An API of the same suite that serves them."""
+    """Return the URL of an API service of the same suite with [api]legacy enabled."""
     CONF.set_override("legacy", True, group="api")
     service = ApiService(suite.transport)
     CONF.clear_override("legacy", group="api")
@@ -42,7 +42,7 @@ def network(networks):
 
 @pytest.fixture
 def boot(admin, flavor, image_id, network):
-    """``boot()``: a server on the network, active."""
+    """Return a function that boots a server on the network: ``boot()``."""
     made = []
 
     def boot(client=admin, **wanted):
@@ -161,7 +161,7 @@ def test_a_project_has_a_network_of_its_own(url, network):
     assert made == {"id": made["id"], "label": "own", "cidr": "10.73.0.0/24"}
     assert made in mine.get("/os-tenant-networks")["networks"]
     assert refused(Client(url, version=OLD), "DELETE", f"/os-tenant-networks/{made['id']}")[0] == 404
-    assert refused(mine, "DELETE", f"/os-tenant-networks/{network}")[0] == 404, "one that is everybody's"
+    assert refused(mine, "DELETE", f"/os-tenant-networks/{network}")[0] == 404, "a shared network was deleted"
     mine.call("DELETE", f"/os-tenant-networks/{made['id']}", expect=202)
     assert made not in mine.get("/os-tenant-networks")["networks"]
 
@@ -177,7 +177,7 @@ def test_an_address_is_shown_with_the_server_that_has_it(old, admin, suite, boot
 
 
 def test_no_server_gets_an_address_that_is_reserved(old, admin, boot):
-    """10.71.0.2 would be the first."""
+    """Reserve 10.71.0.2, the first address of the network, and release it again."""
     old.call("POST", "/os-fixed-ips/10.71.0.2/action", {"reserve": None}, expect=202)
     assert old.get("/os-fixed-ips/10.71.0.2")["fixed_ip"] == {
         "address": "10.71.0.2", "cidr": CIDR, "host": None, "hostname": None, "reserved": True}
@@ -213,7 +213,7 @@ def test_the_gateway_of_a_network_is_shown_as_reserved(old, network):
     assert refused(old, "GET", "/os-fixed-ips/10.99.0.1") == (404, "Fixed IP not found for address 10.99.0.1.")
 
 
-# -- floating addresses -------------------------------------------------------------------------------
+# -- floating IPs -------------------------------------------------------------------------------------
 def test_pools_are_filled_and_emptied(old, url):
     wanted = {"ip_range": "203.0.113.16/30", "pool": "bulk", "interface": "eth0"}
     assert old.post("/os-floating-ips-bulk", {"floating_ips_bulk_create": wanted}) == {
@@ -248,10 +248,10 @@ def test_the_floating_addresses_of_a_host_are_listed(old, admin, suite, boot):
     old.put("/os-floating-ips-bulk/delete", {"ip_range": "203.0.113.16/32"})
 
 
-# -- names --------------------------------------------------------------------------------------------
+# -- DNS entries --------------------------------------------------------------------------------------
 @pytest.fixture
 def domains(old):
-    """``domains(name, **entry)`` makes one."""
+    """Return a function that creates a DNS domain: ``domains(name, **entry)``."""
     made = []
 
     def make(name, **entry):
@@ -315,7 +315,7 @@ def test_a_name_in_a_domain_of_all_is_its_projects(url, domains):
 
 
 def test_no_project_says_what_is_in_a_domain_below_its_own(old, url, domains):
-    """Names may have dots: what is in two domains by its spelling is in the longer one alone."""
+    """Create entries with dots in their names: such a name belongs to the longest domain that matches it."""
     domains("example.net", scope="public")
     domains("theirs.example.net", scope="public", project="theirs")
     domains("inside.theirs.example.net", scope="private", availability_zone="nova")
@@ -345,7 +345,7 @@ def test_no_project_takes_all_names_of_a_domain(url, domains, monkeypatch):
     for name in ("a", "b"):
         mine.put(f"{names}/{name}", entry)
     assert refused(mine, "PUT", f"{names}/c", entry) == (403, "Quota exceeded, the project has too many names.")
-    mine.put(f"{names}/a", entry)  # it has that
+    mine.put(f"{names}/a", entry)  # an existing entry
     others.put(f"{names}/c", entry)
 
 
@@ -366,7 +366,7 @@ def test_what_is_no_name_is_refused(old, domains, name, body):
     assert refused(old, "PUT", f"/os-floating-ip-dns/example.org/entries/{name}", {"dns_entry": body})[0] == 400
 
 
-# -- default rules ------------------------------------------------------------------------------------
+# -- security group default rules ---------------------------------------------------------------------
 def test_the_default_group_of_a_new_project_begins_with_the_default_rules(old, url):
     rule = old.post("/os-security-group-default-rules", {"security_group_default_rule": {
         "ip_protocol": "TCP", "from_port": "80", "to_port": "80", "cidr": "10.10.10.0/24"}})[
@@ -405,7 +405,7 @@ def test_a_default_rule_is_there_once(old):
     assert refused(old, "GET", "/os-security-group-default-rules/x")[0] == 400
 
 
-# -- all of them --------------------------------------------------------------------------------------
+# -- all legacy routes --------------------------------------------------------------------------------
 def test_the_interfaces_of_a_server_are_shown_as_they_were(old, url, admin, network, boot):
     server = boot()
     admin.wait(server, "ACTIVE")

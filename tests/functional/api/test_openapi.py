@@ -1,4 +1,4 @@
-"""The OpenAPI documents: clients are generated from them and run against the suite, and answers are as they say."""
+"""The OpenAPI documents: generated clients run against the suite, and responses match the documents."""
 
 import importlib
 import json
@@ -13,13 +13,13 @@ from tests.functional.client import Client, Failed, wait_for
 from tests.functional.documented import undocumented
 from tests.functional.refusals import NIL
 
-# One in each range in which many answers differ.
+# A version in each range in which many responses differ.
 _SOME = (1, 3, 16, 26, 35, 41, 47, 53, 57, 61, 69, 75, 79, 88, 96, 100, 104)
 _ALL = range(microversion.MIN, microversion.MAX + 1)
 
 
 def _generated(url, version, directory):
-    """The name of a package in ``directory``: a client made from the document that the API serves."""
+    """Generate a client from the document that the API serves; return the name of its package in ``directory``."""
     document = Client(url, version=f"2.{version}").get("/openapi")
     (directory / "document.json").write_text(json.dumps(document))
     (directory / "settings.yaml").write_text("post_hooks: []\nliteral_enums: true\n")
@@ -30,7 +30,7 @@ def _generated(url, version, directory):
         cwd=directory, capture_output=True, text=True, timeout=300, check=False)
     said = made.stdout + made.stderr
     assert made.returncode == 0, said
-    assert "WARNING" not in said, said  # it says so of what it leaves out
+    assert "WARNING" not in said, said  # the generator warns of omitted operations
     functions = {path.stem for path in (directory / name / "api").glob("*/*.py")} - {"__init__"}
     wanted = {one["operationId"] for item in document["paths"].values() for one in item.values()}
     assert len(functions) == len(wanted)
@@ -38,7 +38,7 @@ def _generated(url, version, directory):
 
 
 class _Generated:
-    """``call("servers", "post_servers", body={...}, server_id=...)``: by the functions of a generated client."""
+    """A caller of the functions of a generated client: ``call("servers", "post_servers", body={...})``."""
 
     def __init__(self, url, name):
         self._name = name
@@ -50,7 +50,7 @@ class _Generated:
         return getattr(importlib.import_module(f"{self._name}.models"), name).from_dict(value)
 
     def __call__(self, tag, function, **arguments):
-        """The status, and the parsed answer as plain values."""
+        """Return the status, and the parsed response as plain values."""
         module = importlib.import_module(f"{self._name}.api.{tag}.{function}")
         answer = module.sync_detailed(client=self._client, **arguments)
         parsed = answer.parsed.to_dict() if hasattr(answer.parsed, "to_dict") else None

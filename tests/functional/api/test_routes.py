@@ -1,4 +1,4 @@
-"""Operations that no other test asks for by their own URL."""
+"""Operations whose own URL no other test requests."""
 
 import pytest
 
