@@ -42,8 +42,7 @@ def _told(core: Books) -> dict[str, Peers]:
     return told
 
 
-def test_a_host_that_comes_learns_of_the_others_and_they_of_it(
-        core: Books, desk: NetworkHosts, tunnel: str) -> None:
+def test_a_host_that_comes_learns_of_the_others_and_they_of_it(core: Books, desk: NetworkHosts, tunnel: str) -> None:
     [alone] = _present(desk, "h1", {tunnel: 0})
     assert alone.hosts == {"h1": "192.0.2.1"}
     _told(core)
@@ -53,8 +52,7 @@ def test_a_host_that_comes_learns_of_the_others_and_they_of_it(
     assert _told(core) == {"h1": both, "h2": both}
 
 
-def test_a_host_that_is_known_costs_reads_only_and_nobody_is_told(
-        core: Books, desk: NetworkHosts, tunnel: str) -> None:
+def test_a_host_that_is_known_costs_reads_only_and_nobody_is_told(core: Books, desk: NetworkHosts, tunnel: str) -> None:
     [known] = _present(desk, "h1", {tunnel: 0})
     _told(core)
     core.statements()

@@ -46,8 +46,7 @@ def _member(core: Books, network: Network, *groups: SecurityGroup, host: str | N
     return one, address
 
 
-def test_a_changed_rule_reaches_the_hosts_of_the_members(
-        groups: SecurityGroups, core: Books, network: Network) -> None:
+def test_a_changed_rule_reaches_the_hosts_of_the_members(groups: SecurityGroups, core: Books, network: Network) -> None:
     web, app = groups.create(ctx(), "web", ""), groups.create(ctx(), "app", "")
     _front, address = _member(core, network, web, host="h1")
     _member(core, network, app, host="h2")
