@@ -20,7 +20,7 @@ from nova.objects.base import new_uuid
 from nova.objects.hosts.scheduling import Selection
 from nova.objects.networks.network import Network, NetworkRequest
 from tests.unit.conductor.accounts.test_flavors import *  # noqa: F403
-from tests.unit.conductor.accounts.test_quota_commands import *  # noqa: F403
+from tests.unit.conductor.accounts.test_quotas import *  # noqa: F403
 from tests.unit.conductor.accounts.test_user_resources import *  # noqa: F403
 from tests.unit.conductor.books import Books, ctx, server
 from tests.unit.conductor.conftest import own_clock, settings  # noqa: F401
@@ -35,7 +35,7 @@ from tests.unit.conductor.hosts.test_claims import asking
 from tests.unit.conductor.hosts.test_claims import claim as claimed
 from tests.unit.conductor.hosts.test_claims import hosts as selections  # noqa: F401
 from tests.unit.conductor.hosts.test_nodes import *  # noqa: F403
-from tests.unit.conductor.hosts.test_service_list_disable_enable_and_force_down import *  # noqa: F403
+from tests.unit.conductor.hosts.test_services import *  # noqa: F403
 from tests.unit.conductor.networks.test_fixed_ips import *  # noqa: F403
 from tests.unit.conductor.networks.test_legacy_networks import *  # noqa: F403
 from tests.unit.conductor.networks.test_network_hosts import *  # noqa: F403
@@ -44,7 +44,7 @@ from tests.unit.conductor.networks.test_security_filters import *  # noqa: F403
 from tests.unit.conductor.networks.test_security_groups import *  # noqa: F403
 from tests.unit.conductor.servers.test_expressions import *  # noqa: F403
 from tests.unit.conductor.test_secret_cipher import *  # noqa: F403
-from tests.unit.conductor.volumes.test_share_attach_list_show_and_detach_commands import *  # noqa: F403
+from tests.unit.conductor.volumes.test_shares import *  # noqa: F403
 
 
 @pytest.fixture(scope="module", params=["postgresql", "mariadb"])

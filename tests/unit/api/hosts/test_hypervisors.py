@@ -9,7 +9,7 @@ from nova.objects.hosts.service import Service
 from nova.objects.servers.instance import Instance
 from nova.rpcapi.hosts import Hypervisors
 from tests.unit.api.canned import stub
-from tests.unit.api.hosts.test_service_list_disable_enable_and_force_down import WHEN
+from tests.unit.api.hosts.test_services import WHEN
 
 NODE, SERVICE = "b1e43b5f-eec1-44e0-9f10-7b4945c0226d", "5d343e1d-938e-4284-b98b-6a2b5406ba76"
 

@@ -6,7 +6,7 @@ from nova import exception, image
 from nova.objects.images.image import Image
 from nova.objects.servers.action import Accepted
 from tests.unit.api.servers.test_server_moves import ACCEPTED, act, asked, servers  # noqa: F401 (a fixture)
-from tests.unit.api.test_image_list_and_show_commands import Store
+from tests.unit.api.test_images import Store
 
 
 @pytest.fixture
