@@ -45,7 +45,7 @@ class Clerk:
         return self.host
 
     def note(self, ctx: context.RequestContext, name: str) -> None:
-        os.write(sys.stdout.fileno(), f"begins {name}.\n".encode())  # one write per line, because threads write concurrently
+        os.write(sys.stdout.fileno(), f"begins {name}.\n".encode())  # one write per line: threads are concurrent
 
     shout = note
 

@@ -86,8 +86,8 @@ def says(directory: pathlib.Path, url: str, **options: Any) -> bool:
         return True
 
 
-def test_tls_broker_and_client_verify_each_others_certificate(
-        secured: Secured, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tls_broker_and_client_verify_each_others_certificate(secured: Secured, tmp_path: pathlib.Path,
+                                                              caplog: pytest.LogCaptureFixture) -> None:
     good = secured.options("service")
     assert says(tmp_path, secured.url(), **good)
     assert not says(tmp_path, secured.url(), **{**good, "ssl_ca_file": secured.other.file})
@@ -145,7 +145,8 @@ def host_options(directory: pathlib.Path) -> dict[str, dict[str, Any]]:
     return {section: dict(parser[section]) for section in parser.sections()}
 
 
-def test_host_enrolment_writes_the_tls_options_of_the_host(secured: Secured, enrolled: tuple[str, pathlib.Path, str]) -> None:
+def test_host_enrolment_writes_the_tls_options_of_the_host(secured: Secured,
+                                                           enrolled: tuple[str, pathlib.Path, str]) -> None:
     _url, directory, said = enrolled
     assert host_options(directory)["oslo_messaging_rabbit"] == {
         "ssl": "true", "ssl_ca_file": secured.authority.file, "ssl_cert_file": f"/etc/nova/{HOST}.pem",
@@ -153,8 +154,8 @@ def test_host_enrolment_writes_the_tls_options_of_the_host(secured: Secured, enr
     assert f"/etc/nova/{HOST}.pem" in said
 
 
-def test_servers_boot_over_tls_after_a_broker_restart(
-        secured: Secured, enrolled: tuple[str, pathlib.Path, str]) -> None:
+def test_servers_boot_over_tls_after_a_broker_restart(secured: Secured,
+                                                      enrolled: tuple[str, pathlib.Path, str]) -> None:
     """The host has its own account, key and certificate. Heartbeats and connection pools also work after the
     restart."""
     url, directory, _said = enrolled

@@ -59,8 +59,7 @@ def answered(desk: Any, name: str) -> bool:
         return False
 
 
-def test_caller_receives_replies_again_after_its_reply_queue_was_missing(
-        new_world: Callable[..., Wired]) -> None:
+def test_caller_receives_replies_again_after_its_reply_queue_was_missing(new_world: Callable[..., Wired]) -> None:
     world = new_world(patience=1)
     assert world.desk.ask(CTX, "before") == "one"
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -73,8 +72,8 @@ def test_caller_receives_replies_again_after_its_reply_queue_was_missing(
         eventually(lambda: answered(world.desk, "after"), 40, "the caller is answered")
 
 
-def test_reply_is_delivered_to_a_caller_that_reconnects_after_the_server(
-        new_world: Callable[..., Wired], rabbitmq: Rabbit) -> None:
+def test_reply_is_delivered_to_a_caller_that_reconnects_after_the_server(new_world: Callable[..., Wired],
+                                                                         rabbitmq: Rabbit) -> None:
     world = new_world(patience=10)
     assert world.desk.ask(CTX, "before") == "one"
     with concurrent.futures.ThreadPoolExecutor() as pool:

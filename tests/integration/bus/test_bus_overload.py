@@ -139,8 +139,8 @@ def test_thawed_server_skips_expired_calls(new_world: Callable[..., World]) -> N
 
 
 @pytest.mark.parametrize("clock", ["shared", "of another machine"])
-def test_no_call_starts_after_its_deadline_on_an_overloaded_server(
-        new_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
+def test_no_call_starts_after_its_deadline_on_an_overloaded_server(new_world: Callable[..., World],
+                                                                   monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
     """Send four threads ten times the calls that they can serve in time, and freeze the process in between."""
     if clock != "shared":
         monkeypatch.setattr(deadlines, "_own_clock", lambda: clock)

@@ -39,8 +39,7 @@ def pause_before_coming_back(rabbit: Rabbit, vhost: str, directory: pathlib.Path
         wire.close()
 
 
-def test_clients_reconnect_at_different_moments(
-        rabbitmq: Rabbit, tmp_path: pathlib.Path) -> None:
+def test_clients_reconnect_at_different_moments(rabbitmq: Rabbit, tmp_path: pathlib.Path) -> None:
     vhost = rabbitmq.new_vhost()
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
         pauses = list(pool.map(lambda number: pause_before_coming_back(rabbitmq, vhost, tmp_path / str(number)),

@@ -78,8 +78,8 @@ def _release_one(connection: sa.Connection) -> None:
 
 @pytest.mark.parametrize(("change", "left"), [(_take_one, 3), (_release_one, 1)])
 @pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
-def test_quota_changes_lock_the_project_row_before_the_user_row(
-        start: object, change: Callable[[sa.Connection], None], left: int) -> None:
+def test_quota_changes_lock_the_project_row_before_the_user_row(start: object, change: Callable[[sa.Connection], None],
+                                                                left: int) -> None:
     """Two transactions that lock the rows in different orders would deadlock."""
     with start() as server:  # type: ignore[operator]
         url = server.new_database()
@@ -115,8 +115,7 @@ def test_statement_beyond_the_timeout_is_cancelled_and_not_retried(start: object
 
 
 @pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
-def test_invalid_column_values_are_refused_and_not_logged(
-        start: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_column_values_are_refused_and_not_logged(start: object, caplog: pytest.LogCaptureFixture) -> None:
     with start() as server:  # type: ignore[operator]
         url = server.new_database()
         migrate.sync(url)

@@ -62,7 +62,8 @@ def secured() -> Iterator[dict[str, Secured]]:
 
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
-def test_tls_database_connections_are_encrypted_after_a_restart(secured: dict[str, Secured], kind: str, query: str) -> None:
+def test_tls_database_connections_are_encrypted_after_a_restart(secured: dict[str, Secured], kind: str,
+                                                                query: str) -> None:
     it = secured[kind]
     url = it.url(query)
     migrate.sync(url)
@@ -77,7 +78,8 @@ def test_tls_database_connections_are_encrypted_after_a_restart(secured: dict[st
 
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
-def test_database_certificate_of_an_unknown_authority_is_refused(secured: dict[str, Secured], kind: str, query: str) -> None:
+def test_database_certificate_of_an_unknown_authority_is_refused(secured: dict[str, Secured], kind: str,
+                                                                 query: str) -> None:
     it = secured[kind]
     with pytest.raises(exception.DatabaseUnusable, match=r"cannot be used: .*(?i:certificate verify failed)") as raised:
         readiness.check(it.url(query, it.other.file))
@@ -85,13 +87,15 @@ def test_database_certificate_of_an_unknown_authority_is_refused(secured: dict[s
 
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
-def test_database_certificate_for_another_host_name_is_refused(secured: dict[str, Secured], kind: str, query: str) -> None:
+def test_database_certificate_for_another_host_name_is_refused(secured: dict[str, Secured], kind: str,
+                                                               query: str) -> None:
     with pytest.raises(exception.DatabaseUnusable, match=r"(?i)(not match host name|name mismatch).*localhost"):
         readiness.check(secured[kind].url(query, host="localhost"))
 
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
-def test_missing_tls_file_of_the_database_is_named_in_the_error(secured: dict[str, Secured], kind: str, query: str) -> None:
+def test_missing_tls_file_of_the_database_is_named_in_the_error(secured: dict[str, Secured], kind: str,
+                                                                query: str) -> None:
     with pytest.raises(exception.DatabaseUnusable, match="/no/such/file"):
         readiness.check(secured[kind].url(query, "/no/such/file"))
 
@@ -104,7 +108,7 @@ def test_unencrypted_connection_to_a_tls_only_database_is_refused(secured: dict[
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
 def test_database_server_without_tls_is_refused(secured: dict[str, Secured], request: pytest.FixtureRequest, kind: str,
-                                         query: str) -> None:
+                                                query: str) -> None:
     plain = dataclasses.replace(secured[kind], server=request.getfixturevalue(kind))
     with pytest.raises(exception.DatabaseUnusable, match=r"does not support SSL|doesn't support it"):
         readiness.check(plain.url(query))
@@ -112,7 +116,7 @@ def test_database_server_without_tls_is_refused(secured: dict[str, Secured], req
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
 def test_db_sync_reports_tls_errors_in_one_line(secured: dict[str, Secured], tmp_path: pathlib.Path, kind: str,
-                                        query: str) -> None:
+                                                query: str) -> None:
     config = tmp_path / "nova.conf"
     for ca, reason in ((secured[kind].other.file, "certificate verify failed"), ("/no/such/file", "/no/such/file")):
         config.write_text(f"[database]\nconnection = {secured[kind].url(query, ca)}\n")
@@ -132,8 +136,8 @@ def contexts(database: Database, count: int) -> list[object]:
         return [one.connection.dbapi_connection.ctx for one in opened]  # type: ignore[union-attr]
 
 
-def test_mariadb_connections_without_tls_files_share_one_context(
-        secured: dict[str, Secured], request: pytest.FixtureRequest) -> None:
+def test_mariadb_connections_without_tls_files_share_one_context(secured: dict[str, Secured],
+                                                                 request: pytest.FixtureRequest) -> None:
     """A context holds all certificates of the machine: 0.9 MB for each connection of a conductor.
     Connections are encrypted if the server supports TLS.
     """

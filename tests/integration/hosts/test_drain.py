@@ -109,8 +109,8 @@ def test_stopping_server_drops_a_connection_that_does_not_close_cleanly(
     servers["first"].wait()
 
 
-def test_server_finishes_its_calls_when_stopped_without_a_broker(
-        rabbitmq: Rabbit, transport: messaging.RPCTransport) -> None:
+def test_server_finishes_its_calls_when_stopped_without_a_broker(rabbitmq: Rabbit,
+                                                                 transport: messaging.RPCTransport) -> None:
     clerk, client = Clerk("only"), bus.client(transport, Desk)
     server = bus.serve(transport, "desk", "only", [(Desk, clerk)])
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

@@ -75,8 +75,7 @@ def test_host_is_isolated_and_reaches_its_neighbour(pair: tuple[RealHost, RealHo
     assert {line.rpartition(":")[2] for line in groups} <= {f"/{cgroups.LEAF}", "/"}
 
 
-def test_power_loss_kills_all_processes_and_keeps_the_disk(hosts: RealHosts,
-                                                               pair: tuple[RealHost, RealHost]) -> None:
+def test_power_loss_kills_all_processes_and_keeps_the_disk(hosts: RealHosts, pair: tuple[RealHost, RealHost]) -> None:
     first, second = pair
     state, shared = hosts.site.state / "kept", hosts.site.shared / "kept"
     second.host.run(["sh", "-c", f"echo its > {state}; echo all > {shared}; setsid sleep 1000 > /dev/null 2>&1 &"])
@@ -145,7 +144,7 @@ def test_frozen_host_runs_nothing_until_it_thaws(hosts: RealHosts, pair: tuple[R
 
 @pytest.mark.parametrize("storage", ["shared", "copied"])
 def test_guest_keeps_running_during_a_libvirt_migration(hosts: RealHosts, pair: tuple[RealHost, RealHost], storage: str,
-                                                     guest_image: pathlib.Path) -> None:
+                                                        guest_image: pathlib.Path) -> None:
     """Migrate with libvirt alone, to separate failures of the hosts from failures of Nova."""
     first, second = pair
     disk = (hosts.site.shared if storage == "shared" else hosts.site.state) / "disk.img"

@@ -155,7 +155,7 @@ class Clients:
 
 @contextlib.contextmanager
 def busy(nova: ManyCluster) -> Iterator[Clients]:
-    """Clients at work while the block runs; afterwards everything they were promised is so."""
+    """Run clients during the block, then check that all accepted requests were carried out."""
     clients = Clients(nova)
     try:
         eventually(lambda: len(clients.kept) > 4, 30, "the clients are at work")
@@ -312,8 +312,7 @@ def test_processes_share_no_connection(nova: ManyCluster) -> None:
 
 
 # --- the database ----------------------------------------------------------------------------------------
-def test_dropped_database_connections_are_reopened_without_lost_requests(
-        nova: ManyCluster, postgresql: Server) -> None:
+def test_dropped_database_connections_are_reopened_without_lost_requests(nova: ManyCluster, postgresql: Server) -> None:
     engine = sa.create_engine(postgresql.admin_url, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
     dropped = 0
     with busy(nova) as clients:

@@ -69,7 +69,7 @@ def test_migration_fails_when_qemu_is_killed_at_the_destination(cloud: RealCloud
 @pytest.mark.parametrize(("room", "status"), [(20_000, "error"), (None, "failed")],
                          ids=["with what does not change", "with what the guest wrote"])
 def test_migration_fails_when_the_destination_disk_is_full(cloud: RealCloud, guest: str, guest_image: pathlib.Path,
-                                                        room: int | None, status: str) -> None:
+                                                           room: int | None, status: str) -> None:
     first, second = cloud.hosts.hosts
     if room is None:
         with cloud.shell(guest) as shell:

@@ -61,8 +61,7 @@ def pair(cloud: RealCloud) -> Iterator[tuple[str, str]]:
 
 
 @migrates_emulated
-def test_live_migrated_guest_keeps_running_and_stays_reachable(
-        cloud: RealCloud, pair: tuple[str, str]) -> None:
+def test_live_migrated_guest_keeps_running_and_stays_reachable(cloud: RealCloud, pair: tuple[str, str]) -> None:
     first, second = cloud.hosts.hosts
     moving, peer = pair
     with cloud.shell(moving) as shell:
