@@ -219,8 +219,7 @@ def test_tls_versions_before_1_2_are_refused(serve: Callable[[], Served]) -> Non
         served.connect().connect()
 
 
-def test_tls_client_ca_file_requires_a_client_certificate(
-        serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
+def test_tls_client_ca_file_requires_a_client_certificate(serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
     theirs, others = certificate(tmp_path, "client"), certificate(tmp_path, "stranger")
     CONF.set_override("tls_client_ca_file", theirs, group="api")
     try:

@@ -285,8 +285,7 @@ def _user_data() -> list[bytes]:
             b"#cloud-config\na: &a [*a]\n", bytes(range(256)), "é😀".encode(), b"\x1f\x8b", b""]
 
 
-def test_user_data_and_files_are_refused_or_reach_guests_unchanged(
-        api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_data_and_files_are_refused_or_reach_guests_unchanged(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     api.headers["X-Project-Id"] = MINE
     api.behind.servers = Conductor()
     monkeypatch.setattr(image, "store", Images)
