@@ -36,8 +36,7 @@ BACKUP = {"name": "b", "backup_type": "daily", "rotation": 1}
     ("createImage", {"name": "s", "metadata": {"a": "b"}}, "create_image", {"name": "s", "metadata": {"a": "b"}}),
     ("createBackup", BACKUP, "create_backup", BACKUP),
     ("createBackup", {**BACKUP, "rotation": "02"}, "create_backup", {**BACKUP, "rotation": 2})])
-def test_create_image_returns_after_the_image_exists_in_glance(api, servers, store, name, wanted, operation,
-                                                               request_):  # noqa: F811
+def test_create_image_waits_for_the_new_image(api, servers, store, name, wanted, operation, request_):  # noqa: F811
     answer = act(api, name, wanted, roles="member", version="2.45")
     assert (answer.status, answer.json) == (202, {"image_id": "new"})
     assert asked(servers) == (operation, request_)
