@@ -174,7 +174,7 @@ def test_effects_of_an_earlier_attempt_are_undone_if_a_retry_fails_early(machine
     assert {name for name, guests in machine.hosts.items() if uuid in guests.power_states} == {server.host} != {host}
 
 
-def test_unreadable_cleanups_do_not_block_others(machine, monkeypatch):
+def test_unreadable_cleanups_do_not_block_other_cleanups(machine, monkeypatch):
     monkeypatch.setattr(deferred_cleanup, "_PAGE", 2)
     for _number in range(3):
         machine.boot(1, twice=False)
