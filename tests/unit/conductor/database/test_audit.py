@@ -48,7 +48,7 @@ def change(core: Books, statement: Any) -> None:
     core.db.write(lambda connection: connection.execute(statement))
 
 
-def test_nothing_is_found_while_all_agrees(core: Books, one: Instance) -> None:
+def test_audit_reports_nothing_for_consistent_records(core: Books, one: Instance) -> None:
     assert found(core) == []
     assert core.db.read(audit.unfinished) == []
 

@@ -55,7 +55,7 @@ def test_db_sync_reports_a_missing_directory(tmp_path: pathlib.Path) -> None:
         migrate.sync(f"sqlite:///{tmp_path}/missing/nova.sqlite")
 
 
-def test_a_file_that_is_no_database(tmp_path: pathlib.Path) -> None:
+def test_readiness_check_reports_a_file_that_is_no_database(tmp_path: pathlib.Path) -> None:
     (tmp_path / "text").write_text("Not a database at all, but long enough to look at." * 100)
     assert "file is not a database" in why(f"sqlite:///{tmp_path}/text")
 
