@@ -176,7 +176,7 @@ def test_the_broker_dies_and_comes_back_in_the_middle(nova: Cluster, rabbitmq: R
 
 @pytest.mark.parametrize("victims", [("compute-1",), pytest.param(_COMPUTES, marks=pytest.mark.full)], ids="+".join)
 def test_a_compute_dies_in_the_middle_of_a_hundred_boots_and_none_is_lost(nova: Cluster,
-                                                                         victims: tuple[str, ...]) -> None:
+                                                                          victims: tuple[str, ...]) -> None:
     before = invariants.times_built(nova)
     accepted = nova.boot_many(_BOOTS)
 

@@ -94,8 +94,8 @@ def _cases() -> list[Case]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_in_the_middle_leaves_no_port(nova: Cluster, points: Points, operate: Operate,
-                                             neutron: NeutronServer, when: When) -> None:
+def test_a_kill_in_the_middle_leaves_no_port(nova: Cluster, points: Points, operate: Operate, neutron: NeutronServer,
+                                             when: When) -> None:
     everything = Round(nova, points, _cases(), when, operate)
     kill(nova, points, *everything.holders())
     everything.ends()

@@ -73,16 +73,16 @@ def test_a_worker_frozen_for_longer_than_its_lease_is_fenced_off(
 @pytest.mark.full
 @pytest.mark.parametrize("when", _WHENS)
 @pytest.mark.parametrize("case", cases(), ids=str)
-def test_a_kill_in_the_middle_of_this_step_alone(nova: Cluster, points: Points, operate: Operate,
-                                                 case: Case, when: When) -> None:
+def test_a_kill_in_the_middle_of_this_step_alone(nova: Cluster, points: Points, operate: Operate, case: Case,
+                                                 when: When) -> None:
     one = Round(nova, points, [case], when, operate)
     kill(nova, points, *one.holders())
     one.ends()
 
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
-def test_a_host_that_was_given_up_and_returns_is_fenced_off(nova: Cluster, points: Points,
-                                                            operate: Operate, when: When) -> None:
+def test_a_host_that_was_given_up_and_returns_is_fenced_off(nova: Cluster, points: Points, operate: Operate,
+                                                            when: When) -> None:
     """A host is frozen until it counts as down and its builds went elsewhere; then it goes on with its steps."""
     chosen = [case for case in at("compute") if not case.undo]
     everything = Round(nova, points, chosen, when, operate)
@@ -109,8 +109,8 @@ def test_a_host_that_was_given_up_and_returns_is_fenced_off(nova: Cluster, point
 
 @pytest.mark.parametrize("end", ["kill", pytest.param("release", marks=pytest.mark.full)])
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
-def test_a_delete_in_the_middle_of_every_step_leaves_nothing(nova: Cluster, points: Points,
-                                                             operate: Operate, when: When, end: str) -> None:
+def test_a_delete_in_the_middle_of_every_step_leaves_nothing(nova: Cluster, points: Points, operate: Operate,
+                                                             when: When, end: str) -> None:
     """The delete takes the server over; the step goes on, or dies with its process, and is of no account."""
     chosen = [case for case in cases() if not case.operation.rules.preempts]
     everything = Round(nova, points, chosen, when, operate)
