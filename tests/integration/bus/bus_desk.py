@@ -1,4 +1,5 @@
 """An RPC server with one interface in its own process, which tests freeze and kill.
+
 The server replies with its host name after the requested number of seconds, and prints each call that begins.
 """
 

@@ -139,6 +139,7 @@ def contexts(database: Database, count: int) -> list[object]:
 def test_mariadb_connections_without_tls_files_share_one_context(secured: dict[str, Secured],
                                                                  request: pytest.FixtureRequest) -> None:
     """A context holds all certificates of the machine: 0.9 MB for each connection of a conductor.
+
     Connections are encrypted if the server supports TLS.
     """
     made = []

@@ -1,4 +1,5 @@
 """Several services of each kind are stopped, started and reloaded while clients boot and delete servers.
+
 No operation is lost: a stopping service finishes its requests, and no request is answered with a 5xx status.
 """
 
@@ -87,6 +88,7 @@ def nova(cluster: ManyCluster) -> Iterator[ManyCluster]:
 
 class Clients:
     """Clients that boot and delete servers until stopped. They switch to the other API when a connection is refused.
+
     ``bad``: unexpected 5xx responses. ``unavailable``: requests refused because the database was down for more than 5
     s. ``lost``: connections closed without a response.
     """

@@ -1,4 +1,5 @@
 """Real compute hosts (see tools/hosts) for tests, with a libvirtd each, removed completely at the end.
+
 From a host only the broker is reachable, at the address of the switch.
 """
 

@@ -1,6 +1,9 @@
 """The libvirt driver of a host in its own process, called over a socket, as two hosts need two configurations.
+
 ::
+
     python -m tests.integration.libvirt.driver_host SOCKET HOST OPTIONS
+
 OPTIONS is JSON: {group: {option: value}}, "" for [DEFAULT].
 """
 

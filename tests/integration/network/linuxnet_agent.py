@@ -1,5 +1,7 @@
 """The network back end of one host in a process on that host, controlled by JSON lines.
+
 Requests of the test, and requests of the agent to the conductor in the test::
+
     {"id": 1, "do": "plug", "args": {...}}   →   {"done": 1, "answer": ..., "error": null}
     {"ask": 7, "what": "rules", "args": {...}}                ←   {"answered": 7, "answer": [...]}
 """

@@ -1,4 +1,5 @@
 """Several hosts with linuxnet, their conductor, and guests that move between hosts.
+
 A guest is a namespace outside of all hosts, with a cable to one of them. Its processes keep running when the cable is
 moved to another host, as in a live migration.
 """

@@ -1,4 +1,5 @@
 """A real Neutron (ML2/OVN) for one real compute host: its API and OVN on this machine, Open vSwitch on the host.
+
 Neutron is not a requirement of Nova: NOVA_TEST_NEUTRON names a virtual environment with Neutron, uWSGI and PyMySQL. OVN
 and Open vSwitch are those of the system. Without Keystone, all clients are administrators.
 """

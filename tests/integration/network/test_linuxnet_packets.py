@@ -36,6 +36,7 @@ class Pair:
 
     def packet(self, protocol, payload, source=None, number=None, offset=0, more=False):
         """Return a packet from the peer (or ``source``) to the guest.
+
         ``number``, ``offset`` (octets) and ``more`` describe a fragment.
         """
         source, target = socket.inet_pton(self.family, source or self.other), socket.inet_pton(self.family, self.own)

@@ -102,6 +102,7 @@ class Registry:
 
 class Node:
     """A novad. ``kill()`` and ``start()`` act as the machine would; ``nova(...)`` runs commands of the user.
+
     ``address``: tls://… for a remote node, with ``options`` of its configuration; its commands run with ``inside`` (a
     network namespace) and ``variables``. A node without ``platform`` is controlled by another node.
     """

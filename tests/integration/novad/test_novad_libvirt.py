@@ -1,4 +1,5 @@
 """The shipped etc/novad/nova-libvirt.yaml with real guests on the libvirt of the node.
+
 The node is a separate host (tools/hosts) with libvirtd, podman and novad. The test changes only what an operator may
 change: it has its own platform file, based on the shipped one.
 """

@@ -18,6 +18,7 @@ CHROMIUM, DRIVER = "chromium", "chromedriver"
 @contextlib.contextmanager
 def start_browser(profile: pathlib.Path) -> Iterator[webdriver.Chrome]:
     """Start a browser with a fresh profile, or skip the test if the browser is not installed.
+
     The browser resolves no names, so it connects only to addresses of this machine.
     """
     chromium, driver = shutil.which(CHROMIUM), shutil.which(DRIVER)

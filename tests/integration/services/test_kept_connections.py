@@ -1,4 +1,5 @@
 """Keystone and Glance as served by devstack, with many kinds of requests over one keep-alive connection.
+
 NOVA_TEST_KEYSTONE names a virtual environment with keystone, glance and gunicorn. NOVA_TEST_KEPT_SECONDS is the
 duration of the test (3600 simulates an hour of a stack's clients).
 """

@@ -1,4 +1,5 @@
 """Services killed during builds: every accepted server becomes ACTIVE, and records stay consistent.
+
 All tests share one cluster, and each test restores the cluster.
 """
 
@@ -56,6 +57,7 @@ def refuses(nova: Cluster) -> bool:
 
 def storm(nova: Cluster, disturb: Callable[[], None], before: int = 24, during: int = 8) -> list[str]:
     """Boot servers, call ``disturb`` when some are ACTIVE and some are not, and boot more meanwhile.
+
     Return the accepted servers. A request without a response may have created a server, too.
     """
     accepted = nova.boot_many(before, "before")

@@ -1,4 +1,5 @@
 """Hard policies of server groups with two conductors and two independent schedulers.
+
 NOVA_GROUPS=500 runs longer than CI does.
 """
 
