@@ -328,7 +328,7 @@ class Boots:
         invariants.check(self.nova, accepted)
         made = [server for server in self.nova.api.servers().values() if server["name"] in self.names]
         assert {server["status"] for server in made} <= {"ACTIVE"}, made
-        assert len({server["name"] for server in made}) == len(made), "a request made two servers"
+        assert len({server["name"] for server in made}) == len(made), "a request created two servers"
         assert len(made) >= len(self.names) - lost
         built = invariants.times_built(self.nova)
         assert not once or {server["id"]: built[server["id"]] for server in made} == {
