@@ -186,7 +186,7 @@ def docstrings(path):
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun():
-    """Rule 2 of the style: the first word is a verb or a noun. Docstrings of tests may explain the test's name."""
+    """Rule 2 of the style: the first word is a verb or a noun. Docstrings of tests may also quantify."""
     paths = [path for path in SOURCES if path.suffix == ".py"]
     texts = [(path.relative_to(ROOT), name, text) for path in paths for name, text in docstrings(path)]
     assert len(texts) > 5000

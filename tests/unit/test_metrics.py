@@ -81,7 +81,7 @@ def test_disabled_metrics_import_no_exporter():
     assert done.stdout.split("\n")[-2] == "False False []", done.stderr
 
 
-def test_disabled_tracing_hooks_do_nothing():
+def test_disabled_metrics_hooks_have_no_effect():
     for metric in metrics.DECLARED.values():
         values = ["x"] * len(metric.labels)
         match metric.kind:

@@ -178,7 +178,7 @@ def test_every_service_has_a_systemd_unit():
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
-def test_systemd_unit_starts_its_service_and_allows_it_to_drain(path):
+def test_systemd_unit_starts_its_service_and_waits_for_its_drain(path):
     service = unit(path)["Service"]
     assert service["ExecStart"] == ("novad serve --config /etc/novad/novad.toml" if path.stem == "novad" else
                                     f"{path.stem} --config-file /etc/nova/nova.conf")

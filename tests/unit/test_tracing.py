@@ -93,7 +93,7 @@ def test_unavailable_trace_collector_is_logged_once_and_so_is_its_recovery(caplo
 
 
 # --- off -----------------------------------------------------------------------------------------------------
-def test_disabled_tracing_hooks_do_nothing():
+def test_disabled_tracing_hooks_have_no_effect():
     assert tracing.current() is None
     assert tracing.traceparent() == ""
     assert tracing.restored(THEIRS.format("01")) is None

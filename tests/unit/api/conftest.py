@@ -1,4 +1,4 @@
-"""The API as a WSGI application without a socket; plain objects replace the services behind it."""
+"""The API as a WSGI application without a socket; plain objects replace the services behind the API."""
 
 import io
 import json

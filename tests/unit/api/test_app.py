@@ -276,7 +276,7 @@ def test_query_with_invalid_utf8_is_refused(api, keys):
     assert api.get("/v2.1/os-keypairs?user_id=%ff", version="2.10").status == 400
 
 
-def test_full_page_of_images_has_a_next_link(api, keys):
+def test_full_page_of_keypairs_has_a_next_link(api, keys):
     keys.kept = {name: Keypair(user_id="u", name=name, public_key="k") for name in ("a", "b c")}
     answer = api.get("/v2.1/os-keypairs?limit=2&marker=z&user_id=u", version="2.35")
     assert answer.json["keypairs_links"] == [{

@@ -139,7 +139,7 @@ def test_keypairs_are_paginated_from_2_35(api, kept):
 
 @pytest.mark.parametrize(("error", "status"), [
     (exception.KeyPairExists(key_name="k"), 409), (exception.QuotaLimit("Quota exceeded, too many key pairs."), 403)])
-def test_add_host_errors_of_the_conductor_reach_the_client(api, kept, error, status):
+def test_create_keypair_errors_of_the_conductor_reach_the_client(api, kept, error, status):
     kept.answers["create"] = error
     answer = create(api, public_key=ssh_line(ed25519.Ed25519PrivateKey.generate()))
     assert answer.error[1:] == (status, error.message)

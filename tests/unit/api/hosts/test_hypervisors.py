@@ -146,7 +146,7 @@ def test_hypervisor_statistics_sum_the_enabled_nodes(api, hypervisors):
 
 @pytest.mark.parametrize(("found", "status"), [
     (node(), 200), (node(uptime=None), 501), (node(up=False), 400)])
-def test_hypervisor_uptime_requires_an_up_host_that_reports_it(api, hypervisors, found, status):
+def test_hypervisor_uptime_requires_an_up_host_with_a_reported_uptime(api, hypervisors, found, status):
     hypervisors.answers["get"] = found
     answer = get(api, "/1/uptime")
     assert answer.status == status

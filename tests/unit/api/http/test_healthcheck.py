@@ -15,7 +15,7 @@ ORIGIN = "https://dashboard.example.com"
 
 
 class Services:
-    """A fake services interface of the conductor. Counts calls and raises ``error`` while it is set."""
+    """A fake services interface of the conductor. Counts calls and raises ``error`` if set."""
 
     def __init__(self):
         self.calls = 0

@@ -414,7 +414,7 @@ def test_server_access_ipv6_is_stored_in_canonical_form(api, conductor, images):
     assert conductor.last == ("update", {"access_ip_v6": "::babe:dc0c:1602"})
 
 
-def test_update_server_with_an_empty_body_changes_nothing(api, conductor):
+def test_update_server_with_an_empty_body_makes_no_change(api, conductor):
     assert api("PUT", "/v2.1/servers/uuid", {"server": {}}).status == 200
     assert [name for name, _ in conductor.calls] == ["get"]
 
