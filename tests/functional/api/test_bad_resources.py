@@ -81,7 +81,7 @@ def test_reader_role_cannot_change_resources_of_its_project(suite, server):
                 assert (failed.value.code, failed.value.key) == (403, "forbidden"), (method, path, body)
 
 
-def test_other_projects_things_do_not_exist(suite, shelf, nothing_left):
+def test_server_and_security_groups_of_other_projects_are_not_found(suite, shelf, nothing_left):
     stranger = Client(suite.url, project="strangers", user="s", roles="member,reader")
     group, wall = shelf["group"], shelf["security_group"]
     refused(stranger, "GET", f"/os-server-groups/{group}", 404, group)

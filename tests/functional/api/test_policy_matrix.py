@@ -225,7 +225,7 @@ def _is_anothers(route):
 
 
 @pytest.mark.parametrize("role", _ROLES)
-def test_what_a_role_may_not_do_is_refused_and_changes_nothing(suite, owners, reference, role):
+def test_forbidden_operations_are_refused_without_changes(suite, owners, reference, role):
     things = owners["matrix"]
     before, wrong, asked = things.seen(), [], 0
     for route in _ROUTES:
@@ -241,7 +241,7 @@ def test_what_a_role_may_not_do_is_refused_and_changes_nothing(suite, owners, re
 
 
 @pytest.mark.parametrize("role", [role for role in _ROLES if role != "admin"])
-def test_what_another_project_has_is_neither_seen_nor_changed(suite, owners, role):
+def test_resources_of_another_project_are_hidden_and_unchanged(suite, owners, role):
     things = owners["owner"]
     things.furnish()
     before, wrong, asked = things.seen(), [], set()
@@ -258,7 +258,7 @@ def test_what_another_project_has_is_neither_seen_nor_changed(suite, owners, rol
 
 
 @pytest.mark.parametrize("role", _ROLES)
-def test_what_a_role_may_do_is_not_refused(suite, owners, reference, role):
+def test_allowed_operations_are_not_refused(suite, owners, reference, role):
     things = owners["matrix"]
     wrong = []
     for route in _ROUTES:
