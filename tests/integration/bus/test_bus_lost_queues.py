@@ -25,7 +25,7 @@ _SOON = {"rabbit_interval_max": 1, "kombu_reconnect_delay": 0.2}
 
 
 class Wired(World):
-    """A server, and a client whose connection to the broker can be blocked. Replies wait ``patience`` seconds for the
+    """A server, and a client with a blockable connection to the broker. Replies wait ``patience`` seconds for the
     client's queue."""
 
     def __init__(self, rabbit: Rabbit, directory: pathlib.Path, patience: int) -> None:

@@ -107,8 +107,8 @@ def test_guest_with_packed_rings_and_hidden_hypervisor_runs(driver: Any, guest_i
         assert shell.run("cut -c35 /sys/block/vda/device/features").strip() == "1"
 
 
-def test_bandwidth_trait_tells_if_interface_limits_work(driver: Any, guest_image: pathlib.Path,
-                                                        libvirt_daemon: PrivateLibvirt) -> None:
+def test_bandwidth_trait_matches_support_of_interface_limits(driver: Any, guest_image: pathlib.Path,
+                                                             libvirt_daemon: PrivateLibvirt) -> None:
     libvirt_daemon.run("ip", "link", "add", "br-rates", "type", "bridge")
     vif = VIF(id="v", network_id="n", label="l", mac="fa:16:3e:11:22:55", bridge="br-rates", devname="tap-rates")
     instance = server({}, {"quota:vif_inbound_average": "1000", "quota:vif_outbound_average": "1000"},

@@ -551,7 +551,7 @@ def test_vmdk_descriptor_with_host_paths_is_refused_without_opening_files(
         with pytest.raises(exception.ImageUnacceptable) as refusal:
             ImageCache().fetch("one", copier(state / "bad.vmdk"), "vmdk")
         told.add(refusal.value.message)
-    assert len(told) == 1, "the error tells whether a file exists"
+    assert len(told) == 1, "the error reveals whether a file exists"
     assert str(place) not in told.pop()
     assert not (place / "called").exists(), "qemu-img was run on the descriptor"
 

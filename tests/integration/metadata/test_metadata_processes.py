@@ -91,7 +91,7 @@ def test_metadata_parent_and_worker_exit_together(lab, service, which):
     eventually(lambda: not pathlib.Path(f"/proc/{answering}").exists(), 30, "the second has ended")
 
 
-def test_metadata_worker_without_access_to_the_code_connects_to_the_broker(lab, service_of_a_home):
+def test_metadata_worker_without_access_to_the_code_tries_the_broker(lab, service_of_a_home):
     instance = Net().instance(6)
     lab.driver.plug(instance, rules())
     guest = lab.guest(instance)
