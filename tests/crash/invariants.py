@@ -63,7 +63,7 @@ def check(nova: Cluster, accepted: Collection[str], *, deleted: Collection[str] 
 
 
 def violations(nova: Cluster, accepted: Collection[str], deleted: Collection[str] = ()) -> Iterator[str]:
-    """Return the current violations. The expensive checks run only if the cheap ones find none."""
+    """Return the current violations. The expensive checks run only if the cheap checks find no violation."""
     wanted = _Wanted(set(accepted) - set(deleted), set(deleted))
     for look in (_servers, _guests, _volumes, _shares, _files, _interfaces, _disks, _images, _migrations, _sums,
                  _actions, _journal, _audit):
@@ -181,7 +181,7 @@ def _remembered(nova: Cluster) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """Check that every volume is free or attached to one server, and that this server's guest, and no other, has it."""
+    """Check that every volume is free or attached to a single server, and that only this server's guest uses it."""
     servers, owned = nova.api.servers(), _outside_volumes(nova)
     for row in _rows(nova, sa.select(tables.volumes)):
         if row.status not in ("available", "in-use") or (row.status == "in-use") != (row.instance_uuid is not None):

@@ -279,7 +279,7 @@ class Moment:
 
     @property
     def named(self) -> bool:
-        """Return True if the process knows the server's name; receivers of reports and schedulers do not."""
+        """Return True if the process can identify the server by name; receivers of reports and schedulers cannot."""
         return self.method not in ("select", "step_done")
 
     def hold(self, points: Points, server: str) -> Hold:

@@ -22,10 +22,11 @@ from tests.integration.cluster import Cluster
 from tests.integration.volumes.embedded_shares import new_share
 
 CLIENTS = 12
-# Seconds from the first request to the last fault, of operations per client, and of servers that they share.
+# Seconds from the first request to the last fault.
 LENGTH = 32.0
 # Minimum of accepted servers: a storm that serves no client proves nothing.
 ENOUGH = 20
+# Operations per client, and slots of servers that the clients share.
 _OPERATIONS = 36
 _SLOTS = 30
 # Maximum seconds of a request, including a lost call on the bus.
@@ -292,7 +293,7 @@ class Storm:
         return int(status)
 
     def _migration(self, session: Any, path: str) -> int:
-        """Return the id of the server's running live migration, or 0 if there is none or it is unavailable."""
+        """Return the id of the server's running live migration, or 0 if there is none or the API is unavailable."""
         for _ in range(_LOOKS):
             if found := self._list(session, path, "migrations"):
                 return int(found[0]["id"])
@@ -300,7 +301,7 @@ class Storm:
         return 0
 
     def _interface(self, session: Any, path: str, number: int) -> str:
-        """Return an interface of the server, or an unknown one if the server's interfaces are unavailable."""
+        """Return the port id of an interface of the server, or a random id if its interfaces are unavailable."""
         found = self._list(session, path, "interfaceAttachments")
         return str(found[number % len(found)]["port_id"] if found else uuidlib.uuid4())
 

@@ -1,4 +1,4 @@
-"""RabbitMQ's memory alarm: requests that need a message are refused at once, others are served, none is lost."""
+"""RabbitMQ's memory alarm: requests that need a message are refused at once, and no operation is lost."""
 
 from __future__ import annotations
 

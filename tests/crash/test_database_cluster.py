@@ -88,8 +88,7 @@ def test_stop_server_with_a_lost_commit_response_is_accepted_once(nova: Cluster,
 
 
 def test_every_commit_of_an_operation_may_lose_its_connection(nova: Cluster, proxy: Proxy) -> None:
-    """Each transaction that advances an operation loses its connection in COMMIT once, before or after it takes
-    effect."""
+    """Cut the connection of each transaction that advances an operation once in COMMIT, before or after its effect."""
     for number in range(4):
         when: When = "after" if number % 2 else "before"
         cut = proxy.cut("^COMMIT", of="UPDATE actions", when=when, times=1 + number // 2)

@@ -24,7 +24,7 @@ from tests.integration.processes import Process
 
 @dataclasses.dataclass(frozen=True)
 class Persona:
-    """A client with roles in a project. ``victim``: it targets the resources of the project "owner"."""
+    """A client with roles in a project. ``victim``: the client targets the resources of the project "owner"."""
 
     name: str
     project: str

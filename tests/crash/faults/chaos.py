@@ -214,7 +214,7 @@ def cut_connections(server: Server, database_url: str) -> int:
         found = connection.scalars(sa.text("SELECT id FROM information_schema.processlist WHERE db = :name"),
                                    {"name": name}).all()
         for number in found:
-            with contextlib.suppress(sa.exc.DBAPIError):  # it ended by itself
+            with contextlib.suppress(sa.exc.DBAPIError):  # already ended
                 connection.exec_driver_sql(f"KILL {number}")
         return len(found)
 

@@ -5,7 +5,7 @@
     python -m tests.crash.faults.clockwork DIRECTORY compute --config-file ...
 
 The clock is ahead of the machine's by the seconds in the file ``HOST.clock`` beside the program's last configuration
-file (behind, if they are negative); it jumps when the file changes. ``time.monotonic`` is unaffected, as in a real
+file (behind if negative); it jumps when the file changes. ``time.monotonic`` is unaffected, as in a real
 jump. A test writes the file with :func:`jump`. Everything else is as in :mod:`tests.crash.service`.
 """
 

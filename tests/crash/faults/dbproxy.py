@@ -174,7 +174,7 @@ class _Session:
 
     # --- the two protocols -------------------------------------------------------------------------
     def _postgresql_messages(self) -> Iterator[tuple[bytes, str | None]]:
-        """(the message, the statement in it)"""
+        """Return each message, with its statement or None."""
         while True:
             head = self._read(8)
             length, code = struct.unpack("!II", head)
@@ -187,7 +187,7 @@ class _Session:
             yield head + body, body.rstrip(b"\0").decode(errors="replace") if head[:1] == b"Q" else None
 
     def _mysql_messages(self) -> Iterator[tuple[bytes, str | None]]:
-        """(the message, the statement in it)"""
+        """Return each message, with its statement or None."""
         while True:
             head = self._read(4)
             body = self._read(int.from_bytes(head[:3], "little"))

@@ -217,14 +217,14 @@ class World:
         end = time.monotonic() + BOUND
         while not self.settled():
             assert self.alive(), f"novad has ended\n{self.log()}"
-            assert time.monotonic() < end, f"it does not settle\n{self.log()}"
+            assert time.monotonic() < end, f"the node does not settle\n{self.log()}"
             time.sleep(0.01)
 
     def settle_or_die(self) -> None:
         """Wait until the node is settled, or novad is killed."""
         end = time.monotonic() + BOUND
         while self.alive() and not self.settled():
-            assert time.monotonic() < end, f"it does not settle\n{self.log()}"
+            assert time.monotonic() < end, f"the node does not settle\n{self.log()}"
             time.sleep(0.01)
 
     # --- copies ------------------------------------------------------------------------------------

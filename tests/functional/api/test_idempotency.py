@@ -80,7 +80,7 @@ def test_idempotency_key_of_a_failed_request_can_be_reused(post):
     assert post(name).status_code == 202
 
 
-def test_concurrent_requests_with_one_key_create_servers_once(post, admin):
+def test_concurrent_requests_with_the_same_key_create_servers_once(post, admin):
     name = key()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _number: post(name, min_count=2, max_count=3, return_reservation_id=True),

@@ -1,4 +1,4 @@
-"""Servers from boot to delete, with the names and tables that users of python-novaclient know."""
+"""Commands for servers from boot to delete, with the output of python-novaclient."""
 
 import csv
 import io

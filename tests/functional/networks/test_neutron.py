@@ -117,7 +117,7 @@ def test_boot_is_refused_with_503_while_neutron_is_unavailable(member, neutron, 
 
 # --- malformed responses -----------------------------------------------------------------------------------
 def having(**values):
-    """Return a function that changes each row of an answer."""
+    """Return a function that changes each row of a response."""
     def change(answer):
         return {kind: [{**row, **values} for row in told] if isinstance(told, list) else {**told, **values}
                 for kind, told in answer.items()}
